@@ -65,11 +65,13 @@ def evaluate(
         updated = []
         for i, state in enumerate(states):
             allowed = [j for j in range(i + 1) if j in visible or j == i or i < first_reader]
+            factors = np.array([1.0 if j == i or i < first_reader else (gates or {}).get(j, 1.0) for j in allowed])
+            log_scale_keys = getattr(config, "log_scale_keys", None)
+            scale = 1.0 if log_scale_keys is None else np.log(factors.sum()) / np.log(log_scale_keys)
             mixed = []
             for head in range(heads):
-                scores = np.array([queries[i][head] @ keys[j][head] / np.sqrt(width) for j in allowed])
-                shares = np.exp(scores - scores.max())
-                shares *= [1.0 if j == i or i < first_reader else (gates or {}).get(j, 1.0) for j in allowed]
+                scores = np.array([scale * (queries[i][head] @ keys[j][head]) / np.sqrt(width) for j in allowed])
+                shares = np.exp(scores - scores.max()) * factors
                 shares /= shares.sum()
                 if i == len(states) - 1:
                     attention[allowed] += shares / (heads * config.n_layers)

@@ -18,10 +18,14 @@ NORMED = dataclasses.replace(
 )
 
 
+LOG_SCALED = dataclasses.replace(PLAIN, attention_scale="log_keys")
+
+
 VOCAB, EOS = 100, 0
 
 
-KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"])
+OLMO_KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"])
+KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED, LOG_SCALED], ids=["olmo1", "qk-norm", "log-keys"])
 
 
 def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: int = VOCAB) -> OLMoWithPositions:

@@ -186,6 +186,12 @@ class ModelConfig:
         "token; for synthetic tasks.",
     )
     rope_theta: int = key(10000, "Base of the rotary frequencies.", least=1, most=10**12)
+    attention_scale: Literal["constant", "log_keys"] = key(
+        "constant",
+        "What attention scores are multiplied by, besides 1 / sqrt(width of a head). constant: 1. log_keys: log n / log N, as in "
+        "Scalable-Softmax (arXiv 2501.19399), where n is the number of tokens that the query attends to, itself included, and N "
+        "is context.train_len, with the BOS. It needs rotary positions, and cannot be exported to Hugging Face.",
+    )
     weight_tying: bool = key(True, "Use the embedding matrix as output matrix, too.")
     init_std: float = key(0.02, "Standard deviation of the initial weights.", least=0, most=10)
 
@@ -195,4 +201,9 @@ class ModelConfig:
             self.d_model % (2 * self.n_heads) == 0,
             f"model.d_model = {self.d_model}: must be a multiple of 2 * model.n_heads = {2 * self.n_heads} "
             "(rotary embeddings rotate pairs of entries)",
+        )
+        require(
+            self.attention_scale == "constant" or self.position_embedding == "rope",
+            f"model.attention_scale = {self.attention_scale}: needs model.position_embedding = rope, not "
+            f"{self.position_embedding}",
         )

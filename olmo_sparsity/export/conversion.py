@@ -1,6 +1,7 @@
 """Conversion of models and tokenizers to ``transformers``.
 
-Every model that a configuration can describe has an equivalent among the architectures that ship with transformers:
+Every model with rotary positions and ``attention_scale: constant`` has an equivalent among the architectures that ship with
+transformers:
 
     norms                          queries, keys     architecture
     default, low_precision         not normalized    OlmoForCausalLM; with learned scales StableLmForCausalLM
@@ -22,7 +23,9 @@ import transformers
 from olmo.config import LayerNormType
 from tokenizers import Tokenizer
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.model.olmo_layers import LogScaledConfig
 from olmo_sparsity.model.pretrained import ROWS_HAVE_BOS
 
 
@@ -129,8 +132,16 @@ def to_transformers(model: OLMoWithPositions, *, rows_have_bos: Optional[bool] =
     Args:
         model: the model.
         rows_have_bos: whether EOS stood before every row of training, as a BOS; None: not known.
+
+    Raises:
+        UserError: no architecture of ``transformers`` computes such attention.
     """
     config = model.config
+    if isinstance(config, LogScaledConfig):
+        raise UserError(
+            "model.attention_scale = log_keys: transformers has no model whose attention scores grow with the number of keys; "
+            "export a run with model.attention_scale = constant"
+        )
     rms, affine = config.layer_norm_type == LayerNormType.rms, bool(config.layer_norm_with_affine)
     for_rms_norms = config.attention_layer_norm and not rms
     # The mean may be removed from a tied embedding only if the input of the output matrix has mean 0, as the output of a

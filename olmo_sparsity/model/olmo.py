@@ -21,19 +21,27 @@ from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.olmo_layers import (
     LayerKeysValues,
+    LogScaledConfig,
     RotaryTables,
     attend,
     attention_of_last,
     mlp,
+    num_allowed,
     queries_keys_values,
+    scaled_queries,
 )
 
 
 class _Rotation:
-    """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object."""
+    """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object.
+
+    Where attention scores depend on the number of keys, it also holds that of each query, in a shape that broadcasts to the
+    queries.
+    """
 
     sin_B1TE: Optional[torch.Tensor] = None
     cos_B1TE: Optional[torch.Tensor] = None
+    num_keys: Optional[torch.Tensor] = None
 
 
 class EmbeddingAtPositions(nn.Embedding):
@@ -55,12 +63,19 @@ class RotaryAtPositions(RotaryEmbedding):
         self._rotation = rotation
 
     def forward(self, q_BHTE: torch.Tensor, k_BHTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
+        """Return rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``).
+
+        Where attention scores depend on the number of keys, the queries are scaled.
+        """
         sin_B1TE, cos_B1TE = self._rotation.sin_B1TE, self._rotation.cos_B1TE
         assert sin_B1TE is not None and cos_B1TE is not None, "OLMoWithPositions.forward sets the positions"
         with torch.autocast(q_BHTE.device.type, enabled=False):
+            rotated_BHTE = self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float())
+            if isinstance(self.config, LogScaledConfig):
+                assert self._rotation.num_keys is not None, "OLMoWithPositions.forward sets the numbers of keys"
+                rotated_BHTE = scaled_queries(self.config, rotated_BHTE, self._rotation.num_keys)
             return (
-                self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float()).type_as(q_BHTE),
+                rotated_BHTE.type_as(q_BHTE),
                 self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, k_BHTE.float()).type_as(k_BHTE),
             )
 
@@ -69,8 +84,9 @@ class OLMoWithPositions(OLMo):
     """An OLMo model that takes position IDs. It has the parameters of ``olmo.model.OLMo``, under the same names.
 
     Positions are rotary (``config.rope``), or a learned embedding of absolute positions that is added to that of the tokens.
-    With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit. Position IDs must lie below
-    ``config.max_sequence_length``. Tokens and positions are int64 [B, T].
+    With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit; under a ``LogScaledConfig``, which OLMo does not
+    have, attention scores grow with the number of keys. Position IDs must lie below ``config.max_sequence_length``. Tokens and
+    positions are int64 [B, T].
     """
 
     def __init__(self, config: olmo_config.ModelConfig, init_params: bool = True):
@@ -106,7 +122,7 @@ class OLMoWithPositions(OLMo):
             attention_bias: bool (True: may attend) or float (added to the scores), [B, 1, T, T]; None: causal attention.
             last_logits_only: skip the output projection of all tokens but the last.
         """
-        self._set_positions(positions_BT)
+        self._set_positions(positions_BT, attention_bias)
         output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
         return output.logits
 
@@ -155,12 +171,16 @@ class OLMoWithPositions(OLMo):
         embedded = self.transformer.wte(tokens)
         return embedded if self.config.rope else embedded + self.transformer.wpe.weight[positions]
 
-    def _set_positions(self, positions_BT: torch.Tensor) -> None:
+    def _set_positions(self, positions_BT: torch.Tensor, attention_bias: Optional[torch.Tensor] = None) -> None:
+        """Set the position IDs of a forward pass and, from its bias (None: causal attention), the numbers of keys."""
         if not self.config.rope:
             self.transformer.wpe.positions_BT = positions_BT
             return
         self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
         self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
+        if isinstance(self.config, LogScaledConfig):
+            seen = torch.arange(1, positions_BT.shape[1] + 1, device=positions_BT.device)
+            self._rotation.num_keys = (seen if attention_bias is None else num_allowed(attention_bias))[..., None]
 
     @property
     def vocab_size(self) -> int:
@@ -217,14 +237,26 @@ class OLMoWithPositions(OLMo):
         """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
         blocks, tables = self.transformer.blocks, self.rotary_tables(positions_BY)
         x_BYD, probes = self.embed(tokens_BY, positions_BY), AttentionProbes()
+        num_before = 0 if prefix is None else prefix[0][0].shape[2]
         with torch.enable_grad():
             for layer, block in enumerate(blocks):
                 num_queries = 1 if block is blocks[-1] else x_BYD.shape[1]
-                q_BQHE, k_BYHE, v_BYHE = queries_keys_values(block, x_BYD, tables=tables, num_queries=num_queries)
+                more_keys_B1 = None
+                if isinstance(self.config, LogScaledConfig):
+                    more_keys_B1 = torch.zeros(len(x_BYD), 1, device=x_BYD.device, requires_grad=True)
+                q_BQHE, k_BYHE, v_BYHE = queries_keys_values(
+                    block,
+                    x_BYD,
+                    tables=tables,
+                    num_queries=num_queries,
+                    num_before=num_before if more_keys_B1 is None else num_before + more_keys_B1,
+                )
                 q_BHQE, k_BHYE, v_BHYE = (x.transpose(1, 2) for x in (q_BQHE, k_BYHE, v_BYHE))
                 if prefix is not None:
                     k_BHYE, v_BHYE = torch.cat([prefix[layer][0], k_BHYE], 2), torch.cat([prefix[layer][1], v_BHYE], 2)
-                out_BHQE = probes.attend(q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5)
+                out_BHQE = probes.attend(
+                    q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5, more_keys_B1=more_keys_B1
+                )
                 x_BYD = x_BYD[:, -num_queries:] + block.attn_out(out_BHQE.transpose(1, 2).flatten(2))
                 x_BYD = x_BYD + mlp(block, x_BYD)
             return probes.states(loss(self.logits_of(self.transformer.ln_f(x_BYD[:, -1]))))
@@ -309,7 +341,10 @@ class OLMoWithPositions(OLMo):
         for layer in range(from_layer, len(blocks)):
             block = blocks[layer]
             num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
-            q_RQHE, k_RYHE, v_RYHE = queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
+            num_before = 0 if prefix is None else prefix[layer][0].shape[1]
+            q_RQHE, k_RYHE, v_RYHE = queries_keys_values(
+                block, x_RYD, tables=tables, num_queries=num_queries, num_before=num_before
+            )
             if prefix is not None:
                 k_RPHE, v_RPHE = prefix[layer]
                 k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
@@ -335,7 +370,9 @@ class OLMoWithPositions(OLMo):
         blocks = self.transformer.blocks
         keys_values = []
         for block in blocks:
-            q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
+            q_RPHE, k_RPHE, v_RPHE = queries_keys_values(
+                block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1], allowed_RYY=allowed_RPP
+            )
             keys_values.append((k_RPHE, v_RPHE))
             if block is not blocks[-1]:
                 x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE, allowed_RQY=allowed_RPP))
@@ -346,7 +383,7 @@ class OLMoWithPositions(OLMo):
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
     """Return OLMo's configuration of the model that ``config`` describes."""
     model = config.model
-    return olmo_config.ModelConfig(
+    plain = olmo_config.ModelConfig(
         d_model=model.d_model,
         n_heads=model.n_heads,
         n_layers=model.n_layers,
@@ -375,6 +412,9 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         embedding_dropout=0.0,
         init_device="cpu",
     )
+    if model.attention_scale == "constant":
+        return plain
+    return LogScaledConfig(**vars(plain), log_scale_keys=config.context.row_len + config.context.bos)
 
 
 def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions:

@@ -6,13 +6,47 @@ Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary ta
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Any, Optional, Union
 
 import torch
 import torch.nn.functional as F
+from olmo import config as olmo_config
 
 LayerKeysValues = tuple[torch.Tensor, torch.Tensor]  # of one layer, each [R, P, H, E], keys rotated
 RotaryTables = tuple[torch.Tensor, torch.Tensor]  # sines and cosines, fp32 [..., 1, e]
+
+
+@dataclass
+class LogScaledConfig(olmo_config.ModelConfig):
+    """OLMo's configuration of a model whose attention scores grow with the logarithm of the number of keys.
+
+    OLMo reads no such configuration, so it cannot run the weights as if they were its own.
+
+    Attributes:
+        log_scale_keys: N, the number of keys at which scores are those of OLMo.
+    """
+
+    log_scale_keys: int = 2
+
+
+def scaled_queries(config: LogScaledConfig, q: torch.Tensor, num_keys: torch.Tensor) -> torch.Tensor:
+    """Return queries multiplied by what their scores are to be multiplied by, in the dtype of the queries.
+
+    Args:
+        config: of the model.
+        q: queries.
+        num_keys: the number of tokens that each query attends to, itself included, in a shape that broadcasts to the queries.
+    """
+    return (q.float() * (num_keys.float().log() / math.log(config.log_scale_keys))).type_as(q)
+
+
+def num_allowed(bias: torch.Tensor) -> torch.Tensor:
+    """Return the number of tokens that each query attends to, [..., Q], under a bool mask or a float bias [..., Q, Y].
+
+    Under a bias it is the sum of the gates, whose logarithms are added to the scores.
+    """
+    return bias.sum(dim=-1) if bias.dtype == torch.bool else bias.exp().sum(dim=-1)
 
 
 def _rotate(x_RYD: torch.Tensor, tables: RotaryTables, *, num_heads: int) -> torch.Tensor:
@@ -25,9 +59,24 @@ def _rotate(x_RYD: torch.Tensor, tables: RotaryTables, *, num_heads: int) -> tor
 
 
 def queries_keys_values(
-    block: Any, x_RYD: torch.Tensor, *, tables: RotaryTables, num_queries: int
+    block: Any,
+    x_RYD: torch.Tensor,
+    *,
+    tables: RotaryTables,
+    num_queries: int,
+    num_before: Union[int, torch.Tensor] = 0,
+    allowed_RYY: Optional[torch.Tensor] = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (q [R, Q, H, E] of the last ``num_queries`` tokens, k and v [R, Y, H, E] of all); q and k are rotated."""
+    """Return (q [R, Q, H, E] of the last ``num_queries`` tokens, k and v [R, Y, H, E] of all); q and k are rotated.
+
+    Args:
+        block: the layer.
+        x_RYD: states before it.
+        tables: of the tokens.
+        num_queries: Q.
+        num_before: the number of tokens in front of these that all of them attend to; a float tensor [R, 1]: differentiable.
+        allowed_RYY: bool, what attends to what, where that is not causal attention.
+    """
     num_tokens, width = x_RYD.shape[-2:]
     num_heads = block.config.n_heads
     normed_RYD = block.attn_norm(x_RYD)
@@ -43,6 +92,12 @@ def queries_keys_values(
     tables_of_queries = (sin_RY1e[..., -num_queries:, :, :], cos_RY1e[..., -num_queries:, :, :])
     q_RQHE = _rotate(q_RQD, tables_of_queries, num_heads=num_heads)
     k_RYHE = _rotate(k_RYD, tables, num_heads=num_heads)
+    if isinstance(block.config, LogScaledConfig):
+        if allowed_RYY is None:
+            num_keys = torch.arange(num_tokens - num_queries + 1, num_tokens + 1, device=q_RQHE.device) + num_before
+        else:
+            num_keys = num_allowed(allowed_RYY)[..., -num_queries:]
+        q_RQHE = scaled_queries(block.config, q_RQHE, num_keys[..., None, None])
     return q_RQHE, k_RYHE, v_RYD.unflatten(-1, (num_heads, -1))
 
 

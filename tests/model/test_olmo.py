@@ -7,7 +7,7 @@ import pytest
 import reference
 import torch
 from olmo.model import OLMo
-from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build
+from tiny_models import KINDS, LOG_SCALED, NORMED, OLMO_KINDS, PLAIN, VOCAB, build
 
 from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.export.conversion import to_transformers
@@ -23,7 +23,7 @@ def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-@KINDS
+@OLMO_KINDS
 def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -> None:
     model = build(kind)
     stock = OLMo(model.config)
@@ -71,8 +71,9 @@ def test_a_row_does_not_depend_on_the_others_of_its_batch() -> None:
     assert torch.allclose(together, alone, atol=1e-5, rtol=0)
 
 
-def test_the_compiled_model_follows_its_positions() -> None:
-    model = build(NORMED).eval()
+@pytest.mark.parametrize("kind", [NORMED, LOG_SCALED], ids=["qk-norm", "log-keys"])
+def test_the_compiled_model_follows_its_positions(kind: ModelConfig) -> None:
+    model = build(kind).eval()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         tokens, positions = rows(4, 12)
