@@ -89,6 +89,7 @@ def planted_needs(
     document_W = np.arange(num_windows) if document_W is None else document_W
     windows = pd.DataFrame({"window_id": np.arange(num_windows), "doc_id": [f"{d:016x}" for d in document_W]})
     windows["weight"], windows["gain_long_nats"] = 1.0 + document_W % 3, 0.5
+    windows["loss_short_nats"], windows["loss_short_no_gap_nats"] = 4.0, 4.0
     for context, column in (("real", "kl_short_nats"), ("null", "null_kl_short_nats")):
         windows[column] = 0.9 * (np.asarray(needs[LineKey("attention", context)]) > 0)
     divergences = {(*line, k): 0.9 * (np.asarray(needed) > k) for line, needed in needs.items() for k in ks}

@@ -549,4 +549,3 @@ def test_a_placebo_above_0_is_named(passed: Summary) -> None:
 def test_calibration_is_the_entropy_minus_the_loss(passed: Summary) -> None:
     calibrated = dataclasses.replace(passed, calibration_nats=Estimate(0.1234, -0.2345, 0.3456, 0.1))
     assert "its entropy minus its loss is 0.123 [-0.234, 0.346] nats." in selection_words(calibrated)
-    assert "calibrated" not in selection_words(dataclasses.replace(passed, calibration_nats=None))
