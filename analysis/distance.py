@@ -17,7 +17,7 @@ from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
-from .style import LINE_LOOKS, LOOKS, band, context_entry, ordered, seeing
+from .style import LINE_LOOKS, LOOKS, band, blind, context_entry, ordered, seeing
 
 MAX_COLUMNS = 4
 MAX_TICKS = 6  # of a panel's logarithmic axis
@@ -90,7 +90,8 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         words += (
             " Of what a selector that sees the target chooses, part is chosen for this target alone, and lies anywhere."
         )
-    finding = distance_finding(measured.distances, measured.summary, selector=selectors[0], k=k)
+    told = next(iter(blind(measurement, selectors)), selectors[0])
+    finding = distance_finding(measured.distances, measured.summary, selector=told, k=k)
     caption(figure, measured.summary, words=words, handles=handles)
     yield Drawn(figure, "distance", finding)
 

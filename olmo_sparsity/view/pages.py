@@ -28,6 +28,7 @@ OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity ')
 
 
 NOTHING = "'none'"  # in a policy
+INKS = ("none", "invert(0.92) hue-rotate(180deg)")  # the filter of charts, which are drawn on white
 # On light and on dark pages.
 COLOURS = {
     "page": ("#fbfbf9", "#121518"),
@@ -79,7 +80,7 @@ def _colours(shown: Collection[str]) -> str:
     }
     light, dark = (
         f"color-scheme: {scheme}; "
-        + " ".join(f"--{name}: {pair[which]};" for name, pair in (of_selectors | COLOURS).items())
+        + " ".join(f"--{name}: {pair[which]};" for name, pair in (of_selectors | COLOURS | {"ink": INKS}).items())
         for which, scheme in enumerate(("light", "dark"))
     )
     return (

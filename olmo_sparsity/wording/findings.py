@@ -8,10 +8,10 @@ from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.evidence import blind_words, first_blind, prediction_words, seeing_words, value_words
-from olmo_sparsity.wording.numbers import interval, percent
+from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.units import counted_of
 
-NO_CLASSES = "No class of targets has windows."
+NO_CLASSES = "No class of targets has documents enough for an interval."
 
 
 def gains_finding(summary: Summary) -> str:
@@ -31,18 +31,23 @@ def reaction_finding(summary: Summary) -> str:
 
 
 def classes_finding(classes: Sequence[ClassSummary], whole: Summary) -> str:
-    """Return to which classes of targets the long context is worth most and least; the classes have the highest gain first."""
-    if not classes:
+    """Return to which classes of targets the long context is worth most and least; the classes have the highest gain first.
+
+    What classes with too few documents for an interval show is no finding.
+    """
+    shown = [entry for entry in classes if entry.summary.long_gain_nats.has_interval]
+    if not shown:
         return NO_CLASSES
-    most, least = classes[0], classes[-1]
-    contrast = ""
-    if most.contrast is not None:
-        contrast = f" (the same rule on the null context: {interval(most.contrast.null_gain_nats, 3)})"
-    return (
-        f"Of {len(classes)} classes of targets the long context is worth most to {most.target_class}, "
-        f"{interval(most.summary.long_gain_nats, 3)} nats{contrast}, and least to {least.target_class}, "
-        f"{interval(least.summary.long_gain_nats, 3)}; over all targets {interval(whole.long_gain_nats, 3)}."
+    most, *others = shown
+    words = (
+        f"Of {len(classes)} classes of targets, {len(shown)} with enough documents, the long context is worth most to "
     )
+    words += f"{most.target_class}, {interval(most.summary.long_gain_nats, 3)} nats"
+    if most.contrast is not None:
+        words += f" (the same rule on the null context: {interval(most.contrast.null_gain_nats, 3)})"
+    if others:
+        words += f", and least to {others[-1].target_class}, {interval(others[-1].summary.long_gain_nats, 3)}"
+    return f"{words}; over all targets {interval(whole.long_gain_nats, 3)}."
 
 
 def distance_finding(distances: Sequence[DistanceShares], summary: Summary, *, selector: str, k: int) -> str:
@@ -54,8 +59,8 @@ def distance_finding(distances: Sequence[DistanceShares], summary: Summary, *, s
     what = f"the {what}" if summary.unit == "token" else f"the tokens of the {what}"
     where = f"{nearest.from_tokens}{end} tokens before the target, the nearest long-range ones"
     return (
-        f"Of {what}, {percent(nearest.share)} lie {where}; of a random choice {nearest.uniform:.0%}, under the null context "
-        f"{percent(of_null.share)}."
+        f"Of {what}, a share of {interval(nearest.share, 3)} lies {where}; of a random choice {nearest.uniform:.3f}, "
+        f"under the null context {interval(of_null.share, 3)}."
     )
 
 

@@ -892,7 +892,7 @@ def test_the_page_of_windows_that_is_shown_is_in_the_address(page: Any, opened: 
 def test_an_address_of_a_stranger_changes_nothing_that_is_not_there(opened: Any, address: str) -> None:
     page = opened("fragile", address=address)
     assert page.locator("#selector").input_value() == "kl" and page.locator("#k").input_value() == "8"
-    assert page.locator("#order").input_value() == "id" and page.locator("#range").input_value() == "own"
+    assert page.locator("#order").input_value() == "id" and page.locator("#range").input_value() == "shown"
     assert page.locator("body img").count() == 0
 
 
@@ -997,19 +997,18 @@ def test_the_words_below_figure4_have_each_number_under_its_name(
 
 
 @in_browser
-def test_figure4_has_a_range_for_each_side_and_a_shared_one(page: Any) -> None:
+def test_both_sides_of_figure4_have_the_same_range_of_what_is_shown_or_of_everything(page: Any) -> None:
 
     def ticks() -> list[list[str]]:
         return [figure.locator(".tick").all_text_contents() for figure in page.locator("#figure4 figure").all()]
 
     page.locator("#selector").select_option("unmask-one")
-    own = ticks()
+    shown = ticks()
     page.locator("#range").select_option("shared")
     shared = ticks()
-    assert own[0] != own[1] and shared[0] == shared[1]
+    assert shown[0] == shown[1] and shared[0] == shared[1] and shown != shared
     page.locator("#selector").select_option("kl")
     assert ticks() == shared
-    assert "the same range" in page.locator("#figure4-words").inner_text()
 
 
 def number_in(text: str) -> float:
@@ -1075,7 +1074,7 @@ def test_a_card_says_each_number_of_its_window_under_its_name(
 
 @in_browser
 def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tables: dict[str, Path]) -> None:
-    """Places of the points against the ticks of the axes, areas against the weights, and the numbers in the titles."""
+    """Places of the points against the ticks of the axes, areas against the weights, and the numbers of title and caption."""
     page = opened("signed", address="#selector=unmask-one&k=2")
     drawn = read(tables["signed"])
     gains, windows = drawn.measurement.gains, drawn.measurement.windows.set_index("window_id", drop=False)
@@ -1116,9 +1115,14 @@ def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tab
             interval(slope).replace("-", "\u2212")
             for slope in (selection.figure4.ols_slope, selection.figure4.tls_slope)
         ]
-        assert f"slope {slopes[0]} (ordinary), {slopes[1]} (total least squares)" in panel["said"]
-        assert f"correlation {interval(selection.figure4.correlation)}".replace("-", "\u2212") in panel["said"]
-        assert f"mean sparse gain {interval(selection.gain_sparse_nats, 3)}".replace("-", "\u2212") in panel["said"]
+        corrected = f"{context.capitalize()} context: corrected gain {interval(selection.corrected_gain_nats, 3)} nats"
+        assert panel["said"] == corrected.replace("-", "\u2212")
+        caption = page.locator("#figure4-words").inner_text().partition(f"{context.capitalize()} context: ")[2]
+        others = f"mean sparse gain {interval(selection.gain_sparse_nats, 3)} nats; "
+        others += f"correlation {interval(selection.figure4.correlation)}; slope "
+        assert caption.startswith(
+            f"{others.replace('-', chr(0x2212))}{slopes[0]} (ordinary), {slopes[1]} (total least squares)"
+        )
 
 
 @in_browser

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from drawn_figures import FIGURES, read
 
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import agreement
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.wording.findings import (
     NO_CLASSES,
     agreement_finding,
@@ -47,23 +50,28 @@ def test_the_spectrum_says_how_many_tokens_most_targets_need(tables: Path) -> No
     assert f"at most {spectrum.reaching(0.9).value} [" in drawn.finding and "chosen by greedy-kl" in drawn.finding
 
 
-def test_the_classes_with_the_highest_and_the_lowest_gain(tables: Path) -> None:
-    measured = read(tables, "kl", "random")
-    gains = {entry.target_class: entry.summary.long_gain_nats for entry in measured.classes}
-    most, least = (choose(gains, key=lambda name: gains[name].mean) for choose in (max, min))
-    finding = classes_finding(measured.classes, measured.summary)
-    assert f"worth most to {most}, {interval(gains[most], 3)} nats" in finding
-    assert f"least to {least}, {interval(gains[least], 3)}; over all targets" in finding
-    assert interval(measured.summary.long_gain_nats, 3) in finding
-    assert classes_finding([], measured.summary) == NO_CLASSES
+def with_gain(entry: ClassSummary, gain: Estimate) -> ClassSummary:
+    return dataclasses.replace(entry, summary=dataclasses.replace(entry.summary, long_gain_nats=gain))
 
 
-def test_the_class_whose_rule_looks_for_the_target_is_named_with_its_contrast(tables: Path) -> None:
+def test_the_classes_with_the_highest_and_the_lowest_gain_of_those_with_an_interval(tables: Path) -> None:
     measured = read(tables, "kl", "random")
-    (entry,) = (entry for entry in measured.classes if entry.target_class == "repeat")
-    assert entry.contrast is not None
-    finding = classes_finding([entry], measured.summary)
-    assert f"(the same rule on the null context: {interval(entry.contrast.null_gain_nats, 3)})" in finding
+    named = {entry.target_class: entry for entry in measured.classes}
+    assert {"repeat", "other", "function-word"} <= set(named)
+    few = with_gain(named["function-word"], Estimate(9.0))
+    repeat, other = (
+        with_gain(named[name], Estimate(mean, 0.05, 0.9)) for name, mean in (("repeat", 0.6), ("other", 0.2))
+    )
+    whole = interval(measured.summary.long_gain_nats, 3)
+    assert repeat.contrast is not None
+    foreign = interval(repeat.contrast.null_gain_nats, 3)
+    start = "2 with enough documents, the long context is worth most to repeat, 0.600 [0.050, 0.900] nats"
+    assert classes_finding([few, repeat, other], measured.summary) == (
+        f"Of 3 classes of targets, {start} (the same rule on the null context: {foreign}), and least to other, "
+        f"0.200 [0.050, 0.900]; over all targets {whole}."
+    )
+    assert "least" not in classes_finding([other], measured.summary)
+    assert classes_finding([few], measured.summary) == classes_finding([], measured.summary) == NO_CLASSES
 
 
 def test_the_nearest_places(tables: Path) -> None:
@@ -71,8 +79,9 @@ def test_the_nearest_places(tables: Path) -> None:
     finding = distance_finding(measured.distances, measured.summary, selector="kl", k=8)
     shares = {entry.context: entry.bins[0] for entry in measured.distances if (entry.selector, entry.k) == ("kl", 8)}
     real, null = shares["real"], shares["null"]
-    assert f"Of the 8 tokens that kl chooses, {percent(real.share)} lie {real.from_tokens}" in finding
-    assert finding.endswith(f"of a random choice {real.uniform:.0%}, under the null context {percent(null.share)}.")
+    assert f"Of the 8 tokens that kl chooses, a share of {interval(real.share, 3)} lies {real.from_tokens}" in finding
+    null_words = f"under the null context {interval(null.share, 3)}."
+    assert finding.endswith(f"of a random choice {real.uniform:.3f}, {null_words}")
 
 
 def test_the_pairs_that_choose_most_and_least_alike(tables: Path) -> None:

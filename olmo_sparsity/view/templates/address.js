@@ -10,7 +10,7 @@ function addressOf(data, state) {
   if (state.selector !== data.shown_first) view.set("selector", state.selector);
   if (state.k !== data.first_k) view.set("k", state.k);
   if (state.context !== "real") view.set("context", state.context);
-  if (state.range !== "own") view.set("range", state.range);
+  if (state.range !== "shown") view.set("range", state.range);
   for (const id of FILTERS) {
     const control = byId(id);
     if (control && control.value !== (control.options?.[0].value ?? "")) view.set(id, control.value);
@@ -40,7 +40,7 @@ function setView(data, state, view) {
   state.selector = among("selector", data.selectors.map((s) => s.name), data.shown_first);
   state.k = whole("k", data.ks.at(-1), data.first_k);
   state.context = among("context", Object.keys(CONTEXTS), "real");
-  state.range = among("range", ["own", "shared"], "own");
+  state.range = among("range", ["shown", "shared"], "shown");
   state.page = Math.max(0, whole("page", 1e9, 1) - 1);
   state.window = whole("window", Number.MAX_SAFE_INTEGER, null);
   byId("filters").reset();

@@ -42,16 +42,30 @@ function figure4Frame(data, names, contexts, ks) {
   return { x: extent(xs, [0], 0.06), y: extent(ys, [0], 0.06) };
 }
 
-/** Returns the limits of one panel: its own, or those of all selectors, contexts and k, so that panels can be compared. */
-const figure4Limits = (data, state, context) =>
-  state.range === "own"
-    ? figure4Frame(data, [state.selector], [context], [state.measuredK])
+/** Returns the limits of both panels, so that they can be compared: of what is shown, or of all selectors and k. */
+const figure4Limits = (data, state) =>
+  state.range === "shown"
+    ? figure4Frame(data, [state.selector], Object.keys(CONTEXTS), [state.measuredK])
     : figure4Frame(data, data.selectors.map((s) => s.name), Object.keys(CONTEXTS), data.ks);
+
+/** Returns the number to read of one panel: the corrected gain of a selector that sees the target, else R(k). */
+function numberOf(data, entry) {
+  const fraction = fractionWords(data.summary, entry);
+  if (!entry.sees_target) return entry.recovered_fraction ? `R(${entry.k}) = ${fraction}` : `${fraction}, no R(k)`;
+  return entry.corrected_gain_nats
+    ? `corrected gain ${interval(entry.corrected_gain_nats, 3)} nats`
+    : "its corrected gain is not known";
+}
+
+/** Returns the other numbers of one panel. */
+const othersOf = (entry) =>
+  `mean sparse gain ${interval(entry.gain_sparse_nats, 3)} nats; correlation ${interval(entry.figure4.correlation)}; ` +
+  `slope ${interval(entry.figure4.ols_slope)} (ordinary), ${interval(entry.figure4.tls_slope)} (total least squares)`;
 
 /** Returns one panel of Figure 4. `passes(window)` is true if the filters accept it; `open(window)` goes to it. */
 function scatter(data, context, state, width, passes, open) {
   const k = state.measuredK;
-  const limits = figure4Limits(data, state, context);
+  const limits = figure4Limits(data, state);
   const entry = entryOf(data.summary.selections, state.selector, context, k);
   const height = Math.round(Math.min(430, width * 0.86));
   const frame = { left: 50, right: width - 8, top: 8, bottom: height - 44 };
@@ -116,14 +130,8 @@ function scatter(data, context, state, width, passes, open) {
       next.focus();
     }
   };
-  const fraction = fractionWords(data.summary, entry);
-  const said = entry.recovered_fraction ? `R(${k}) = ${fraction}` : `${fraction}, no R(k)`;
-  const title = `${context === "real" ? "Real context" : "Null context"}: ${said}`;
-  const lines =
-    `mean sparse gain ${interval(entry.gain_sparse_nats, 3)} nats; correlation ${interval(entry.figure4.correlation)}; ` +
-    `slope ${interval(entry.figure4.ols_slope)} (ordinary), ${interval(entry.figure4.tls_slope)} (total least squares)`;
   figure.append(
-    html("figcaption", {}, title, html("span", {}, lines)),
+    html("figcaption", {}, `${context === "real" ? "Real context" : "Null context"}: ${numberOf(data, entry)}`),
     svg(
       "svg",
       {
@@ -168,23 +176,22 @@ function drawFigure4(data, state, place, words, passes, open) {
   const panels = Object.keys(CONTEXTS).map((context) => scatter(data, context, state, width, passes, open));
   place.replaceChildren(...panels.map((panel) => panel.figure));
   const k = state.measuredK;
-  const real = entryOf(data.summary.selections, state.selector, "real", k);
+  const [real, foreign] = Object.keys(CONTEXTS).map((context) => entryOf(data.summary.selections, state.selector, context, k));
   const num = data.sample.num_sample;
   const drawn = data.sample.all
     ? `All ${num} windows`
     : `Drawn: the random sample of ${num} windows; the numbers above are of all ${data.summary.num_windows}`;
+  const fraction = real.sees_target && real.recovered_fraction ? `; R(${k}) with its optimism: ${fractionWords(data.summary, real)}` : "";
   const border = panels[0].outside + panels[1].outside;
   words.textContent =
-    `${drawn}. Real minus null context, the excess gain: ${interval(real.excess_gain_nats, 3)} nats` +
+    `${drawn}. Real context: ${othersOf(real)}${fraction}. Null context: ${othersOf(foreign)}. Real minus null context, the excess gain: ${interval(real.excess_gain_nats, 3)} nats` +
     (real.corrected_gain_nats
-      ? `; optimism: ${interval(real.optimism_nats, 3)} nats` +
-        `; corrected gain: ${interval(real.corrected_gain_nats, 3)} nats`
+      ? `; optimism, real context: ${interval(real.optimism_nats, 3)} nats`
       : "") +
     (real.gain_over_random_nats && !real.sees_target
       ? `; gain over random, real context: ${interval(real.gain_over_random_nats, 3)} nats`
       : "") +
     (border ? `. Open points at the border (${border}) lie beyond the frame` : "") +
-    (state.range === "own" ? ". Each side has a range of its own" : ". Both sides have the same range") +
     ".";
 }
 

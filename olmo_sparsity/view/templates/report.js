@@ -7,7 +7,7 @@ const state = {
   selector: DATA.shown_first,
   k: DATA.first_k,
   context: "real",
-  range: "own", // of the axes of Figure 4
+  range: "shown", // of the axes of Figure 4
   page: 0,
   window: null, // the window that was gone to
   /** The largest measured k that is not above k: Figure 4 shows only measured ones. */
