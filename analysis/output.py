@@ -194,8 +194,8 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         UserError: a file that this tool did not write has one of the names.
     """
     figure, name = drawn.figure, drawn.name
-    for text in _texts_in(figure):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
-        text.set_text(printable_lines(text.get_text()))
+    for artist in _texts_in(figure):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
+        artist.set_text(printable_lines(artist.get_text()))
     words = printable_lines(str(figure.get_label()))
     metadata: dict[str, dict[str, Any]] = {
         ".png": {"Description": words},
