@@ -195,10 +195,8 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         UserError: a file that this tool did not write has one of the names.
     """
     figure, name = drawn.figure, drawn.name
-    for drawn_text in _texts_in(
-        figure
-    ):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
-        drawn_text.set_text(printable_lines(drawn_text.get_text()))
+    for artist in _texts_in(figure):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
+        artist.set_text(printable_lines(artist.get_text()))
     words, title = printable_lines(str(figure.get_label())), printable(drawn.finding)
     metadata: dict[str, dict[str, Any]] = {
         ".png": {"Description": words, "Title": title},

@@ -6,13 +6,12 @@ import logging
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from matplotlib.figure import Figure
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
@@ -29,6 +28,9 @@ from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, measured_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 # Columns of both tables that ``Results.tidy`` has.
@@ -264,12 +266,6 @@ def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
     if selector not in measured:
         raise UserError(f"selector = {selector!r}: not measured; the measured selectors are {', '.join(measured)}")
     script = figure_script("figure4")
-    if folder is not None:
-        return _figure(script.figure_of(folder, selector))
     with tempfile.TemporaryDirectory() as saved:
-        return _figure(script.figure_of(results.save(Path(saved) / "influence"), selector))
-
-
-def _figure(figure: Any) -> Figure:
-    assert isinstance(figure, Figure)
+        figure: Figure = script.figure_of(folder or results.save(Path(saved) / "influence"), selector)
     return figure

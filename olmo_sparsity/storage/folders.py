@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
-from filelock import FileLock, Timeout
-
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.storage.files import PARTIAL_NAME, read_json
@@ -42,6 +40,8 @@ def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
     Raises:
         UserError: the file cannot be created or is none of ours, or another process holds the lock and ``busy`` is given.
     """
+    from filelock import FileLock, Timeout  # it hooks into every later import, and most commands lock nothing
+
     make_folder(lock.parent)
     if _is_foreign(lock):
         raise UserError(f"{lock}: this file is no lock of olmo-sparsity, and a lock is to get its name; rename it")

@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
 from olmo_sparsity.statistics.single.pairs import pair_spectra
 from olmo_sparsity.statistics.single.screening import screening
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE, spectra
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
     agreement_json,
@@ -138,6 +139,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
     losses, every_pair = screening(tables, measurement), pair_spectra(tables, measurement)
+    of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE], lasting=[False])
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
         print_json(
@@ -178,10 +180,10 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     if summary.seeing_selectors:
         items.append(Sentence(selection_words(summary)))
         items.append(selection_table(summary, pairs))
-    items.append(spectrum_table(measured.spectra, summary))
-    items += [Sentence(sentence) for sentence in spectrum_sentences(measured.spectra, summary)]
+    items.append(spectrum_table(of_spectra, summary))
+    items += [Sentence(sentence) for sentence in spectrum_sentences(of_spectra, summary)]
     if every_pair is not None:
-        items.append(pairs_table(every_pair, measured.spectra, summary))
+        items.append(pairs_table(every_pair, of_spectra, summary))
     if losses:
         items.append(
             screening_table(losses, measurement.manifest["influence"], shown_k=summary.end_ks[-1], every=every)

@@ -13,7 +13,7 @@ from typing import Optional
 
 import numpy as np
 import torch
-from scipy.stats import t as student_t
+from scipy.special import stdtrit  # scipy.stats takes half a second to import
 
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
@@ -130,6 +130,6 @@ def lower_choice(
         num_documents: that the windows come from.
         level: probability of telling a difference where there is none.
     """
-    if error is None or abs(difference) <= error * student_t.isf(level / 2, num_documents - 1):
+    if error is None or abs(difference) <= -error * stdtrit(num_documents - 1, level / 2):
         return None
     return "bos" if difference < 0 else "none"
