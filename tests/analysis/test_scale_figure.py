@@ -65,8 +65,12 @@ SCREENED = {"influence": {"screen": 4, "screen_by": "gradient"}, "screen_precisi
         ("ways of screening", {}, SCREENED),
         ("ways of screening", SCREENED, {**SCREENED, "screen_precision": "bf16"}),
         ("ways of screening", SCREENED, {**SCREENED, "screen_proxy": {"weights_sha256": "0"}}),
+        ("k", {}, {"influence": {"k": [1, 2, 5]}}),
+        ("selectors", {}, {"influence": {"selectors": ["random", "kl"]}}),
+        ("PoSE settings", {}, {"pose": {"method": "randpos"}}),
+        ("numbers of training steps", {}, {"checkpoint": {"step": 7, "model_sha256": "0"}}),
     ],
-    ids=["null context", "screened or not", "precision", "proxy"],
+    ids=["null context", "screened or not", "precision", "proxy", "k", "selectors", "pose", "steps"],
 )
 def test_sizes_that_were_measured_in_other_ways_are_refused(
     name: str, first: dict[str, Any], other: dict[str, Any], runs: list[Path]

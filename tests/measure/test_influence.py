@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ import reference
 import torch
 from conftest import Messages, write_corpus
 
-from olmo_sparsity.config import Config, DataConfig, InfluenceConfig
+from olmo_sparsity.config import Config, ContextConfig, DataConfig, InfluenceConfig, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup import measured_text
-from olmo_sparsity.measure.setup.opened_model import OpenedModel
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, lengths_record
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
@@ -45,6 +46,41 @@ def with_settings(config: Config, **changes: object) -> Config:
 
 def rows_of(tables: Path, table: str) -> list[dict]:
     return read_table(tables, table).to_pylist()
+
+
+def test_the_manifest_says_what_was_measured(tiny_run: Path, tiny_tables: Path, tiny_config: Config) -> None:
+    manifest, windows = read_json(tiny_tables / "manifest.json"), rows_of(tiny_tables, "windows")
+    assert manifest["context"] == {
+        "local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "pose_method": "pose", "num_chunks": 3,
+        "pose_contents": "contiguous", "num_long_range": 12,
+    }  # fmt: skip
+    documents = {row["doc_id"] for row in windows}
+    assert (
+        (manifest["num_windows"], manifest["num_documents"]) == (len(windows), len(documents)) == (60, len(documents))
+    )
+    assert len(documents) < 60 and manifest["null_contexts"] == {"same-source": 60}
+    assert (manifest["run"], manifest["split"], manifest["source"]) == ("tiny", "validation", tiny_config.data.source)
+    assert {(row["split"], row["source"]) for row in windows} == {("validation", "words.jsonl")}
+    trained = read_json(tiny_run / "manifest.json")
+    assert manifest["num_parameters"] == trained["num_parameters"]
+    assert manifest["checkpoint"]["step"] == 12 == tiny_config.training.steps
+    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
+    assert manifest["tokenizer_sha256"] == sha256_text(tokenizer.to_str()) != manifest["tokens_sha256"]
+    assert (manifest["num_parts"], manifest["windows_per_part"]) == (3, 25)
+    settings = manifest["influence"]
+    assert (settings["k"], settings["seed"], settings["resampled_draws"]) == ([1, 2, 8], 0, 2)
+
+
+@pytest.mark.parametrize("is_stated", [False, True])
+def test_lengths_of_the_manifest_each_stand_under_their_name(is_stated: bool) -> None:
+    lengths = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20)).measured_lengths
+    pose = None if is_stated else PoseConfig(method="pose", num_chunks=3, contents="matched")
+    opened: Any = SimpleNamespace(lengths=lengths, max_position=70, pose=pose)
+    rest = {"pose_method": "pose", "num_chunks": 3, "pose_contents": "matched"}
+    assert lengths_record(opened) == {
+        "local_len": 10, "full_len": 50, "train_len": 20, "max_position": 70, "num_long_range": 40,
+        **({"train_len_is_stated": True} if is_stated else rest),
+    }  # fmt: skip
 
 
 def test_a_run_that_is_the_current_directory_has_its_name(

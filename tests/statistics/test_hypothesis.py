@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Optional
 
@@ -223,6 +224,24 @@ def test_thirds_of_a_cell_have_the_same_weight_and_rise_in_sparsity() -> None:
 def test_targets_that_an_analysis_leaves_out(analysis: Analysis, left: int) -> None:
     model = a_model("model", range(2), gain_CW=slope(0.3, 0.0))
     assert sparsity_and_gain(model, model, None, analysis).num_targets == left
+
+
+@pytest.mark.parametrize(("number", "together"), [(8, 2), (3, 1)])
+def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
+    """Four cells of two distances each, or a cell for each of three: the third of a target is that in its cell, by weight."""
+    reactions, distance_CW = a_run(5, gain_CW=slope(0, 0)), 9 + DISTANCE_CW % number
+    choice = reactions.choices["kl"]._replace(distance_CW=distance_CW)
+    found_W = thirds_of(
+        dataclasses.replace(reactions, choices={"kl": choice}), Analysis("x", matched=("distance",)), context=0,
+        distances=(9, 8 + number), keep_W=np.ones(NUM_TARGETS, bool), gaining_W=NO_SIZES_W,
+    )  # fmt: skip
+    weight_W, in_order = WINDOWS["weight"].to_numpy(), np.argsort(choice.best_CW[0], kind="stable")
+    for cell in range(number // together):
+        rows = [w for w in in_order if (distance_CW[0, w] - 9) // together == cell]
+        whole, below = sum(weight_W[w] for w in rows), 0.0
+        for w in rows:
+            assert found_W[w] == int(3 * (below + weight_W[w] / 2) / whole)
+            below += weight_W[w]
 
 
 def test_a_target_without_a_reaction_is_in_no_third() -> None:

@@ -16,6 +16,7 @@ from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
 from made_up_runs import pretrained_curve
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.single import measured
 from olmo_sparsity.statistics.single.breakdowns import by_class
 from olmo_sparsity.statistics.single.measurement import load
@@ -25,7 +26,7 @@ from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.gates import SELECTION_ONLY, beyond_gate_words, gate_words
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import UNKNOWN_TRAINING_TEXT, anchor_warning, measured_words
+from olmo_sparsity.wording.setup import UNKNOWN_TRAINING_TEXT, anchor_warning, data_words, measured_words
 
 SHOWN = tuple(KS)  # the ends, and the largest k up to a quarter
 TABLES = ("selectors that do not see the target", "what selection does", "every k", "Figure 4",
@@ -81,6 +82,10 @@ def test_a_context_curve_is_printed_with_the_warning_about_the_first_token(
         print_curve(pretrained_curve(tmp_path / name, gain=0.2, of_model=of_model) / "context-curve" / "made-up")
         shown = capsys.readouterr().out
         assert ("WARNING" in shown) == (warning in shown) == (name == "warned")
+        said = " ".join(shown.split())
+        curve = context_curve(tmp_path / name / "context-curve" / "made-up")
+        for sentence in (measured_words(curve), data_words(curve)):
+            assert sentence in said and f"{curve.num_windows:,} windows" in said
 
 
 def in_form(form: Form, tables: Path, capsys: pytest.CaptureFixture[str]) -> str:

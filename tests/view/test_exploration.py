@@ -256,8 +256,13 @@ def test_hover_frames_what_a_token_needs_and_shows_its_numbers(page: Any, record
     assert page.locator("#panel p").first.inner_text() == f"token {number}, character {record.offsets[number]}"
     assert page.locator("#panel code").inner_text() == f"olmo-sparsity explain --at {record.offsets[number]}"
     check_panel(page, record, target)
-    local = page.locator("#document .near").evaluate_all("nodes => nodes.map(node => Number(node.dataset.token))")
-    assert local == list(range(number - LOCAL, number))
+    for distance, expected in {
+        "near": range(number - LOCAL, number),
+        "remote": range(number - FULL, number - LOCAL),
+        "unmeasured": range(record.first_target),
+    }.items():
+        marked = page.locator(f"#document .{distance}")
+        assert marked.evaluate_all("nodes => nodes.map(node => Number(node.dataset.token))") == list(expected)
     page.locator("h1").hover()
     assert framed(page, "a") == {} and linked(page, "a") == []
 
@@ -409,6 +414,7 @@ def test_the_map_counts_targets_by_distance_and_leads_to_them(page: Any, record:
         for distance in range(LOCAL + 1, FULL + 1)
     ]  # fmt: skip
     assert rows(page, "#distances table") == expected
+    assert [page.locator(f"#distances .of-{side}").inner_text() for side in ("a", "b")] == ["kl", "attention"]
     assert len({tuple(row[1:]) for row in expected}) > 3
     label = page.locator("#map").get_attribute("aria-label")
     for column, name in enumerate(("kl", "attention"), start=1):

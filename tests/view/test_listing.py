@@ -63,6 +63,19 @@ def test_every_run_and_measurement_is_listed(runs: Path, monkeypatch: pytest.Mon
     ]
 
 
+def test_a_run_has_its_row_and_steps_and_says_that_it_is_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    for name, entries in (("done", {"steps": 4321}), ("going", {"status": "running"})):
+        run = made_up_run(tmp_path / name, row_len=14)
+        write_manifest(run, {**read_json(run / "manifest.json"), **entries})
+    lines = printed("list", tmp_path).splitlines()
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    assert cells == [[str(tmp_path / "done"), "yes", "14", "4321"], [str(tmp_path / "going"), "unfinished", "14", ""]]
+    assert [(run.status, run.steps) for run in read_listing(tmp_path).runs] == [("complete", 4321), ("running", 0)]
+
+
 def test_json_holds_the_whole_names_and_the_gates_of_the_summary(runs: Path) -> None:
     listed = json.loads(printed("list", runs, "--json"))
     assert [entry["run"] for entry in listed["runs"]] == [str(runs / "a"), str(runs / "below" / "b")]

@@ -686,6 +686,11 @@ def test_figure4_shows_both_contexts_and_its_points_lead_to_their_windows(
     assert page.evaluate("document.activeElement.dataset.window") == str(second)
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == f"w{second}"
+    page.locator('#figure4 figure:first-child circle[tabindex="0"]').focus()
+    page.keyboard.press("End")
+    page.keyboard.press(" ")
+    last = int(np.argsort(gains, kind="stable")[-1])
+    assert page.evaluate("document.activeElement.id") == f"w{last}"
 
 
 @in_browser

@@ -9,7 +9,9 @@ from typing import Any, Optional
 
 import pytest
 from numbered import numbered
+from planted_gains import made_up
 
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.inside_and_beyond import InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import (
@@ -20,7 +22,10 @@ from olmo_sparsity.statistics.several.hypothesis import (
     SparsityAndGain,
     ThirdOfTargets,
 )
+from olmo_sparsity.statistics.several.subjects import Pairing
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.wording.comparison import pairing_words
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.hypothesis import gain_sentence, hypothesis_sentences, matched_words, share_sentence
 from olmo_sparsity.wording.hypothesis import measured_words as hypothesis_words
@@ -120,6 +125,45 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
     assert matched_words(alone) == "thirds of 1,234 targets that are alike in the size of the reaction"
     unmatched = dataclasses.replace(own, analysis=Analysis("not matched", matched=()))
     assert matched_words(unmatched) == "thirds of 1,234 targets"
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarize(made_up(60, 0.5))
+
+
+def test_what_two_measurements_have_in_common_names_the_first_before_the_second(summary: Summary) -> None:
+    lengths = dataclasses.replace(summary.lengths, train_len=8)
+    setup = dataclasses.replace(summary.setup, visibility="hidden", positions="kept", anchor=Anchor(1, "<s>"))
+    one = dataclasses.replace(summary, lengths=lengths, setup=setup, null_context="same-source", estimand="given")
+    other = dataclasses.replace(
+        one,
+        lengths=dataclasses.replace(lengths, train_len=14),
+        setup=dataclasses.replace(setup, visibility="contextual", positions="compact", anchor=Anchor(2, "<t>")),
+        null_context="shuffled",
+        estimand="targets",
+    )
+    said = pairing_words(one, other, Pairing(False, True, False, False, (1090, 61), 47))
+    assert said.startswith(
+        "NOT PAIRED: 1,090 and 61 windows that are not the same; 47 documents are in both, and intervals"
+    )
+    for expected in (
+        "nats of different tokens are not comparable",
+        "the lengths differ, so long gains belong to different contexts",
+        "means over given windows and over targets are not the same quantity",
+        'the first token differs (anchor "<s>", anchor "<t>")',
+        "visibility differs (hidden, contextual)",
+        "positions differ (kept, compact)",
+        "training rows have 8 and 14 tokens",
+        "the null context differs (same-source, shuffled)",
+    ):
+        assert expected in said
+    both = Pairing(True, True, True, True, (1090, 1090), 47)
+    assert pairing_words(one, one, both) == "paired, window by window: both hold the same 1,090 windows"
+    unknown = dataclasses.replace(one, lengths=dataclasses.replace(lengths, train_len=None))
+    assert "only one of them has a known training row" in pairing_words(one, unknown, both)
+    of_units = pairing_words(dataclasses.replace(one, unit="word"), one, both)
+    assert "NOT THE SAME SETTING: k counts words in one and tokens in the other" in of_units
 
 
 def cell(
