@@ -42,7 +42,7 @@ from .style import LINE_LOOKS, LOOKS, context_entry, dodges
 
 NAME = "spectrum-by-length"
 LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
-ALL_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
+ALL_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1, "linestyle": "-."}
 POWERS = tuple(2**i for i in range(24))
 MOST_TICKS = 7
 MARK_SIZE = 6.5

@@ -99,7 +99,7 @@ def legend_entry(selector: str, *, label: Optional[str] = None) -> Line2D:
 
 def context_entry(context: str) -> Line2D:
     """Return the legend entry of a kind of line."""
-    return Line2D([], [], color="black", label=CONTEXT_WORDS[context], **LINE_LOOKS[context])
+    return Line2D([], [], color="grey", label=CONTEXT_WORDS[context], **LINE_LOOKS[context])
 
 
 def dodges(number: int, positions: Sequence[float]) -> list[float]:
