@@ -48,7 +48,8 @@ def test_the_loss_falls_and_the_folder_is_complete(tiny_run: Path, tiny_config: 
     manifest = read_json(tiny_run / "manifest.json")
     assert manifest["status"] == "complete"
     assert manifest["tokens"] == 12 * 16 * 8
-    assert manifest["environment"]["packages"]["torch"] == torch.__version__
+    recorded = manifest["environment"]["packages"]["torch"]  # wheels of PyPI do not name their CUDA there
+    assert recorded.partition("+")[0] == torch.__version__.partition("+")[0]
     assert all(manifest["environment"]["packages"].values())
     records = metrics(tiny_run)
     assert [r["step"] for r in records] == list(range(1, 13))
