@@ -7,6 +7,7 @@ import html
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,13 @@ def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> Non
     assert [a[2] for a, b in zip(shown, expected, strict=True) if b[2]] == [row[2] for row in expected if row[2]]
     page.locator("#shade").select_option("uses")
     assert token(page, number).get_attribute("aria-label").endswith(f"used by {len(users(number, 'kl'))} later targets")
+    ks = record.sufficient_k("kl").tolist()
+    uses = Counter(one for target, k in enumerate(ks) for one in chosen(record, target, "kl", k=k))
+    places = {uses[place]: place for place in range(10, 100)}  # by the number of targets that use a token
+    assert {0, 1, 2} <= set(places)
+    for count, place in places.items():
+        share = token(page, place).evaluate("node => node.style.getPropertyValue('--heat-share')")
+        assert float(share) == pytest.approx(min(1, (math.log2(count) + 1) / 4) if count else 0, abs=6e-4)
     assert page.locator("#panel .users").all_inner_texts() == [
         words(len(users(number, name))) for name in ("kl", "attention")
     ]
@@ -344,10 +352,13 @@ def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> Non
 def test_tokens_are_shaded_by_their_numbers(page: Any, record: Record, shade: str) -> None:
     page.locator("#shade").select_option(shade)
     real = record.contexts["real"]
-    for target in (0, 3, 12, 25):
+    page.locator("#tolerance").select_option("0.01")  # so that some targets need more than the largest measured k
+    needed = record.sufficient_k("kl", tolerance=0.01).tolist()
+    of_each_k = [needed.index(k) for k in (0, *KS, math.inf)]
+    for target in (0, 3, 12, 25, *of_each_k):
         short, long, kl = record.loss_short_nats[target], real.loss_long_nats[target], real.kl_short_nats[target]
         assert short is not None and long is not None and kl is not None
-        k = smallest(record, target, "kl")
+        k = needed[target]
         share, words = {
             "kl": (math.sqrt(kl), f"worth {nats(kl)} nats"),
             "gain": (math.sqrt(abs(short - long)), f"worth {nats(short - long)} nats"),
