@@ -28,7 +28,6 @@ PICTURES = {
     "hypothesis": "runs/hypothesis/figures/hypothesis.png",
     "inside-and-beyond": "runs/twin/figures/inside-and-beyond.png",
     "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
-    "spectrum-by-length": "runs/lengths/figures/spectrum-by-length.png",
     "engine": "benchmarks/results/methods.png",
     "engine-scaling": "benchmarks/results/scaling.png",
 }

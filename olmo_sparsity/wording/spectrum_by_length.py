@@ -19,6 +19,8 @@ def length_sentences(found: SpectrumByLength, model: SpectrumOfModel) -> list[st
     shortest, *_, longest = model.lengths
     growths = [f"{percent(model.growth_of(family).more)} {family_words(family)}" for family in found.families]
     chosen = model.growth_of(found.selector)
+    difference = chosen.suffix_minus_this
+    assert difference is not None, found.selector
     needs = (
         f"{_needs_words(model, family, 'real')} {family_words(family)} (null context {_needs_words(model, family, 'null')})"
         for family in found.families
@@ -32,7 +34,7 @@ def length_sentences(found: SpectrumByLength, model: SpectrumOfModel) -> list[st
         f"{'; '.join(needs)}.",
         f"From {shortest:,} to {longest:,} tokens these targets need more: {', '.join(growths)}; fewer: "
         f"{percent(chosen.fewer)} {family_words(found.selector)}, {percent(model.growth_of(NEAREST).fewer)} nearest.",
-        f"Suffix minus choice: {_points_words(chosen.suffix_minus_this)}: {_verdict(chosen.suffix_minus_this)}.",
+        f"Suffix minus choice: {_points_words(difference)}: {_verdict(difference)}.",
         f"Under the null context these need more: {', '.join(of_null)}.",
     ]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -52,12 +52,12 @@ class Growth:
     Attributes:
         more: share of the targets that are shown to need more.
         fewer: share of those that are shown to need fewer.
-        suffix_minus_this: share of the targets that need a longer suffix, minus ``more``.
+        suffix_minus_this: share of the targets that need a longer suffix, minus ``more``; None of suffixes themselves.
     """
 
     more: Estimate
     fewer: Estimate
-    suffix_minus_this: Estimate
+    suffix_minus_this: Optional[Estimate]
 
 
 @dataclass(frozen=True)
@@ -159,10 +159,12 @@ def _growth(measurements: Mapping[int, Measurement]) -> dict[LongerKey, Growth]:
     shares = {key: share for key, (share,) in share_bands({k: p[None] for k, p in parts.items()}, weight_U).items()}
     found = {}
     for key in dict.fromkeys(key for key, _ in parts):
-        suffix = (key._replace(curve=key.curve._replace(family=NEAREST)), "more")
-        difference = paired_difference(
-            shares[suffix], shares[key, "more"], parts=(parts[suffix], parts[key, "more"]), weight_U=weight_U
-        )
+        difference = None
+        if key.curve.family != NEAREST:
+            suffix = (key._replace(curve=key.curve._replace(family=NEAREST)), "more")
+            difference = paired_difference(
+                shares[suffix], shares[key, "more"], parts=(parts[suffix], parts[key, "more"]), weight_U=weight_U
+            )
         found[key] = Growth(shares[key, "more"], shares[key, "fewer"], difference)
     return found
 
