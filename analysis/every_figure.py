@@ -44,9 +44,12 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
     with drawn_for(Width(width)), progress_bar("drawing", " figures", total=len(of_measurement) + len(of_runs)) as bar:
         measured = Measured.read(shown)
         gc.freeze()  # matplotlib makes so many objects that garbage is often looked for, each time in all modules and tables
-        for one in of_measurement:
-            yield from saved(one.draw(measured), figures_folder(run, shown))
-            bar.update()
-        for other in of_runs:
-            yield from saved(other.draw([run]), run / "figures")
-            bar.update()
+        try:
+            for one in of_measurement:
+                yield from saved(one.draw(measured), figures_folder(run, shown))
+                bar.update()
+            for other in of_runs:
+                yield from saved(other.draw([run]), run / "figures")
+                bar.update()
+        finally:
+            gc.unfreeze()
