@@ -52,6 +52,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
                 bound.arguments[name] = argument(value, hints()[name], name=name)
         return function(*bound.args, **bound.kwargs)
 
+    checked.__signature__ = signature  # type: ignore[attr-defined]
     # What is returned is not checked, and its type may take long to import. ``checked`` keeps the annotation.
     function.__annotations__ = {name: of for name, of in function.__annotations__.items() if name != "return"}
     return checked

@@ -136,9 +136,8 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
         sources = sources_of(plan.config.influence.selectors)
         if is_measured(plan.folder, plan.kind, run_id=plan.run_id, sources=sources):
             return plan.folder
-        begun = read_manifest_of(plan.folder).get(
-            "fit"
-        )  # of the same model, text and windows: the fingerprint is the same
+        # It is of the same model, text and windows: the fingerprint is the same.
+        begun = read_manifest_of(plan.folder).get("fit")
     prepared = plan.prepare(begun)
     opened = plan.opened
     if opened.record is not None:

@@ -109,10 +109,8 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
 
 def _tokens_of_pairs(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
     """Return the tokens that unmasking every position and every pair of a window takes."""
-    many, in_front = (
-        lengths.num_long_range,
-        int(settings.visibility == "hidden"),
-    )  # entries of a prefix are not run again
+    many = lengths.num_long_range
+    in_front = int(settings.visibility == "hidden")  # entries of a prefix are not run again
     return many * (lengths.local_len + in_front) + many * (many - 1) // 2 * (lengths.local_len + 2 * in_front)
 
 

@@ -15,9 +15,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.amx import has_unusable_amx
 from olmo_sparsity.torchrun import current_process
 
-# Parameters of glibc's mallopt (malloc.h), and the block size from which freed memory still goes back to the system.
+# Parameters of glibc's mallopt (malloc.h), and the block sizes from which freed memory still goes back to the system. glibc
+# before 2.35 takes none above the second.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-RETURNED_BYTES = 2**30
+RETURNED_BYTES = (2**30, 2**25)
 
 
 def has_bf16_units(device: torch.device) -> bool:
@@ -58,7 +59,7 @@ def _device_of(name: str) -> torch.device:
 
 
 def keep_freed_memory() -> bool:
-    """Let tensors of up to a GiB reuse the memory of freed ones, where the allocator is glibc's; return whether it is.
+    """Let tensors of up to a GiB reuse the memory of freed ones, with the allocator of glibc; return whether it took effect.
 
     By default glibc returns large blocks to the system and asks for new ones, whose pages the system must zero: a tenth of the
     CPU time of a training step, more in bf16.
@@ -68,7 +69,7 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is None:
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, RETURNED_BYTES)) and bool(mallopt(M_TRIM_THRESHOLD, -1))
+    return any(mallopt(M_MMAP_THRESHOLD, size) for size in RETURNED_BYTES) and bool(mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def device_name(device: torch.device) -> str:

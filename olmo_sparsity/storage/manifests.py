@@ -76,7 +76,7 @@ class Run(Struct):
 class Fit(Struct):
     """What was checked of a pretrained model."""
 
-    anchor: Optional[AnchorCheck] = None
+    anchor: Optional[AnchorCheck]
 
 
 class Suite(Struct):

@@ -284,6 +284,11 @@ def check_synthetic(config: Config) -> None:
         config.pose.method == "pose" and not config.context.bos,
         f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have PoSE and no BOS",
     )
+    require(
+        config.model.attention_scale == "constant",
+        f"model.attention_scale = {config.model.attention_scale}: synthetic tasks, whose rows have several lengths, take "
+        "constant",
+    )
     used = {name: getattr(config.pose, name) for name in ("method", "num_chunks", "max_position")}
     for field in dataclasses.fields(PoseConfig):
         require(

@@ -11,8 +11,7 @@ from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceSha
 from olmo_sparsity.statistics.single.key_tokens import KeyTokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra
-from olmo_sparsity.statistics.single.pairs import MOST as MOST_OF_PAIRS
+from olmo_sparsity.statistics.single.pairs import ANY, LARGEST_SET, PairSpectra
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
@@ -272,7 +271,7 @@ def spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
 
 def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> ResultTable:
     """Return the share of the targets that need at most so many tokens, exactly and by each choice, where all pairs are."""
-    shown = [(context, k) for context in CONTEXTS for k in range(MOST_OF_PAIRS + 1)]
+    shown = [(context, k) for context in CONTEXTS for k in range(LARGEST_SET + 1)]
     columns = (
         *keys("family"),
         *plain(*(f"at most {k}{'' if context == 'real' else ', null context'}" for context, k in shown)),

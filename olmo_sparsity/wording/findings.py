@@ -92,6 +92,8 @@ def cloud_finding(selector: str, entries: Mapping[str, SelectionSummary], summar
 def sizes_finding(summaries: Sequence[Summary]) -> str:
     """Return the long gain as the fewest and as all windows give it."""
     first, last = summaries[0], summaries[-1]
+    if first is last:
+        return f"All {last.num_windows:,} windows give a long gain of {interval(last.long_gain_nats, 3)} nats."
     return (
         f"The first {first.num_windows:,} windows give a long gain of {interval(first.long_gain_nats, 3)} nats, all "
         f"{last.num_windows:,} one of {interval(last.long_gain_nats, 3)}."
@@ -101,6 +103,6 @@ def sizes_finding(summaries: Sequence[Summary]) -> str:
 def window_finding(target: str, *, short_nats: float, long_nats: float, sparse_nats: float, chosen: str) -> str:
     """Return the losses of one target by what is visible; ``chosen``: such as ``2 tokens chosen by kl``."""
     return (
-        f"The loss of the target {target.strip() or 'space'} is {short_nats:.2f} nats with the local tokens alone, "
+        f"The loss of the target {target.strip('· ') or 'space'} is {short_nats:.2f} nats with the local tokens alone, "
         f"{long_nats:.2f} with all tokens, and {sparse_nats:.2f} with the local tokens and {chosen}."
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from olmo_sparsity.statistics.intervals.estimate import SmallestK
+from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.spectrum import (
@@ -53,12 +54,14 @@ def spectrum_sentences(spectra: Spectra, summary: Summary) -> list[str]:
 
 
 def spectrum_finding(spectra: Spectra, summary: Summary) -> str:
-    """Return in one sentence how many targets need no long-range token, and how many tokens most of them need."""
-    none = spectra.of(families_shown(spectra, summary)[0])
-    assert none is not None
+    """Return how many targets need no long-range token, and how many tokens most of them need, also under the null context."""
+    family = families_shown(spectra, summary)[0]
+    real, null = (percent(of.none_needed) for context in CONTEXTS if (of := spectra.of(family, context)) is not None)
     needed = _needed_words(spectra, summary)
-    unit, share = units_of(summary, 1), percent(none.none_needed)
-    return f"{share} of the targets need no long-range {unit}; {needed[0].lower()}{needed[1:]}"
+    return (
+        f"Within {TOLERANCE:g} nats {real} of the targets need no long-range {units_of(summary, 1)} (null context: {null}); "
+        f"{needed[0].lower()}{needed[1:]}"
+    )
 
 
 def _none_words(spectra: Spectra, summary: Summary) -> str:

@@ -138,6 +138,8 @@ def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
             command += " --num-windows 24"  # the folder of a model keeps no number of windows
         if command.startswith("explore") and "--selector" not in command:
             command += " --selector attention"  # the default unmasks every token before every target of the text
+        # The contexts of the configurations here are longer than those of the demo.
+        command = command.replace("min_preceding=16", "min_preceding=40").replace("--full-len 8 ", "--full-len 24 ")
         if "NAME" in command:
             name = newest_finished(workplace / "runs" / "demo").name
             command = command.replace("NAME", name)

@@ -641,8 +641,8 @@ def test_a_notebook_runs_the_page_in_its_frame(
     )
     page = browser.new_page()
     page.goto((tmp_path / "notebook.html").as_uri())
-    inside = page.frame_locator("iframe")
-    inside.locator(f'#document [data-token="{record.first_target}"]').click()
+    inside = page.wait_for_selector("iframe").content_frame()
+    inside.wait_for_selector(f'#document [data-token="{record.first_target}"]').click()
     kl = record.contexts["real"].kl_short_nats[0]
     assert inside.locator("#panel .numbers dd").first.inner_text() == f"{nats(kl)} nats"
     page.close()

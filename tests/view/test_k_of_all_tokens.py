@@ -137,7 +137,7 @@ def test_what_screening_lost_is_shown_at_the_largest_k_up_to_a_quarter(
         for of in wanted
         if of.recall is not None and of.gain_lost_nats is not None
     ]
-    assert "screened to 40 candidates by attention; recall:" in printed
+    assert "Screened to 40 candidates by attention." in printed
 
 
 def test_where_no_other_k_was_measured_it_is_said_that_it_is_all_tokens(tmp_path: Path, summary: Summary) -> None:

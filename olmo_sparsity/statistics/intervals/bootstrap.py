@@ -21,7 +21,7 @@ Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quanti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -41,6 +41,7 @@ MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the g
 MAX_UNITS = 10_000  # units that are drawn: documents, or random groups of documents
 POOL_SEED = 1  # of the assignment of documents to groups
 BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies
+KEPT_ELEMENTS = 20_000_000  # counts of draws that are kept for later estimates: 2 bytes each; others are drawn anew
 
 SumKey = TypeVar("SumKey", bound=Hashable)
 QuantityKey = TypeVar("QuantityKey", bound=Hashable)
@@ -217,17 +218,25 @@ def resample(
     return Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, resampled_QX, sizes_HX)
 
 
-@lru_cache(maxsize=4)  # of the whole measurement and of some of its parts; up to 40 MB each
-def _drawn_counts(num_units: int, num_resamples: int) -> list[np.ndarray]:
+def _drawn_counts(num_units: int, num_resamples: int) -> Iterable[np.ndarray]:
     """Return how often each unit was drawn in each resample, uint16 [X, U], in batches of resamples."""
+    if num_units * num_resamples > KEPT_ELEMENTS:
+        return _draw_counts(num_units, num_resamples)
+    return _kept_counts(num_units, num_resamples)
+
+
+@lru_cache(maxsize=4)  # of the whole measurement and of some of its parts
+def _kept_counts(num_units: int, num_resamples: int) -> list[np.ndarray]:
+    return list(_draw_counts(num_units, num_resamples))
+
+
+def _draw_counts(num_units: int, num_resamples: int) -> Iterator[np.ndarray]:
     rng, batch = np.random.default_rng(SEED), max(1, BATCH_ELEMENTS // num_units)
-    batches = []
     for begin in range(0, num_resamples, batch):
         drawn_XU = rng.integers(0, num_units, (min(batch, num_resamples - begin), num_units))
         drawn_XU += np.arange(len(drawn_XU))[:, None] * num_units
         counts = np.bincount(drawn_XU.ravel(), minlength=drawn_XU.size)
-        batches.append(counts.reshape(drawn_XU.shape).astype(np.uint16))
-    return batches
+        yield counts.reshape(drawn_XU.shape).astype(np.uint16)
 
 
 def _estimate(mean: float, *, low: float, high: float, standard_error: float) -> Optional[Estimate]:

@@ -3,9 +3,9 @@
 At each length the need of a target is its sufficient k (``statistics.single.spectrum``) for a choice, for suffixes (`nearest`)
 and for random tokens. p_all is another prediction at every length, so each need is that of another reaction.
 
-The measured k differ by length, since a grid ends with all long-range tokens. A need is therefore known to lie above the next
-smaller measured k, which does not suffice, and to be at most itself. A target is *shown to need more* at a longer context where
-that smaller k is at least its need at the shorter one. Where the two needs may be equal, it counts neither as more nor as fewer.
+The measured k differ by length, since a grid ends with all long-range tokens. A need is the smallest of the measured k that
+suffices, so the next smaller one does not. A target is *shown to need more* at a longer context where that smaller k is at least
+its need at the shorter one. Where the two needs may be equal, it counts neither as more nor as fewer.
 A need of more than the largest measured k counts like any other.
 
 Letters of shapes: W windows; P 0 and the measured k; U bootstrap units.

@@ -21,7 +21,7 @@ from olmo_sparsity.statistics.single.spectrum import TOLERANCES, Curve, Spectrum
 from olmo_sparsity.tables.reading import read_table
 
 ANY = "any choice"  # the family of the best of all sets of one token, and of two
-MOST = 2  # tokens of which every set was unmasked
+LARGEST_SET = 2  # tokens of which every set was unmasked
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,14 @@ def pair_spectra(
     frame = frame[frame["window_id"].isin(ids_W)].sort_values("window_id")
     restricted = measurement.restrict(ids_W.isin(frame["window_id"]).to_numpy())
     needs = dict(sufficient_ks(restricted, tolerances=tolerances, lasting=[False]))
-    ks = {curve: (0, *(k for k in restricted.ks if k <= MOST)) for curve in needs}
+    ks = {curve: (0, *(k for k in restricted.ks if k <= LARGEST_SET)) for curve in needs}
     for context in CONTEXTS:
         least_w2 = frame.loc[frame["context"] == context, ["kl_single_nats", "kl_pair_nats"]].to_numpy(np.float64)
         short_w = restricted.windows[SHORT_DIVERGENCE[context]].to_numpy(np.float64)
         for tolerance in tolerances:
             curve = Curve(ANY, context, tolerance, lasting=False)
-            needs[curve], ks[curve] = sufficient_k(least_w2, short_w, ks=(1, MOST), tolerance=tolerance), (0, 1, MOST)
+            needs[curve] = sufficient_k(least_w2, short_w, ks=(1, LARGEST_SET), tolerance=tolerance)
+            ks[curve] = (0, 1, LARGEST_SET)
     units, weights_w = document_units(restricted.windows["doc_id"]), restricted.weights_W
     parts = {curve: np.stack([units.sums(weights_w * (needs[curve] <= k)) for k in ks[curve]]) for curve in needs}
     bands = share_bands(parts, units.sums(weights_w))
