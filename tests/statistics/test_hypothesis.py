@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import (
     MAIN,
     THIRDS,
@@ -119,6 +120,24 @@ def test_means_of_thirds_are_those_of_a_loop() -> None:
     assert contrasts.real_minus_null_nats.mean == pytest.approx(
         contrasts.gain_nats.mean - contrasts.null_gain_nats.mean
     )
+
+
+def test_the_error_of_a_mean_over_seeds_has_the_variance_of_that_mean() -> None:
+    """The seeds that gain rank nothing here, so a third's gain is a plain mean over them, and the jackknife is exact."""
+    ranking = a_model("ranking", range(1), gain_CW=slope(0.3, 0.0))
+    gaining = a_model("gaining", range(10, 14), gain_CW=slope(0.3, 0.0))
+
+    def gains_of(*reactions: Reactions) -> list[Estimate]:
+        model = Model("gaining", gaining.runs[: len(reactions)], reactions, LENGTHS)
+        return [third.gain_nats for third in sparsity_and_gain(ranking, model, None, UNMATCHED).thirds]
+
+    gain_CW = np.mean([run.gain_CW for run in gaining.reactions], axis=0)
+    of_documents = gains_of(dataclasses.replace(gaining.reactions[0], gain_CW=gain_CW))
+    of_both, of_seeds = gains_of(*gaining.reactions), [gains_of(run) for run in gaining.reactions]
+    for t, (both, documents) in enumerate(zip(of_both, of_documents, strict=True)):
+        assert both.standard_error is not None and documents.standard_error is not None
+        of_mean = np.var([seed[t].mean for seed in of_seeds], ddof=1) / len(of_seeds)
+        assert both.standard_error**2 == pytest.approx(documents.standard_error**2 + of_mean)
 
 
 def test_a_planted_slope_is_found_and_none_is_not() -> None:
