@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
+from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, made_up_word, needle_windows
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import measure_context
@@ -133,6 +133,16 @@ def test_a_needle_is_where_the_truth_says_and_nothing_else_changed(
         assert (row[unchanged] == natural[unchanged]).all()
     assert planted.num_planted == copies
     assert planted.doc_ids == [f"d{i}" for i in range(60)]
+
+
+def test_made_up_words_have_every_length_that_they_may_have() -> None:
+    rng = np.random.default_rng(0)
+    numbers = [made_up_word(rng, "needle-number") for _ in range(200)]
+    assert all(re.fullmatch(r" [1-9]\d*", number) for number in numbers)
+    assert {len(number) - 1 for number in numbers} == {3, 4, 5}
+    names = [made_up_word(rng, "needle-name") for _ in range(200)]
+    assert all(re.fullmatch(r" [A-Z][a-z]+", name) for name in names)
+    assert {len(name) - 1 for name in names} == {5, 7}  # two or three syllables and a consonant
 
 
 def test_a_needle_is_a_function_of_seed_and_window_alone(tokenizer: Tokenizer) -> None:

@@ -129,6 +129,9 @@ def test_a_folder_of_many_k_has_a_name_that_file_systems_take(tiny_config: Confi
     opened, settings = open_model(tiny_config, tiny_run), dataclasses.replace(tiny_config.influence, k=[*range(1, 961)])
     name = default_name(settings, opened, trained=tiny_config.context, run_id="0123456789ab")
     assert "-k1to960of960-" in name and len(name) < 100
+    for num, words in ((16, "-".join(map(str, range(1, 17)))), (17, "1to17of17")):
+        few = dataclasses.replace(settings, k=[*range(1, num + 1)])
+        assert f"-k{words}-" in default_name(few, opened, trained=tiny_config.context, run_id="0123456789ab")
 
 
 def test_a_grid_ends_with_all_long_range_tokens_of_the_lengths(tiny_config: Config) -> None:

@@ -165,8 +165,9 @@ def test_statistics_are_of_the_tables(word_tables: Path) -> None:
     assert 0 < summary.at("kl", "real", 4).all_visible_share < 1
 
 
-def test_agreement_counts_groups(word_tables: Path) -> None:
+def test_agreement_counts_groups_with_the_weights_of_their_windows(word_tables: Path) -> None:
     measurement = load(word_tables)
+    measurement.windows["weight"] = np.arange(len(measurement.windows)) % 5 + 1.0
     pair = next(p for p in agreement(word_tables, measurement) if p.selectors == ("kl", "nearest"))
     weights = dict(zip(measurement.windows["window_id"], measurement.weights_W, strict=True))
     windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}

@@ -134,6 +134,10 @@ def test_intervals_of_classes_are_bca(measurement: Measurement, classes: tuple[C
     (repeat,) = (e for e in classes if e.target_class == "repeat")
     inside = measurement.restrict((measurement.windows["target_class"] == "repeat").to_numpy())
     assert repeat.summary == summarize(inside, method="bca") != summarize(inside)
+    others = measurement.restrict((measurement.windows["target_class"] != "repeat").to_numpy())
+    assert repeat.contrast is not None
+    assert repeat.contrast.others_gain_nats == summarize(others, method="bca").long_gain_nats
+    assert repeat.contrast.others_gain_nats != summarize(others).long_gain_nats
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -217,6 +217,22 @@ def test_every_column_of_planted_and_found(validated: tuple[Config, Path]) -> No
                     assert (np.diff(scores[row["ranked_positions"]]) < 2e-5).all(), selector
 
 
+def test_greedy_goes_on_until_it_may_have_found_all_that_is_planted(validated: tuple[Config, Path]) -> None:
+    """Two needles have at most eight tokens, so the first eight are the same whatever k is asked for."""
+    model = load_model(validated[1].parent.parent / "checkpoints" / "latest", torch.device("cpu"))
+    rng = np.random.default_rng(0)
+    rows_WT, truth_WM = rng.integers(0, 100, (6, 21)), rng.random((6, 12)).argsort(axis=1) < 2
+    planted = PlantedWindows("needle-name", 2, rows_WT=rows_WT, truth_WM=truth_WM, doc_ids=[f"d{w}" for w in range(6)])
+    one, eight = (
+        find_planted(
+            Evaluator(model, 8), planted, window_ids_W=np.arange(6), num_lasso_masks=20, device=torch.device("cpu"),
+            settings=ValidationConfig(selectors=["greedy"], k=[k]),
+        ).ranked_WM["greedy"][:, :8]
+        for k in (1, 8)
+    )  # fmt: skip
+    assert (one == eight).all()
+
+
 def test_a_finished_validation_is_left_alone(messages: Messages, validated: tuple[Config, Path]) -> None:
     config, tables = validated
     run = tables.parent.parent
@@ -262,7 +278,9 @@ def test_a_third_with_many_windows_of_few_documents_has_no_interval() -> None:
         }
     )
     record = {"suite": "needle-name", "num_planted": 1, "local_len": 8, "full_len": 20}
-    (of,) = _suite(rows, ranked, record=record, ks=[1]).selectors
+    suite = _suite(rows, ranked, record=record, ks=[1])
+    assert (suite.num_windows, suite.num_documents) == (120, 90)
+    (of,) = suite.selectors
     near, middle, far = of.by_distance
     assert (near.num_windows, middle.num_windows, far.num_windows) == (60, 0, 60)
     assert near.precision_at_truth is not None and not near.precision_at_truth.has_interval

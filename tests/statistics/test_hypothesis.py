@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import (
     MAIN,
     THIRDS,
@@ -121,6 +122,24 @@ def test_means_of_thirds_are_those_of_a_loop() -> None:
     )
 
 
+def test_the_error_of_a_mean_over_seeds_has_the_variance_of_that_mean() -> None:
+    """The seeds that gain rank nothing here, so a third's gain is a plain mean over them, and the jackknife is exact."""
+    ranking = a_model("ranking", range(1), gain_CW=slope(0.3, 0.0))
+    gaining = a_model("gaining", range(10, 14), gain_CW=slope(0.3, 0.0))
+
+    def gains_of(*reactions: Reactions) -> list[Estimate]:
+        model = Model("gaining", gaining.runs[: len(reactions)], reactions, LENGTHS)
+        return [third.gain_nats for third in sparsity_and_gain(ranking, model, None, UNMATCHED).thirds]
+
+    gain_CW = np.mean([run.gain_CW for run in gaining.reactions], axis=0)
+    of_documents = gains_of(dataclasses.replace(gaining.reactions[0], gain_CW=gain_CW))
+    of_both, of_seeds = gains_of(*gaining.reactions), [gains_of(run) for run in gaining.reactions]
+    for t, (both, documents) in enumerate(zip(of_both, of_documents, strict=True)):
+        assert both.standard_error is not None and documents.standard_error is not None
+        of_mean = np.var([seed[t].mean for seed in of_seeds], ddof=1) / len(of_seeds)
+        assert both.standard_error**2 == pytest.approx(documents.standard_error**2 + of_mean)
+
+
 def test_a_planted_slope_is_found_and_none_is_not() -> None:
     """Sparse targets are higher on the planted slope than dense ones, by what the ranking runs' noise leaves of it."""
     planted = a_model("planted", range(8), gain_CW=slope(0.3, 0.0))
@@ -226,6 +245,16 @@ def test_targets_that_an_analysis_leaves_out(analysis: Analysis, left: int) -> N
     assert sparsity_and_gain(model, model, None, analysis).num_targets == left
 
 
+def test_each_half_has_every_second_document() -> None:
+    """Documents 0, 2, ... gain 1 nat, the others nothing."""
+    gain_CW = np.tile((np.arange(NUM_TARGETS) // PER_DOCUMENT + 1) % 2, (2, 1)).astype(float)
+    run = dataclasses.replace(a_run(0, gain_CW=gain_CW), gain_CW=gain_CW)
+    model = Model("model", (Path("a"),), (run,), LENGTHS)
+    for half, gain in ((0, 1.0), (1, 0.0)):
+        found = sparsity_and_gain(model, model, None, Analysis("x", matched=(), half=half))
+        assert [third.gain_nats.mean for third in found.thirds] == pytest.approx([gain] * 3)
+
+
 @pytest.mark.parametrize(("number", "together"), [(8, 2), (3, 1)])
 def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
     """Four cells of two distances each, or a cell for each of three: the third of a target is that in its cell, by weight."""
@@ -242,6 +271,24 @@ def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
         for w in rows:
             assert found_W[w] == int(3 * (below + weight_W[w] / 2) / whole)
             below += weight_W[w]
+
+
+def test_distances_are_matched_from_the_first_long_range_token_to_the_last() -> None:
+    """Four cells of five distances are not the same as four of six."""
+    choice = Choice(TRUE_SPARSITY_CW, TRUE_SPARSITY_CW, 9 + DISTANCE_CW % 5)
+    runs = tuple(dataclasses.replace(a_run(seed, gain_CW=slope(0.3, 0.0)), choices={"kl": choice}) for seed in range(2))
+    lengths = Lengths(local_len=8, full_len=13, num_long_range=5, train_len=8)
+    model, analysis = Model("model", (Path("a"), Path("b")), runs, lengths), Analysis("x", matched=("distance",))
+    third_of = {
+        (a, c): thirds_of(
+            runs[a], analysis, context=c, distances=(9, 13), keep_W=np.ones(NUM_TARGETS, bool), gaining_W=NO_SIZES_W
+        )
+        for a in range(2)
+        for c in range(2)
+    }
+    for t, entry in enumerate(sparsity_and_gain(model, model, None, analysis).thirds):
+        expected = mean_by_loop(model, model, third_of, context=0, third=t)
+        assert entry.gain_nats.mean == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_target_without_a_reaction_is_in_no_third() -> None:

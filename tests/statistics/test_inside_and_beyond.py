@@ -139,6 +139,21 @@ def test_the_reference_has_the_longest_rows(runs: dict[str, list[Path]]) -> None
     assert not read(runs["pose"]).minus_reference
 
 
+def test_a_difference_of_differences_reaches_beyond_1(tmp_path: Path) -> None:
+    """One model loses nearly all that it has learned, where the other gains."""
+    pose = [made_up_answers(tmp_path / f"pose{s}", {1: (1.0, 0.0)}, seed=s) for s in range(2)]
+    shares = ((0.9, 1.0), (0.95, 1.0))
+    ceiling = [
+        made_up_answers(tmp_path / f"ceiling{s}", {1: of}, seed=s, num_chunks=1, longest=LENGTH)
+        for s, of in enumerate(shares)
+    ]
+    (one,) = read(pose, ceiling).minus_reference
+    both = [[difference(run, 1) for run in pose]]
+    both.append([[-number for number in difference(run, 1)] for run in ceiling])
+    assert_estimate(one.difference, both)
+    assert one.difference is not None and one.difference.mean == pytest.approx(-1.075)
+
+
 def test_with_fewer_than_two_seeds_that_have_learned_there_is_no_difference(tmp_path: Path) -> None:
     one_of_two = [made_up_answers(tmp_path / f"{seed}", POSE[seed], seed=seed) for seed in (1, 2)]
     cells = {cell.k: cell for cell in read(one_of_two).cells}

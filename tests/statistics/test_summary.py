@@ -227,6 +227,16 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
         summary.at("kl", "real", 2)
 
 
+def test_the_mimicry_floor_is_that_of_the_selector_else_of_greedy_kl_else_of_kl() -> None:
+    summary = summarize(made_up(60, long_gain=0.4))
+    of_kl = summary.at("kl", "mimicry", 4)
+    of_greedy = dataclasses.replace(of_kl, selector="greedy-kl", prediction_recovered=Estimate(0.3))
+    both = dataclasses.replace(summary, selections=(*summary.selections, of_greedy))
+    for numbers, selector, mimic in ((both, "kl", of_kl), (both, "random", of_greedy), (summary, "random", of_kl)):
+        found = numbers.prediction_recovered(selector, 4)
+        assert (found.mimicry_selector, found.mimicry) == (mimic.selector, mimic.prediction_recovered)
+
+
 def test_the_slopes_of_figure_4_take_the_long_gain_of_the_same_context() -> None:
     measurement = made_up(200, long_gain=0.4)
     measurement.windows["weight"] = 1.0

@@ -19,7 +19,7 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic, open_synthetic_run
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.synthetic.background import Background, noise, open_background, text
@@ -246,6 +246,7 @@ def test_training_and_evaluation_have_different_documents(trained: Path, monkeyp
         }
         made = {tuple(row) for row in drawn.draw(np.random.default_rng(0), 200, 12).tolist()}
         assert made <= rows[split] and made - rows[other]
+    assert open_synthetic_run(experiment, Path("run")).background.text_sha256 == stores["validation"].tokens_sha256
 
 
 def test_the_bridge_measures_it_with_the_values_anywhere(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

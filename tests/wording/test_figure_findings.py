@@ -57,17 +57,16 @@ def with_gain(entry: ClassSummary, gain: Estimate) -> ClassSummary:
 def test_the_classes_with_the_highest_and_the_lowest_gain_of_those_with_an_interval(tables: Path) -> None:
     measured = read(tables, "kl", "random")
     named = {entry.target_class: entry for entry in measured.classes}
-    assert {"repeat", "other", "function-word"} <= set(named)
+    assert {"repeat", "induction", "other", "function-word"} <= set(named)
     few = with_gain(named["function-word"], Estimate(9.0))
-    repeat, other = (
-        with_gain(named[name], Estimate(mean, 0.05, 0.9)) for name, mean in (("repeat", 0.6), ("other", 0.2))
-    )
+    means = {"repeat": 0.6, "induction": 0.4, "other": 0.2}
+    repeat, induction, other = (with_gain(named[of], Estimate(mean, 0.05, 0.9)) for of, mean in means.items())
     whole = interval(measured.summary.long_gain_nats, 3)
     assert repeat.contrast is not None
     foreign = interval(repeat.contrast.null_gain_nats, 3)
-    start = "2 with enough documents, the long context is worth most to repeat, 0.600 [0.050, 0.900] nats"
-    assert classes_finding([few, repeat, other], measured.summary) == (
-        f"Of 3 classes of targets, {start} (the same rule on the null context: {foreign}), and least to other, "
+    start = "3 with enough documents, the long context is worth most to repeat, 0.600 [0.050, 0.900] nats"
+    assert classes_finding([few, repeat, induction, other], measured.summary) == (
+        f"Of 4 classes of targets, {start} (the same rule on the null context: {foreign}), and least to other, "
         f"0.200 [0.050, 0.900]; over all targets {whole}."
     )
     assert "least" not in classes_finding([other], measured.summary)
