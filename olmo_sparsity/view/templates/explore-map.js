@@ -70,6 +70,7 @@ function mapLayer(element, data, sides) {
 
 /** Draws the map: its layer, behind it the tokens in view, and over it the chosen token, or none. */
 function drawMap(element, data, layer, { shown, token }) {
+  if (element.clientWidth === 0) return; // a notebook's frame may have no size yet; it is drawn when it has
   const pen = sheet(element, element);
   const [at, ink] = [mapScales(data, element), inkOf(element)];
   const high = element.clientHeight - MARGIN.top - MARGIN.bottom;
