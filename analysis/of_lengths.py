@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Union
+from typing import Annotated
 
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from olmo_sparsity.statistics.several.sparsity_by_length import SparsityOfModel
-from olmo_sparsity.statistics.several.spectrum_by_length import SpectrumOfModel
+from olmo_sparsity.statistics.several.same_targets import ModelAtLengths
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import definition_words, estimand_words, subject_words
@@ -19,8 +18,6 @@ from olmo_sparsity.wording.setup import definition_words, estimand_words, subjec
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, write_above
 from .paper import Width, drawn_for
-
-OfModel = Union[SparsityOfModel, SpectrumOfModel]
 
 
 def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
@@ -32,12 +29,12 @@ def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
     axis.set_axisbelow(True)
 
 
-def _failed_lengths(model: OfModel) -> list[str]:
+def _failed_lengths(model: ModelAtLengths) -> list[str]:
     """Return the full lengths at which the windows show no long gain, or one that may be the cost of the gap: the gate failed."""
     return [f"{length:,}" for length, gain in model.gate_gains_nats.items() if gate_of(gain) == "failed"]
 
 
-def gate_words(model: OfModel) -> str:
+def gate_words(model: ModelAtLengths) -> str:
     """Return the long gain at each length, and at which the gate failed."""
     failed = _failed_lengths(model)
     gains = ", ".join(f"{length:,}: {interval(gain, 3)}" for length, gain in model.long_gains_nats.items())
@@ -45,7 +42,7 @@ def gate_words(model: OfModel) -> str:
     return f"{model.name}: long gain, nats, at {gains}: {verdict}."
 
 
-def write_failed_gates(figure: Figure, models: Iterable[OfModel]) -> None:
+def write_failed_gates(figure: Figure, models: Iterable[ModelAtLengths]) -> None:
     """Write above a figure at which lengths a gate failed."""
     above = [
         f"{model.name}: GATE FAILED at full_len {', '.join(failed)}"
@@ -56,7 +53,7 @@ def write_failed_gates(figure: Figure, models: Iterable[OfModel]) -> None:
         write_above(figure, above)
 
 
-def company_words(models: Sequence[OfModel]) -> str:
+def company_words(models: Sequence[ModelAtLengths]) -> str:
     """Return the gates, of which models and definition the numbers are, and whose targets they are."""
     subjects = "; ".join(subject_words(model.run, model.setup) for model in models)
     data = "; ".join(
@@ -67,7 +64,7 @@ def company_words(models: Sequence[OfModel]) -> str:
     return f"{' '.join(gate_words(model) for model in models)} {subjects}; {definition_words(models[0].setup)}. {data}."
 
 
-def targets_words(models: Sequence[OfModel]) -> str:
+def targets_words(models: Sequence[ModelAtLengths]) -> str:
     """Return that the targets are the same at every length."""
     targets = "The targets, and the foreign text, of a model are the same at every length."
     return f"{targets} Those of other models are their own." if len(models) > 1 else targets

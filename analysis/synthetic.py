@@ -141,11 +141,7 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
         for of in settings
     ]
     found = "; ".join(f"K_train = {one.setting.max_sparsity}: {_at_words(one)}" for one in longest)
-    return Drawn(
-        figure,
-        "synthetic-parity",
-        f"Accuracy in the longest prompts, {found}.",
-    )
+    return Drawn(figure, "synthetic-parity", f"Accuracy in the longest prompts, {found}.")
 
 
 def _method(setting: Setting) -> str:

@@ -55,8 +55,7 @@ def spectrum_sentences(spectra: Spectra, summary: Summary) -> list[str]:
 
 def spectrum_finding(spectra: Spectra, summary: Summary) -> str:
     """Return how many targets need no long-range token, and how many tokens most of them need, also under the null context."""
-    family = families_shown(spectra, summary)[0]
-    real, null = (percent(of.none_needed) for context in CONTEXTS if (of := spectra.of(family, context)) is not None)
+    real, null = _none_shares(spectra, summary)
     needed = _needed_words(spectra, summary)
     return (
         f"Within {TOLERANCE:g} nats {real} of the targets need no long-range {units_of(summary, 1)} (null context: {null}); "
@@ -64,12 +63,18 @@ def spectrum_finding(spectra: Spectra, summary: Summary) -> str:
     )
 
 
-def _none_words(spectra: Spectra, summary: Summary) -> str:
+def _none_shares(spectra: Spectra, summary: Summary) -> list[str]:
+    """Return the shares of the targets that need no long-range token, in the real and in the null context."""
     family = families_shown(spectra, summary)[0]
-    shares = [(of.none_needed if (of := spectra.of(family, context)) else None) for context in ("real", "null")]
+    of_contexts = [spectra.of(family, context) for context in CONTEXTS]
+    return [percent(None if spectrum is None else spectrum.none_needed) for spectrum in of_contexts]
+
+
+def _none_words(spectra: Spectra, summary: Summary) -> str:
+    real, null = _none_shares(spectra, summary)
     words = (
-        f"{percent(shares[0])} of the targets need no long-range {units_of(summary, 1)}: the local tokens alone predict within "
-        f"{TOLERANCE:g} nats of the full context (null context: {percent(shares[1])})."
+        f"{real} of the targets need no long-range {units_of(summary, 1)}: the local tokens alone predict within "
+        f"{TOLERANCE:g} nats of the full context (null context: {null})."
     )
     beyond = spectra.beyond_row()
     if beyond is None:

@@ -19,9 +19,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import betainccinv, betaincinv, ndtr, ndtri
+from scipy.special import betainccinv, betaincinv, ndtr
 
-from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, NUM_RESAMPLES, resample
+from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, NORMAL_ERRORS, NUM_RESAMPLES, resample
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 
 MAX_SHARES = 4000  # in one call of the bootstrap, which keeps 8 bytes of each and of every resample
@@ -81,7 +81,7 @@ def _band(share_P: np.ndarray, distribution_PX: np.ndarray, *, weight_U: np.ndar
     """Return the estimates of one band from its shares and those of every resample."""
     error_P = distribution_PX.std(axis=1, ddof=1)
     varies_P = error_P > 1e-12  # else no document differs from another
-    size = float(ndtri((1 + CONFIDENCE) / 2))  # at least that of one interval alone
+    size = NORMAL_ERRORS  # at least that of one interval alone
     if varies_P.any():
         away_PX = np.abs(distribution_PX - share_P[:, None])[varies_P] / error_P[varies_P, None]
         size = max(size, float(np.quantile(away_PX.max(axis=0), CONFIDENCE)))
@@ -133,4 +133,4 @@ def paired_difference(
     (low, high), (other_low, other_high) = first.bounds, second.bounds
     below = reach(first.mean - low, other_high - second.mean)
     above = reach(high - first.mean, second.mean - other_low)
-    return Estimate(mean, mean - below, mean + above, (below + above) / (2 * float(ndtri((1 + CONFIDENCE) / 2))))
+    return Estimate(mean, mean - below, mean + above, (below + above) / (2 * NORMAL_ERRORS))

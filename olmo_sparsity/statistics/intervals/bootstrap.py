@@ -35,6 +35,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
 from olmo_sparsity.statistics.intervals.ratios import Ratios, StudentizedRatios, Value, value_of
 
 CONFIDENCE = 0.95
+NORMAL_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))  # standard errors from the middle of a normal interval to its ends
 NUM_RESAMPLES = 2000
 SEED = 0
 MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by chance
@@ -129,7 +130,7 @@ class Resampled(Generic[QuantityKey]):
         error_Q = self.resampled_QX.std(axis=1, ddof=1)
         for (at, ratios), size_X in zip(self.ratios.items(), self.sizes_HX, strict=True):
             low_Q[at], high_Q[at] = ratios.bounds(np.quantile(size_X, CONFIDENCE))
-            error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * ndtri((1 + CONFIDENCE) / 2))
+            error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * NORMAL_ERRORS)
         return low_Q, high_Q, error_Q
 
 

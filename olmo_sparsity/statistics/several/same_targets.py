@@ -19,7 +19,7 @@ from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement, load
-from olmo_sparsity.statistics.single.model_setup import Screening, subject_name, subject_names
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, subject_name, subject_names
 from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_table
 
@@ -57,6 +57,27 @@ class MeasuredLength:
         return subject_name(self.measurement.manifest["run"], self.measurement.setup)
 
 
+@dataclass(frozen=True)
+class ModelAtLengths:
+    """Measurements of one model of the same targets at several lengths.
+
+    Attributes:
+        name: of the model or the run.
+        run: name of the folder of the run.
+        setup: the model, the definition of visible and the first token.
+        measurements: by the length of the full context, rising.
+        long_gains_nats: mean long gain at each length.
+        gate_gains_nats: what the first gate judges at each length.
+    """
+
+    name: str
+    run: str
+    setup: ModelSetup
+    measurements: dict[int, Measurement]
+    long_gains_nats: dict[int, Estimate]
+    gate_gains_nats: dict[int, Estimate]
+
+
 def read_length(tables: Path) -> MeasuredLength:
     """Read a finished influence folder.
 
@@ -73,8 +94,8 @@ def read_length(tables: Path) -> MeasuredLength:
 
 def models_of_same_targets(
     measured: Sequence[MeasuredLength], *, selector: str, controls: Sequence[str]
-) -> Iterator[tuple[str, list[MeasuredLength]]]:
-    """Yield the name of each model, and its measurements of the same targets by rising length.
+) -> Iterator[ModelAtLengths]:
+    """Yield each model with its measurements of the same targets by rising length.
 
     Args:
         measured: of any models, in the order in which they were named.
@@ -94,10 +115,11 @@ def models_of_same_targets(
     for name, of_model in zip(subject_names(subjects), of_models.values(), strict=True):
         in_order = sorted(of_model, key=lambda one: one.full_len)
         _check_targets(in_order)
-        yield name, in_order
+        first, measurements = in_order[0].measurement, {one.full_len: one.measurement for one in in_order}
+        yield ModelAtLengths(name, first.manifest["run"], first.setup, measurements, *_gains(measurements))
 
 
-def gains_at_lengths(measurements: Mapping[int, Measurement]) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
+def _gains(measurements: Mapping[int, Measurement]) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
     """Return by length the mean long gain, and what the first gate judges: the gain less the cost of the gap."""
     first = next(iter(measurements.values()))
     units = document_units(first.windows["doc_id"])

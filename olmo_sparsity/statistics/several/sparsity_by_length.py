@@ -21,9 +21,8 @@ from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimat
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value, share_without, value_of
 from olmo_sparsity.statistics.several.reactions import where_reached
-from olmo_sparsity.statistics.several.same_targets import MeasuredLength, gains_at_lengths, models_of_same_targets
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength, ModelAtLengths, models_of_same_targets
 from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
 
 SHARES = (0.5, 0.8, 0.9)  # of D(k)
 MIN_SLOPE_DOCUMENTS = 1000  # with fewer, percentiles of a slope cover the truth too rarely on heavy tails
@@ -72,30 +71,18 @@ class RecoveredKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SparsityOfModel:
+class SparsityOfModel(ModelAtLengths):
     """Effective sparsity of one model at several lengths.
 
     Attributes:
-        name: of the model or the run.
-        run: name of the folder of the run.
-        setup: the model, the definition of visible and the first token.
-        measurements: by the length of the full context, rising.
         points: the smallest k of each line, share and length.
         slopes: of log k against log full_len by least squares, for each line and share; None where there is one length, or some
             length does not reach the share. It has no interval where some resample does not, or with fewer than
             ``MIN_SLOPE_DOCUMENTS``.
-        long_gains_nats: mean long gain at each length.
-        gate_gains_nats: what the first gate judges at each length.
     """
 
-    name: str
-    run: str
-    setup: ModelSetup
-    measurements: dict[int, Measurement]
     points: dict[PointKey, ReachingK]
     slopes: dict[tuple[LineKey, float], Optional[Estimate]]
-    long_gains_nats: dict[int, Estimate]
-    gate_gains_nats: dict[int, Estimate]
 
     @property
     def growth_of_constant_share(self) -> float:
@@ -138,8 +125,8 @@ def sparsity_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> 
     """
     lines = (LineKey(selector, "real"), LineKey(selector, "null"), LineKey("random", "real"))
     models = [
-        _of_model(in_order, name=name, lines=lines)
-        for name, in_order in models_of_same_targets(measured, selector=selector, controls=["random"])
+        _of_model(model, lines=lines)
+        for model in models_of_same_targets(measured, selector=selector, controls=["random"])
     ]
     return SparsityByLength(selector, lines, tuple(models))
 
@@ -155,9 +142,9 @@ def log_smallest_k(recovered_KX: np.ndarray, ks: Sequence[int], share: float) ->
     return where_reached(np.moveaxis(recovered_KX, 0, -1), np.log(ks), share)
 
 
-def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[LineKey]) -> SparsityOfModel:
+def _of_model(model: ModelAtLengths, *, lines: Sequence[LineKey]) -> SparsityOfModel:
     """Return the numbers of one model, from measurements of the same targets."""
-    measurements = {one.full_len: one.measurement for one in measured}
+    measurements = model.measurements
     lengths = list(measurements)
     numbers = estimates(_sums(measurements, lines=lines), lambda totals: _quantities(totals, measurements, lines=lines))
     points = {}
@@ -168,19 +155,9 @@ def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[Line
         if len(defined) == len(ks):
             points[PointKey(line, share, length)] = reaching_k(defined, ks, share)
     slopes = {(line, share): numbers.get(("slope", line, share)) for line, share in product(lines, SHARES)}
-    first = measured[0]
-    if first.measurement.num_documents < MIN_SLOPE_DOCUMENTS:
+    if measurements[lengths[0]].num_documents < MIN_SLOPE_DOCUMENTS:
         slopes = {key: slope and slope.without_interval() for key, slope in slopes.items()}
-
-    return SparsityOfModel(
-        name,
-        first.measurement.manifest["run"],
-        first.measurement.setup,
-        measurements,
-        points,
-        slopes,
-        *gains_at_lengths(measurements),
-    )
+    return SparsityOfModel(**vars(model), points=points, slopes=slopes)
 
 
 def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) -> dict[Any, np.ndarray]:

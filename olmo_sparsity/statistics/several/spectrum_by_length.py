@@ -23,9 +23,8 @@ import numpy as np
 from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.same_targets import MeasuredLength, gains_at_lengths, models_of_same_targets
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength, ModelAtLengths, models_of_same_targets
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, Measurement
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.spectrum import (
     NEAREST,
     RANDOM,
@@ -61,28 +60,16 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class SpectrumOfModel:
+class SpectrumOfModel(ModelAtLengths):
     """The spectra of one model at several lengths.
 
     Attributes:
-        name: of the model or the run.
-        run: name of the folder of the run.
-        setup: the model, the definition of visible and the first token.
-        measurements: by the length of the full context, rising.
         spectra: by length.
         growth: of every curve, at all lengths but the shortest.
-        long_gains_nats: mean long gain at each length.
-        gate_gains_nats: what the first gate judges at each length.
     """
 
-    name: str
-    run: str
-    setup: ModelSetup
-    measurements: dict[int, Measurement]
     spectra: dict[int, Spectra]
     growth: dict[LongerKey, Growth]
-    long_gains_nats: dict[int, Estimate]
-    gate_gains_nats: dict[int, Estimate]
 
     @property
     def lengths(self) -> list[int]:
@@ -124,22 +111,13 @@ def spectrum_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> 
     Raises:
         UserError: the measurements do not share their targets or their definitions, or lack a selector, or it sees the target.
     """
-    of_models = models_of_same_targets(measured, selector=selector, controls=[NEAREST, RANDOM])
-    return SpectrumByLength(selector, tuple(_of_model(in_order, name=name) for name, in_order in of_models))
+    models = models_of_same_targets(measured, selector=selector, controls=[NEAREST, RANDOM])
+    return SpectrumByLength(selector, tuple(_of_model(model) for model in models))
 
 
-def _of_model(measured: Sequence[MeasuredLength], *, name: str) -> SpectrumOfModel:
-    measurements = {one.full_len: one.measurement for one in measured}
-    first = measured[0].measurement
-    return SpectrumOfModel(
-        name,
-        first.manifest["run"],
-        first.setup,
-        measurements,
-        {length: spectra(measurement) for length, measurement in measurements.items()},
-        _growth(measurements),
-        *gains_at_lengths(measurements),
-    )
+def _of_model(model: ModelAtLengths) -> SpectrumOfModel:
+    by_length = {length: spectra(measurement) for length, measurement in model.measurements.items()}
+    return SpectrumOfModel(**vars(model), spectra=by_length, growth=_growth(model.measurements))
 
 
 def _growth(measurements: Mapping[int, Measurement]) -> dict[LongerKey, Growth]:
