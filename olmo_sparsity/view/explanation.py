@@ -22,6 +22,7 @@ from olmo_sparsity.view.excerpts import Excerpt
 from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking, token_words
 from olmo_sparsity.view.table_printing import print_sentences
 from olmo_sparsity.wording.captions import gains_caption
+from olmo_sparsity.wording.findings import place_finding
 from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
 
@@ -84,6 +85,21 @@ class Explanation:
         return self.windows[0].excerpt
 
     @property
+    def finding(self) -> str:
+        """What the target gains from all long-range tokens, from foreign text, and from the chosen ones, in one sentence."""
+        return place_finding(
+            self.excerpt.target_text,
+            long_nats=self.excerpt.gain_long_nats,
+            null_nats=self.excerpt.null_gain_long_nats,
+            num_long_range=len(self.windows[0].long_range_texts),
+            chosen={
+                window.selector + " (sees the target)" * window.sees_target: window.gain_sparse_nats
+                for window in self.windows
+            },
+            visible=f"{self.windows[0].k} {self.windows[0].units(self.windows[0].k)}",
+        )
+
+    @property
     def unit(self) -> str:
         """What k counts."""
         return self.windows[0].unit
@@ -112,6 +128,7 @@ class Explanation:
             "offset": self.offset,
             "run": self.run,
             **setup_json(self.setup),
+            "finding": self.finding,
             "note": self.note,
             "gate": GATE_NOT_ASSESSED,
             "null_context": self.null_context,
@@ -139,7 +156,7 @@ class Explanation:
             excerpt=self.excerpt,
             facts=_facts(self),
             gate=GATE_WORDS,
-            gains_caption=gains_caption(self.unit, self.setup.visibility),
+            gains_caption=_gains_caption(self),
             sees=SEES_TARGET,
             tokens=_tokens,
             local=lambda window: [printable(text) for text in window.local_texts],
@@ -175,28 +192,40 @@ def gains_of(window: ShownWindow) -> Iterator[Gains]:
 def print_explanation(explanation: Explanation, console: Console) -> None:
     """Print the place, and for each selector the window with its influential tokens marked, the losses and the gains."""
     console.print(Text(f"{explanation.source}, character {explanation.offset}", style="bold"))
+    print_sentences(explanation.finding, console)
+    print_sentences(GATE_WORDS, console, style="bold")
+    console.print()
     for name, words in _facts(explanation):
         print_sentences(f"{name}: {words}", console)
-    print_sentences(GATE_WORDS, console, style="bold")
     for window in explanation.windows:
         console.print()
         print_choice(window, console)
         console.print()
         console.print(_gains_table(window))
-    print_sentences(gains_caption(explanation.unit, explanation.setup.visibility), console, style="italic")
+    print_sentences(_gains_caption(explanation), console, style="italic")
+
+
+def _gains_caption(explanation: Explanation) -> str:
+    return gains_caption(
+        explanation.unit,
+        explanation.setup.visibility,
+        optimism=any(window.sees_target for window in explanation.windows),
+    )
 
 
 def _gains_table(window: ShownWindow) -> Table:
-    table = Table("k", "L_short,sparse(k)", "sparse gain", "over random", "optimism", "corrected gain", title="nats")
+    heads = [
+        "k",
+        "L_short,sparse(k)",
+        "sparse gain",
+        "over random",
+        *["optimism", "corrected gain"] * window.sees_target,
+    ]
+    table = Table(*heads, title="nats")
     for gains in gains_of(window):
-        table.add_row(
-            str(gains.k),
-            _nats(gains.loss_sparse_nats),
-            _nats(gains.gain_sparse_nats),
-            _nats(gains.gain_over_random_nats),
-            _nats(gains.optimism_nats),
-            _nats(gains.corrected_gain_nats),
-        )
+        numbers = [gains.loss_sparse_nats, gains.gain_sparse_nats, gains.gain_over_random_nats]
+        numbers += [gains.optimism_nats, gains.corrected_gain_nats] * window.sees_target
+        table.add_row(str(gains.k), *map(_nats, numbers))
     return table
 
 

@@ -73,6 +73,11 @@ class ShownWindow:
         return self.excerpt.selections[self.selector, self.context]
 
     @property
+    def gain_sparse_nats(self) -> float:
+        """Sparse gain at k."""
+        return self.choice.gain_sparse_nats[self.choice.ks.index(self.k)]
+
+    @property
     def long_range_texts(self) -> list[str]:
         """Texts of the long-range tokens."""
         if self.context == "null":

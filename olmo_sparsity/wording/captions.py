@@ -59,11 +59,12 @@ def contrast_words(entry: ClassSummary) -> str:
     )
 
 
-def gains_caption(unit: str, visibility: Visibility) -> str:
+def gains_caption(unit: str, visibility: Visibility, *, optimism: bool) -> str:
     """Return what the columns of gains are; ``unit`` and ``visibility`` say what k counts."""
     words = (
-        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, drawn once. Optimism, only "
-        "of selectors that see the target: how much more a choice gains on the target that it was made for than on another one, "
-        "measured on resampled targets. Corrected gain: sparse gain minus optimism."
+        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, drawn once.",
+        "Optimism, only of selectors that see the target: how much more a choice gains on the target that it was made for than "
+        "on another one, measured on resampled targets. Corrected gain: sparse gain minus optimism." * optimism,
+        entry_words(visibility),
     )
-    return " ".join(filter(None, (words, entry_words(visibility))))
+    return " ".join(filter(None, words))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
@@ -48,6 +49,28 @@ def classes_finding(classes: Sequence[ClassSummary], whole: Summary) -> str:
     if others:
         words += f", and least to {others[-1].target_class}, {interval(others[-1].summary.long_gain_nats, 3)}"
     return f"{words}; over all targets {interval(whole.long_gain_nats, 3)}."
+
+
+def place_finding(
+    target: str, *, long_nats: float, null_nats: float, num_long_range: int, chosen: Mapping[str, float], visible: str
+) -> str:
+    """Return what one target gains from its long-range tokens, from foreign text, and from what each selector chose.
+
+    Args:
+        target: the text of the target.
+        long_nats: long gain under the real context.
+        null_nats: long gain under the null context.
+        num_long_range: number of long-range tokens.
+        chosen: sparse gain by the selector in words, in nats.
+        visible: how much each selector chose, such as ``4 tokens``.
+    """
+    (first, gain), *others = chosen.items()
+    return (
+        f'The prediction of "{printable(target).strip()}" gains {long_nats:.3f} nats from all {num_long_range} long-range '
+        f"tokens, {null_nats:.3f} from foreign text in their place, and {gain:.3f} from the {visible} chosen by {first}"
+        + "".join(f", {other:.3f} by {name}" for name, other in others)
+        + "."
+    )
 
 
 def distance_finding(distances: Sequence[DistanceShares], summary: Summary, *, selector: str, k: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import math
@@ -332,3 +333,25 @@ def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:
     assert (
         len({row[name] for name in ("loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats")}) == 4
     )
+
+
+def test_it_begins_with_what_the_target_gains(model: api.Model) -> None:
+    """The numbers of the sentence are those of the tables; only selectors that see the target have columns of optimism."""
+    explanation = api.explain(model, HOSTILE * 3, target="window", selectors=["kl", "unmask-one", "nearest"], k=[1, 3])
+    row = explanation.window_row
+    gains = {
+        one["selector"]: one["gain_sparse_nats"][1] for one in explanation.selection_rows if one["context"] == "real"
+    }
+    said_first = (
+        f'The prediction of "{row["target_text"].strip()}" gains {row["gain_long_nats"]:.3f} nats from all 12 long-range tokens, '
+        f"{row['null_gain_long_nats']:.3f} from foreign text in their place, and {gains['kl']:.3f} from the 3 tokens chosen "
+        f"by kl, {gains['unmask-one']:.3f} by unmask-one (sees the target), {gains['nearest']:.3f} by nearest."
+    )
+    assert printed(explanation).splitlines()[1] == said_first
+    page = explanation.to_html()
+    after_title = re.sub(r"<[^>]*>", "", page.split("</header>")[1]).replace("\u2212", "-").strip()
+    assert after_title.startswith(html.escape(said_first, quote=True).replace("&quot;", "&#34;"))
+    assert explanation.to_json()["finding"] == said_first
+    columns = [len(row) for row in cells_of(page, "Losses and gains in nats")]
+    assert columns == [4] * 3 + [6] * 3 + [4] * 3
+    assert "Optimism" in page and "Optimism" not in api.explain(model, HOSTILE * 3, at=150).to_html()
