@@ -49,6 +49,11 @@ class TrainingConfig:
     max_grad_norm: float = key(1.0, "Gradients are clipped to this norm.", above=0)
     z_loss: float = key(0.0, "Weight of the z-loss, the mean square of log Z (PaLM and OLMo: 1e-4). 0: none.", least=0)
     seed: int = key(0, "Seed of the initial weights and of all batches.", least=0, below=2**63)
+    start_from: Optional[str] = key(
+        None,
+        "Folder of a trained run whose last weights this run starts from, such as a first stage without PoSE. The model, the "
+        "tokenizer and the vocabulary must be the same (null: weights drawn with training.seed).",
+    )
     precision: Literal["auto", "bf16", "fp32"] = key(
         "auto",
         "Autocast precision of the forward pass. auto: bf16 on a device with units for it (a GPU, or a CPU with AMX), "

@@ -371,4 +371,14 @@ def read_state(checkpoint: Path) -> CheckpointState:
     Raises:
         UserError: a file holds more than tensors.
     """
-    return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))
+    return CheckpointState(read_weights(checkpoint), _load_tensors(checkpoint / "optim.pt"))
+
+
+def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Read the weights of a checkpoint that was verified before, by name.
+
+    Raises:
+        UserError: the file holds more than tensors.
+    """
+    weights: dict[str, torch.Tensor] = _load_tensors(checkpoint / "model.pt")
+    return weights

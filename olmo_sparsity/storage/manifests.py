@@ -68,6 +68,7 @@ class Run(Struct):
     validation_loss_nats: float = 0
     seconds: float = 0
     checkpoint: Checkpoint | UnsetType = UNSET
+    first_stage: dict[str, Any] | UnsetType = UNSET
     training_flops_per_token: float = 0
     peak_flops_per_second: float = 0
     environment: dict[str, Any] = {}

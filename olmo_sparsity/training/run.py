@@ -20,6 +20,7 @@ from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.data import TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
+from olmo_sparsity.training.first_stage import open_first_stage
 from olmo_sparsity.training.processes import all_reduce_sum, broadcast_from_leader, load_state
 from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.run_folder import begin_run
@@ -102,12 +103,19 @@ class LoopState:
 def prepare_run(
     config: Config, folder: Path, *, data: TrainingData, process: ProcessInfo, device: torch.device, overwrite: bool
 ) -> TrainingRun:
-    """Build model, optimizer and manifest, and create or open the folder of the run."""
+    """Build model, optimizer and manifest, and create or open the folder of the run.
+
+    Raises:
+        UserError: the run that it starts from does not fit, or has changed since this run began.
+    """
     training = config.training
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     flops_per_token = training_flops_per_token(model, data.row_len, num_bos=data.num_bos)
+    first_stage = None if training.start_from is None else open_first_stage(config)
+    if first_stage is not None:
+        model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
     train_state = build_train_state(
         model,
         training,
@@ -125,6 +133,7 @@ def prepare_run(
         "status": "running",
         "run_id": uuid.uuid4().hex[:12],
         "config": to_dict(config),
+        **({} if first_stage is None else {"first_stage": first_stage.record}),
         **data.manifest_entries,
         "num_parameters": num_parameters,
         "training_flops_per_token": flops_per_token,

@@ -113,7 +113,13 @@ def begin_run(
     checkpoint = newest_intact_checkpoint(run / "checkpoints")
     make_folder(run)
     if exists and not overwrite:
-        manifest = {**manifest, "run_id": read_manifest_of(run).get("run_id", manifest["run_id"])}
+        stored = read_manifest_of(run)
+        if stored.get("first_stage") != manifest.get("first_stage"):
+            raise UserError(
+                f"{run}: the run that it starts from has changed since it began; restore that one, or begin again with "
+                "--overwrite"
+            )
+        manifest = {**manifest, "run_id": stored.get("run_id", manifest["run_id"])}
     else:
         write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
     for name, content in (

@@ -1,0 +1,83 @@
+"""The weights that a run starts from where ``training.start_from`` names an earlier run, its first stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from olmo_sparsity.config import Config, to_dict
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, read_weights, verify_checkpoint
+from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_manifest_of
+
+DRAWN_KEYS = frozenset({"init_std"})  # of ``model``: they only say how weights are drawn
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """A trained run whose last weights another run starts from.
+
+    Attributes:
+        checkpoint: the folder of its newest checkpoint.
+        record: what the manifest of the run that starts from it says.
+        tokenizer_sha256: of its tokenizer.
+    """
+
+    checkpoint: Path
+    record: dict[str, Any]
+    tokenizer_sha256: str
+
+    def weights(self, model: torch.nn.Module, *, tokenizer_sha256: str) -> dict[str, torch.Tensor]:
+        """Return the weights, which have the shapes of those of ``model``.
+
+        Args:
+            model: the new model.
+            tokenizer_sha256: of its tokenizer.
+
+        Raises:
+            UserError: the tokenizer is another, or a weight has another shape.
+        """
+        if self.tokenizer_sha256 != tokenizer_sha256:
+            raise UserError(
+                f"training.start_from = {self.record['run']}: it was trained with another tokenizer; give the new run the "
+                "tokenizer of that one (data.tokenizer)"
+            )
+        weights = read_weights(self.checkpoint)
+        for name, own in model.state_dict().items():
+            if name not in weights or weights[name].shape != own.shape:
+                found = "is missing" if name not in weights else f"has the shape {list(weights[name].shape)}"
+                raise UserError(
+                    f"training.start_from = {self.record['run']}: its weight {name} {found}, and that of the new run has "
+                    f"{list(own.shape)}; vocabulary and learned positions must be the same"
+                )
+        return weights
+
+
+def open_first_stage(config: Config) -> FirstStage:
+    """Open the run that ``training.start_from`` names.
+
+    Raises:
+        UserError: it is no trained run, it is damaged, or its model is another.
+    """
+    run = Path(config.training.start_from or "")
+    where = f"training.start_from = {run}"
+    if not is_folder_of_kind(run, "run"):
+        raise UserError(f"{where}: no such run; name the folder of a trained run")
+    checkpoint = latest_checkpoint(run / "checkpoints")
+    if checkpoint is None:
+        raise UserError(f"{where}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
+    manifest = read_manifest_of(run, "tokenizer_sha256")
+    for key, value in to_dict(config)["model"].items():
+        stored = manifest["config"]["model"].get(key, value)
+        if stored != value and key not in DRAWN_KEYS:
+            raise UserError(
+                f"{where}: it was trained with model.{key} = {stored!r}, not {value!r}; its weights do not fit"
+            )
+    info = check_checkpoint_of_run(checkpoint, manifest)
+    verify_checkpoint(checkpoint)
+    record = {"run": folder_name(run), "run_id": info.run_id, "step": info.step, "model_sha256": info.model_sha256}
+    return FirstStage(checkpoint, record, manifest["tokenizer_sha256"])

@@ -1,0 +1,102 @@
+"""Runs that start from the weights of an earlier run."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from watched_runs import metrics, weights
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.training.loop import train
+
+
+def second_stage(config: Config, first: Path, **training: Any) -> Config:
+    """Return a stage of 2 steps with PoSE behind a run without it, whose positions end elsewhere."""
+    return replace(
+        config,
+        pose=replace(config.pose, num_chunks=2, max_position=64),
+        training=replace(config.training, steps=2, start_from=str(first), **training),
+    )
+
+
+@pytest.fixture(scope="module")
+def first(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("stages") / "first"
+    train(replace(tiny_config, pose=replace(tiny_config.pose, num_chunks=1)), run)
+    return run
+
+
+def test_it_starts_from_the_last_weights_of_the_first_stage(
+    first: Path, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nearly no learning rate the weights stay those of the first stage; the first loss is that of a trained model."""
+    at_rest = second_stage(tiny_config, first, learning_rate=1e-30, weight_decay=0.0)
+    train(at_rest, tmp_path / "rest")
+    of_first, of_second = weights(first)["model.pt"], weights(tmp_path / "rest")["model.pt"]
+    assert of_first.keys() == of_second.keys()
+    assert all(torch.equal(of_first[name], of_second[name]) for name in of_first)
+    assert read_json(tmp_path / "rest/manifest.json")["first_stage"] == {
+        "run": "first",
+        "run_id": read_json(first / "manifest.json")["run_id"],
+        "step": 12,
+        "model_sha256": read_json(first / "manifest.json")["checkpoint"]["model_sha256"],
+    }
+    drawn = replace(at_rest, training=replace(at_rest.training, start_from=None))
+    train(drawn, tmp_path / "drawn")
+    losses = [metrics(tmp_path / name)[0]["loss_nats"] for name in ("rest", "drawn")]
+    assert losses[0] < losses[1] - 0.3
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(first: Path, tiny_config: Config, tmp_path: Path) -> None:
+    config = second_stage(tiny_config, first, checkpoint_every=1)
+    train(config, tmp_path / "whole")
+    train(config, tmp_path / "stopped")
+    shutil.rmtree(tmp_path / "stopped/checkpoints/step2")
+    train(config, tmp_path / "stopped")
+    whole, stopped = (weights(tmp_path / name)["model.pt"] for name in ("whole", "stopped"))
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+
+
+def test_a_first_stage_that_has_changed_is_refused(first: Path, tiny_config: Config, tmp_path: Path) -> None:
+    """The new run may have been killed before its first checkpoint, and would begin with other weights."""
+    copy = tmp_path / "first"
+    shutil.copytree(first, copy, symlinks=True)
+    train(second_stage(tiny_config, copy), tmp_path / "second")
+    shutil.rmtree(tmp_path / "second/checkpoints")
+    shutil.rmtree(copy)
+    train(replace(tiny_config, training=replace(tiny_config.training, seed=5)), copy)
+    with pytest.raises(UserError, match="second: the run that it starts from has changed since it began"):
+        train(second_stage(tiny_config, copy), tmp_path / "second")
+
+
+def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Config, tmp_path: Path) -> None:
+    def told(config: Config, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            train(config, tmp_path / "second")
+        assert not (tmp_path / "second").exists()
+
+    told(
+        second_stage(tiny_config, tmp_path / "none"),
+        "start_from = .*none: no such run; name the folder of a trained run",
+    )
+    config = second_stage(tiny_config, first)
+    told(
+        replace(config, model=replace(config.model, n_heads=4)),
+        "first: it was trained with model.n_heads = 2, not 4; its weights do not fit",
+    )
+    told(
+        replace(config, data=replace(config.data, tokenizer="bpe:300")),
+        "start_from = first: it was trained with another tokenizer",
+    )
+    other = replace(config, model=replace(config.model, init_std=0.5))  # says only how weights are drawn
+    train(other, tmp_path / "third")
+    untrained = tmp_path / "untrained"
+    shutil.copytree(first, untrained, ignore=shutil.ignore_patterns("checkpoints"))
+    told(second_stage(tiny_config, untrained), "untrained: this run has no checkpoint; train it first")
