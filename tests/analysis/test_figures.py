@@ -182,6 +182,17 @@ def test_agreement_writes_its_numbers_into_the_cells(tables: Path) -> None:
     assert f"two random choices: {8 / M:.2f}" in words_on(figure)
 
 
+@pytest.mark.parametrize(("unit", "named"), [("token", "positions"), ("word", "words"), ("sentence", "sentences")])
+def test_agreement_names_what_was_chosen(tables: Path, unit: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = read(tables)
+    pairs = agreement_of(tables, measured.measurement)
+    assert measured.summary.end_ks[-1] == 8  # it is read before the unit is another
+    monkeypatch.setattr(type(measured.measurement), "unit", property(lambda _: unit))
+    monkeypatch.setattr(agreement, "agreement", lambda *_: pairs)
+    (figure,) = figures_of(agreement.draw(measured))
+    assert figure.axes[0].get_title().startswith(f"common {named} among the 8 chosen")
+
+
 def test_distance_shows_the_shares(tables: Path) -> None:
     (figure,) = figures_of(distance.draw(read(tables)))
     axis = figure.axes[0]

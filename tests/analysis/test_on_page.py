@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from analysis import on_page
@@ -40,6 +42,12 @@ def test_panels_are_self_contained_and_text_stays_text() -> None:
             assert node.tag in ("svg", "g", "path", "text", "use", "defs", "clipPath", "rect"), node.tag
             assert "style" not in node.attrib and not any(name.startswith("on") for name in node.attrib)
             assert node.get("id", "gains-").startswith("gains-") and node.get("href", "#gains-").startswith("#gains-")
+    for panel in (left, right):  # the frame of the axes, the first thing drawn, lies in what is shown
+        x, y, width, height = map(float, panel.get("viewBox", "").split())
+        points = re.findall(r"[ML] ([\d.]+) ([\d.]+)", next(panel.iter("path")).get("d", ""))
+        frame = np.array(points, dtype=float)
+        assert len(frame) == 4 and (frame >= (x, y)).all() and (frame <= (x + width, y + height)).all()
+        assert (np.ptp(frame, axis=0) > (0.6 * width, 0.6 * height)).all()
     assert left.get("height") == right.get("height")  # titles of a row stand side by side
     assert not plt.get_fignums()
 

@@ -127,6 +127,16 @@ def test_the_first_steps_do_not_squeeze_the_rest(tiny_run: Path, tmp_path: Path)
     assert low < 4 < high < 10
 
 
+def test_losses_by_position_fill_their_panel(tiny_run: Path, tmp_path: Path) -> None:
+    """All but the highest 3% are shown, and little else; the row lengths keep the limits apart."""
+    first = [one for one in records(tiny_run) if one["loss_by_position_nats"]][-1]
+    losses = [90.0, *np.linspace(5.5, 4.5, 60)]
+    changed = {**first, "loss_by_position_nats": losses}
+    axis = drawn([copy_of(tiny_run, tmp_path / "long", [changed])]).axes[3]
+    low, high = axis.get_ylim()
+    assert 4.4 < low < 4.5 and 5.5 < high < 5.8
+
+
 def test_running_median() -> None:
     values = pd.Series(np.random.default_rng(0).normal(size=60))
     medians = running_median(values)

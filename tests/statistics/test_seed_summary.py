@@ -180,6 +180,15 @@ def test_csv_names_the_definition_and_every_run(runs: list[Path], capsys: pytest
     assert [row[name] for name in ("model", "visibility", "anchor", "k_unit")] == ["", "hidden", "", "token"]
 
 
+@pytest.mark.parametrize("form", [Form.csv, Form.text])
+@pytest.mark.parametrize("every", [False, True])
+def test_csv_always_holds_every_k_and_d(
+    runs: list[Path], form: Form, every: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_seeds(runs, every=every, form=form)
+    assert ("D(k)" in capsys.readouterr().out) == (every or form is Form.csv)
+
+
 def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Path) -> None:
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
     with pytest.raises(UserError, match="seed0: nothing has been measured"):

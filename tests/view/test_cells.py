@@ -464,5 +464,8 @@ def test_seeds_have_each_number_under_their_name(measured: Measured, values: Ite
             name = names.get(words, "prediction_recovered")
             estimate = getattr(of.at(selector, context, int(k)) if selector else of, name)
             assert row[head].value == estimate.mean and (row[head].low is None) == (head != "mean over seeds")
+            digits = 2 if words.startswith(("D(k)", "R(k)")) else 4
+            assert row[head].text.startswith(f"{estimate.mean:.{digits}f}")
+            assert row[head].text[len(f"{estimate.mean:.{digits}f}") :].partition(" ")[0] == ""
         checked += 1
     assert checked > 20
