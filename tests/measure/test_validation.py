@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from olmo_sparsity.records.selectors import LASSO_ALPHA
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.text.vocabulary import read_tokenizer
+from olmo_sparsity.text.vocabulary import read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import sample_windows
 
 NUM = 12  # windows of each of the 4 suites of ``validated``
@@ -184,3 +185,64 @@ def test_more_found_than_there_is(tiny_config: Config, tiny_run: Path, tmp_path:
     with pytest.raises(UserError, match="only 12 long-range tokens"):
         validate(config, tiny_run, out=tmp_path / "v")
     assert not (tmp_path / "v").exists()
+
+
+def test_windows_are_used_repeatedly_where_the_text_has_too_few(
+    messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first suites hold each window once; parts have as many windows as their work allows.
+
+    The keys of ``influence`` that say what `influence` measures change neither.
+    """
+    settings = ValidationConfig(num_windows=40, k=[1, 4], needle_copies=[1, 3], selectors=["unmask-one"], seed=6)
+    influence = dataclasses.replace(
+        tiny_config.influence, seed=2, max_windows_per_document=1, targets="word-start", min_preceding=26, k=[1, 2, 8],
+        selectors=["kl", "greedy"], screen=9, pairs_windows=20,
+    )  # fmt: skip
+    monkeypatch.setattr("olmo_sparsity.measure.work.TOKENS_PER_PART", 3000)
+    config = dataclasses.replace(tiny_config, validation=settings, influence=influence)
+    messages.clear()
+    folder = validate(config, tiny_run, out=tmp_path / "v")
+    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
+    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
+    natural = sample_windows(
+        store,
+        20,
+        num_windows=160,
+        max_per_document=1,
+        seed=2,
+        min_preceding=26,
+        target_table_V=word_start_table(tokenizer),
+    )
+    num = len(natural)
+    assert 80 < num < 160
+    assert any(
+        f"the text has only {num} windows, and the needles need 160; windows are used" in line for line in messages
+    )
+    assert any(f"{folder}: 40 windows of each of 4 suites, unmask-one" in line for line in messages)
+    planted = read_table(folder, "planted").to_pylist()
+    assert [row["window_id"] for row in planted] == list(range(160))
+    doc_ids = natural.doc_ids(np.arange(num))
+    assert [row["doc_id"] for row in planted] == [doc_ids[i % num] for i in range(160)]
+    assert len(read_table(folder, "found")) == 160
+    manifest = read_json(folder / "manifest.json")
+    assert (manifest["num_windows"], manifest["validation"]["needle_copies"]) == (160, [1, 3])
+    expected = [(name, copies, 20, 8) for name in NEEDLES for copies in (1, 3)]
+    assert [(s["suite"], s["num_planted"], s["full_len"], s["local_len"]) for s in manifest["suites"]] == expected
+    # Under each of two contexts: single tokens, the sets of 1 and 4, all tokens; and L_short twice.
+    assert manifest["windows_per_part"] == 3000 // (2 * (12 * 9 + (9 + 12) + 20) + 2 * 8)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"targets": "word-start"}, {"min_preceding": 25}, {"precision": "bf16"}, {"visibility": "contextual"}]
+)
+def test_tables_of_other_windows_or_losses_have_another_fingerprint(
+    validated: tuple[Config, Path], changes: dict[str, Any]
+) -> None:
+    config, tables = validated
+    other = dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))
+    with pytest.raises(UserError, match="other settings"):
+        validate(other, tables.parent.parent, out=tables)
+    same = dataclasses.replace(config.influence, k=[3], selectors=["random"], windows_per_part=3, resampled_draws=0)
+    assert validate(dataclasses.replace(config, influence=same), tables.parent.parent) == tables
+    assert tables.name == f"planted-n{NUM}-{read_json(tables / 'manifest.json')['run_id'][:6]}"
