@@ -170,6 +170,12 @@ def test_what_each_part_of_a_measurement_runs(visibility: str) -> None:
     for draws in (1, 3):  # of which one is drawn under the null context, too; by the two selectors that see the target
         more = tokens_of(visibility=visibility, resampled_draws=draws) - every
         assert more == (draws + 1) * (2 * rows + mask_one)
+    if visibility == "contextual":  # one pass over the window serves all policies
+        policies = [
+            tokens_of(visibility=visibility, selectors=["random", *of_cache])
+            for of_cache in ([], ["h2o"], ["h2o", "vatp"])
+        ]
+        assert np.diff(policies).tolist() == [2 * (LOCAL + MANY + rows), 2 * rows]
     in_front = visibility == "hidden"
     sets = [*itertools.combinations(range(MANY), 1), *itertools.combinations(range(MANY), 2)]
     of_pairs = sum(LOCAL + (len(chosen) if in_front else 0) for chosen in sets)
