@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,18 @@ from olmo_sparsity.config import (
     TrainingConfig,
 )
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import bridge, synthetic_accuracy
 from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
+from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.work import Share
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import LASSO_ALPHA
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.synthetic.data import SYNTHETIC, evaluated_sequences
+from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.training.loop import train
 
@@ -58,6 +65,32 @@ def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def strong(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
+    """The model with large random weights: every token matters, which a few steps of training do not achieve."""
+    model = load_model(checkpoint, device)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+    return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lengths_of_passes() -> Iterator[list[dict[str, Any]]]:
+    """What the evaluators of the bridge were made for; its model is ``strong``."""
+    made: list[dict[str, Any]] = []
+
+    def evaluator(*given: Any, **named: Any) -> Evaluator:
+        made.append(named)
+        return make_evaluator(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic_accuracy, "load_model", strong)
+        patch.setattr(bridge, "make_evaluator", evaluator)
+        yield made
+
+
 @pytest.fixture(scope="module")
 def folder(config: Config, run: Path) -> Path:
     return measure_bridge(config, run)
@@ -67,13 +100,16 @@ def changed(config: Config, section: str, **values: Any) -> Config:
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
 
 
-def test_every_column_of_the_table(config: Config, run: Path, folder: Path) -> None:
+def test_every_column_of_the_table(
+    config: Config, run: Path, folder: Path, lengths_of_passes: list[dict[str, Any]]
+) -> None:
     """The query is the only local token, hidden means hidden from everyone, and a cell's sequences follow one another."""
-    definition = Definition(load_model(run / "checkpoints" / "latest", torch.device("cpu")), 1)
+    assert lengths_of_passes[:4] == [{"full_len": length + 1, "local_len": 1} for length in LENGTHS for _ in SPARSITIES]
+    definition = Definition(strong(run / "checkpoints" / "latest", torch.device("cpu")), 1)
     evaluated = changed(config, "synthetic", test_rows=ROWS, test_row_len=None)
     rows = iter(read_table(folder, "parities").to_pylist())
     cells = [(length, k) for length in LENGTHS for k in SPARSITIES]
-    answers, found = [], []
+    answers, found, of_short = [], [], []
     for number, (length, k) in enumerate(cells):
         sequences = evaluated_sequences(evaluated, length, k).sequences
         of_cell = [next(rows) for _ in range(len(SELECTORS) * ROWS)]
@@ -113,8 +149,9 @@ def test_every_column_of_the_table(config: Config, run: Path, folder: Path) -> N
             assert_same_row(row, expected)
             answers.append(expected["right"])
             found.append(expected["num_found"] / k)
+            of_short.append(int(p_short.argmax()) == target)
     assert next(rows, None) is None
-    assert 0 < np.mean(answers) < 1 and 0 < np.mean(found) < 1
+    assert 0 < np.mean(answers) < 1 and 0 < np.mean(found) < 1 and answers != of_short
 
 
 def test_the_manifest_and_the_folder_say_what_was_measured(config: Config, run: Path, folder: Path) -> None:
@@ -175,3 +212,41 @@ def test_only_parity_without_a_scratchpad_under_pose_has_a_bridge(config: Config
     with pytest.raises(UserError, match=named):
         check_bridge(settings)
     check_bridge(config.synthetic)
+
+
+def test_the_answers_to_the_evaluated_sequences(config: Config, run: Path, tmp_path: Path) -> None:
+    """Places within a length, sparsities within them; parts of another size change nothing."""
+    folder = evaluate_synthetic(config, run)
+    manifest = read_json(folder / "manifest.json")
+    assert folder == run / "synthetic" / f"to9-{manifest['run_id'][:6]}"
+    cells = [(length, k, place) for length in LENGTHS for k in SPARSITIES for place in config.synthetic.places(length)]
+    assert len(cells) == 8 and len({place for *_, place in cells}) == 2
+    assert (manifest["num_windows"], manifest["windows_per_part"], manifest["test_row_len"]) == (8 * 7, 7, 3)
+    assert (manifest["max_sparsity"], manifest["num_chunks"], manifest["hide_tokens"]) == (
+        3,
+        config.pose.num_chunks,
+        True,
+    )
+    model = strong(run / "checkpoints" / "latest", torch.device("cpu"))
+    rows = read_table(folder, "answers").to_pylist()
+    for number, (length, k, place) in enumerate(cells):
+        answers = respond(model, evaluated_sequences(config, length, k, place=place), predict_ids=False)
+        for w in range(7):
+            row, right = rows[7 * number + w], answers.tokens_WK[w].tolist() == answers.true_tokens_WK[w].tolist()
+            assert row == {
+                "window_id": 7 * number + w, "length_tokens": length, "sparsity": k, "place": place,
+                "response_ids": answers.tokens_WK[w].tolist(), "true_ids": answers.true_tokens_WK[w].tolist(),
+                "response_positions": answers.ids_WK[w].tolist(), "true_positions": answers.true_ids_WK[w].tolist(),
+                "tokens_right": right, "positions_right": None, "right": right,
+            }  # fmt: skip
+    assert 0 < np.mean([row["right"] for row in rows]) < 1 and len(rows) == 8 * 7
+    for values in (
+        {"test_rows": 8},
+        {"test_row_len": None},
+        {"test_seed": 5},
+        {"test_sparsity": [1, 2]},
+        {"test_lengths": [6]},
+    ):
+        with pytest.raises(UserError, match="other settings"):
+            evaluate_synthetic(changed(config, "synthetic", **values), run, out=folder)
+    assert evaluate_synthetic(changed(config, "synthetic", bridge_rows=6, bridge_selectors=["kl"]), run) == folder
