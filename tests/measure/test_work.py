@@ -30,7 +30,7 @@ from olmo_sparsity.measure.work import (
 )
 from olmo_sparsity.progress import listening, tokens_ran
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import ALL_SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 
@@ -214,6 +214,44 @@ def test_what_screening_runs(visibility: str) -> None:
     assert sampled == 2 * MANY * (LOCAL + 1) // 4
     blind = functools.partial(tokens_of, visibility=visibility, selectors=["random"], screen=screen)
     assert blind(screen_sample=0.25) == blind(screen_sample=NEXT_TO_NO)
+
+
+@pytest.mark.parametrize("path", ["compact", "plain", "masked"])
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_what_the_scores_of_each_selector_run(visibility: str, path: str) -> None:
+    """Row by row, beyond what all of them share; forward selection takes as many steps as the largest k."""
+    far = MANY if visibility == "hidden" else 0
+    but_one = [LOCAL + MANY - j for j in range(MANY)]
+    steps = [[LOCAL + len({*range(taken), j}) for j in range(taken, MANY)] for taken in range(3)]
+    expected = {
+        "gradient": far + LOCAL + 2 * LOCAL,  # a backward pass takes as much as two forward passes
+        "attention": 0 if path == "compact" else LOCAL + MANY,
+        "mask-one": MANY * (LOCAL + MANY) if path == "masked" else sum(but_one) - MANY // 2,
+        "greedy": sum(map(sum, steps)),
+        "greedy-kl": sum(map(sum, steps)),
+        "lasso": 12 * (LOCAL + MANY // 2),
+        "nearest": 0,
+        "bm25": 0,
+    }
+    given: dict[str, Any] = {"visibility": visibility, "path": path, "k": [1, 3], "lasso_masks": 12}
+    without = tokens_of(selectors=["random"], **given)
+    for name, tokens in expected.items():
+        more = tokens_of(selectors=["random", name], **given) - without
+        assert more == (3 if name == "greedy-kl" else 2) * (tokens + of_sets(visibility)), name
+
+
+def test_what_each_selector_costs() -> None:
+    """In passes over one row, of 9 groups at k up to 4; a label that is not seen takes a pass for the prediction."""
+    settings = InfluenceConfig(k=[1, 4], lasso_masks=12)
+    cost = {name: num_evaluations(name, 9, settings=settings) for name in SELECTORS}
+    of_selection = 9 + 8 + 7 + 6
+    expected = {
+        "unmask-one": 9 + 1, "kl": 9 + 2, "gradient": 3, "attention": 1, "random": 0, "nearest": 0, "mask-one": 9 + 1,
+        "greedy": of_selection, "greedy-kl": of_selection + 1, "lasso": 12, "streaming-llm": 0,
+        **dict.fromkeys(["same-token", "rarest", "bm25", "sentence-start"], 0),
+        **dict.fromkeys(["h2o", "snapkv", "vatp", "key-norm", "quest"], 1),
+    }  # fmt: skip
+    assert cost == expected
 
 
 def test_blocks_of_several_levels_are_counted() -> None:
