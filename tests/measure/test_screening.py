@@ -157,6 +157,12 @@ def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) ->
     same = np.isfinite(ranked.loss_single_WI) == np.isfinite(alone.loss_single_WI)
     assert same.mean() > 0.8  # 40 logits of 0 take a little of the probability
     assert np.isfinite(ranked.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
+    labels_WA = torch.tensor([[1, 5], [2, 6], [3, 7]])  # drawn ones, whose divergences are the model's alone
+    drawn = dataclasses.replace(ranked, predictions=dataclasses.replace(ranked.predictions, drawn_labels_WA=labels_WA))
+    of_label = drawn.of_label(2)
+    assert np.isfinite(of_label.loss_single_WI).sum(axis=1).tolist() == [5, 5, 5]
+    (known,) = of_label.known_singles
+    assert known.kl_from_short_WI is not None and np.isfinite(known.kl_from_short_WI).sum() == 15
     back = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator)
     assert np.isfinite(back.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
     padding = transformers_models.VOCAB + 39  # a label that the ranker does not have
