@@ -108,6 +108,11 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
         scores_with_labels(None, optimism=True), InfluenceConfig(k=[1], selectors=["random"])
     )
     assert with_optimism.single_optimism_W is not None and with_optimism.loss_single_WI is None
+    alone = scores_with_labels(None, optimism=True)
+    alone = dataclasses.replace(alone, predictions=dataclasses.replace(alone.predictions, drawn_labels_WA=None))
+    without_labels = measure_context(alone, InfluenceConfig(k=[1], selectors=["random"]))
+    assert without_labels.single_optimism_W == pytest.approx(with_optimism.single_optimism_W, abs=1e-6)
+    assert without_labels.resampled == []
     scores = scores_with_labels(None)
     assert run_selectors(scores, InfluenceConfig(k=[2]), selectors=[], with_kl=True) == {}
     found = run_selectors(
