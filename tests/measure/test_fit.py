@@ -593,3 +593,13 @@ def test_more_windows_compare_the_first_tokens_again(
     assert [len(tokens) for _, tokens, *_ in asked.compared] == ([min(num, 12)] if again else [])
     nothing = {"fit": {"checks": [], "anchor": None}}
     assert fit_module.refreshed_fit_entries(opened_as(asked), windows, known=nothing) is nothing  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [1, 2, FULL - 1, FULL])
+def test_how_many_tokens_are_attended_to(window: int) -> None:
+    """From the last one alone up to all but one; a window and its anchor are one token longer than the full context."""
+    model = build("mistral", sliding_window=window)
+    model._window = None  # it is not known
+    options: dict[str, Any] = {"local_len": LOCAL, "anchor_id": BOS, "tolerance": 1e-4}
+    with torch.no_grad():
+        assert CheckedWindows(model, windows()[:, :-1], **options).attended_tokens() == window
