@@ -147,7 +147,7 @@ def _prepare(
         }
 
     of_validation = dataclasses.replace(
-        influence, selectors=settings.selectors, k=settings.k, screen=None, resampled_draws=0
+        influence, selectors=settings.selectors, k=settings.k, screen=None, resampled_draws=0, pairs_windows=0
     )
     tokens_per_window = tokens_of_influence(of_validation, lengths)
     return PreparedMeasurement(

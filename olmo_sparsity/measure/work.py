@@ -95,9 +95,9 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     long = lengths.local_len if prefix else lengths.full_len
     tokens = 2 * (real + long + prefix) + 2 * lengths.local_len  # these with and without the gap
     draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
-    tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=settings.screen is None)
+    tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=True)
     imitating = names_where(lambda selector: selector.can_imitate, settings.selectors)
-    tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=settings.screen is None)
+    tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=True)
     if settings.pairs_windows:
         share = min(1.0, settings.pairs_windows / settings.num_windows)
         tokens += int(2 * share * _tokens_of_pairs(settings, lengths))
@@ -123,7 +123,7 @@ def _tokens_of_choices(
         settings: what is measured.
         lengths: of the windows.
         selectors: the selectors.
-        is_shared: the unmaskings of single tokens have been evaluated for another label.
+        is_shared: the unmaskings of single tokens, where nothing is screened, have been evaluated for another label.
     """
     local, many = lengths.local_len, lengths.num_long_range
     total = sum(SELECTORS[name].num_tokens(settings, lengths) for name in selectors)

@@ -22,6 +22,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
@@ -38,6 +39,41 @@ def test_lengths_hold_those_of_the_experiment() -> None:
     assert visible_lengths(lengths, 21) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 21]
     with pytest.raises(UserError, match="at least the length of a training row, 20 tokens"):
         visible_lengths(lengths, 19)
+
+
+def lengths_of(local_len: int, full_len: int, train_len: int | None) -> MeasuredLengths:
+    return MeasuredLengths(local_len, full_len, train_len, None, full_len - local_len)
+
+
+@pytest.mark.parametrize("train_len", [None, 11, 30])
+def test_lengths_are_powers_of_two_and_one_and_a_half_times_each(train_len: int | None) -> None:
+    """Up to twice the full context, or what is asked for, or a limit, whichever is least."""
+    lengths = lengths_of(5, 19, train_len)
+    for asked, limit in ((None, None), (40, None), (64, None), (None, 31), (40, 33), (33, 40)):
+        longest = min(38 if asked is None else asked, 10**9 if limit is None else limit)
+        named = {longest, 5, 19, *([] if train_len is None else [train_len])}
+        powers = {n for n in range(1, longest + 1) if f"{n:b}".rstrip("0") in ("1", "11")}
+        assert visible_lengths(lengths, asked, limit=limit) == sorted(powers | named)
+
+
+def test_a_curve_reaches_what_it_is_compared_with() -> None:
+    """A training row where one is known, and more than the local tokens where none is."""
+    assert visible_lengths(lengths_of(5, 19, 7), 7)[-1] == 7 and visible_lengths(lengths_of(5, 19, 38), None)[-1] == 38
+    assert visible_lengths(lengths_of(5, 19, None), 6)[-1] == 6
+    assert visible_lengths(lengths_of(5, 19, 4), 5)[-1] == 5  # a row is shorter than the local tokens
+    with pytest.raises(
+        UserError, match=r"^context_curve.max_visible = 6: must be at least .* a training row, 7 tokens"
+    ):
+        visible_lengths(lengths_of(5, 19, 7), 6)
+    with pytest.raises(
+        UserError, match=r"^the curve ends at 38 tokens .* a training row has 39, .* --max-visible 39 or more"
+    ):
+        visible_lengths(lengths_of(5, 19, 39), None)
+    for asked, limit in ((5, None), (None, 5), (9, 4)):
+        with pytest.raises(
+            UserError, match=f"max_visible = {min(asked or 9, limit or 9)}: must be more than the 5 local tokens"
+        ):
+            visible_lengths(lengths_of(5, 19, None), asked, limit=limit)
 
 
 def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, tmp_path: Path) -> None:

@@ -150,6 +150,12 @@ def test_windows_of_few_documents_decide_less() -> None:
     of_many = compared(Planted(0.4, 0.4), None, num_windows=64)
     of_two = compared(Planted(0.4, 0.4), None, num_windows=64, documents=np.arange(64) % 2)
     assert of_many.is_settled and of_two.is_undecided
+    later = compared(
+        Planted(0.4, 0.4),
+        None,
+        documents=np.maximum(np.arange(2048), 63) - np.arange(2048) % 2 * (np.arange(2048) < 64),
+    )
+    assert later.num_windows == 128 and of_many.num_windows == 64  # at a look the documents up to it count
 
 
 @pytest.mark.parametrize("heavy_tails", [False, True])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any, Optional
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import NORMED
 from tiny_models import build as build_olmo
 from transformers_models import BOS, FITTING, VOCAB, WINDOWED, build, build_raw, build_unaware
 
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.setup.fit import FitCheck, check_fit, varied_windows
+from olmo_sparsity.measure.setup import fit as fit_module
+from olmo_sparsity.measure.setup.fit import CheckedWindows, FitCheck, check_fit, check_longest_row, varied_windows
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
 
@@ -200,3 +204,402 @@ def test_what_was_found_is_plain_numbers_and_words() -> None:
     checks = [dataclasses.asdict(check) for check in fit(build("llama"))]
     assert set(checks[0]) == {"name", "found", "limit", "at_least"}
     assert all(isinstance(check["found"], (int, float)) for check in checks)
+
+
+class Recording:
+    """A model that answers every question with other random logits, and keeps what it was asked and what it said."""
+
+    vocab_size, max_position, device = 30, 99, torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.rng = torch.Generator().manual_seed(0)
+        self.asked: list[tuple[str, torch.Tensor, torch.Tensor, Any]] = []
+        self.said: list[np.ndarray] = []
+        self.prefix: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.slope_TV = torch.randn(99, 30, generator=self.rng)
+
+    def _say(self, name: str, tokens: torch.Tensor, positions: torch.Tensor, given: Any) -> torch.Tensor:
+        logits = torch.randn(len(tokens), 30, generator=self.rng) * 2
+        self.asked.append((name, tokens.clone(), positions.clone(), given))
+        self.said.append(logits.log_softmax(-1).double().numpy())
+        return logits
+
+    def last_logits(self, tokens: torch.Tensor, positions: torch.Tensor, *, bias_BTT: Any = None) -> torch.Tensor:
+        logits = self._say("masked", tokens, positions, bias_BTT)
+        if bias_BTT is not None and bias_BTT.requires_grad:
+            logits = logits + bias_BTT[:, -1] @ self.slope_TV[: bias_BTT.shape[-1]]
+        return logits
+
+    def own_last_logits(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return self._say("own", tokens, positions, None)
+
+    def last_logits_and_attention(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        attention = torch.rand(tokens.shape, generator=self.rng)
+        return self._say("attention", tokens, positions, attention), attention
+
+    def keys_values(self, tokens: torch.Tensor, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        self._say("prefix", tokens, positions, None)
+        shape = (len(tokens), 2, tokens.shape[1], 3)
+        layers = torch.randn(2, 2, *shape, generator=self.rng)
+        self.prefix = [(keys, values) for keys, values in layers]
+        return self.prefix
+
+    def last_logits_after(
+        self, tokens: torch.Tensor, positions: torch.Tensor, *, prefix: Any, prefix_positions_BP: torch.Tensor
+    ) -> torch.Tensor:
+        return self._say("after", tokens, positions, (prefix, prefix_positions_BP))
+
+    def difference(self, first: int = -2, second: int = -1) -> float:
+        """Return the expected difference of two answers as the module defines it."""
+        log_p, log_q = self.said[first], self.said[second]
+        return float(max((np.exp(p) * np.abs(p - q)).sum() for p, q in zip(log_p, log_q, strict=True)))
+
+
+@pytest.fixture(params=[None, BOS], ids=["no anchor", "anchor"])
+def anchor_id(request: pytest.FixtureRequest) -> Optional[int]:
+    return request.param  # type: ignore[no-any-return]
+
+
+def recorded(
+    anchor_id: Optional[int], *, full_len: int = FULL, local_len: int = LOCAL
+) -> tuple[Recording, CheckedWindows]:
+    model = Recording()
+    tokens = torch.randint(3, 30, (3, full_len), generator=torch.Generator().manual_seed(2))
+    of_model: Any = model
+    return model, CheckedWindows(of_model, tokens, local_len=local_len, anchor_id=anchor_id, tolerance=0.25)
+
+
+def rows_of(checked: CheckedWindows, anchor_id: Optional[int]) -> tuple[list[list[int]], list[int]]:
+    """Return the rows with their anchor, and the indices that are visible: every second long-range token of 14."""
+    rows = checked.tokens_WT.tolist()
+    first = 0 if anchor_id is None else 1
+    assert all(row[:first] == [anchor_id][:first] and len(row) == first + FULL for row in rows)
+    visible = [
+        *range(first),
+        *(first + j for j in range(0, FULL - LOCAL, 2)),
+        *range(first + FULL - LOCAL, first + FULL),
+    ]
+    return rows, visible
+
+
+def allowed(length: int, visible: list[int], *, contextual: bool = False) -> list[list[bool]]:
+    """Who may attend to whom: under ``contextual`` the local tokens alone do not see what is hidden."""
+    free = length - LOCAL if contextual else 0
+    return [[j <= i and (j in visible or i == j or i < free) for j in range(length)] for i in range(length)]
+
+
+def test_positions_are_halved_in_rows_of_every_second_token(anchor_id: Optional[int]) -> None:
+    model, checked = recorded(anchor_id)
+    rows, _ = rows_of(checked, anchor_id)
+    check = checked.effect_of_positions()
+    (_, tokens, apart, none), (_, same, near, _) = model.asked
+    places = list(range(len(rows[0]) - 1, -1, -2))[::-1]  # up to the last token
+    assert tokens.tolist() == same.tolist() == [[row[i] for i in places] for row in rows] and none is None
+    assert apart.tolist() == [places] * 3 and near.tolist() == [[i // 2 for i in places]] * 3
+    assert check.found == pytest.approx(model.difference(), rel=1e-5)
+    assert (check.limit, check.at_least) == (0.025, True)
+
+
+def test_hidden_tokens_are_replaced_under_the_mask(anchor_id: Optional[int]) -> None:
+    model, checked = recorded(anchor_id)
+    rows, visible = rows_of(checked, anchor_id)
+    check = checked.effect_of_hidden_tokens()
+    (_, tokens, positions, mask), (_, replaced, same, same_mask) = model.asked
+    length = len(rows[0])
+    assert tokens.tolist() == rows and positions.tolist() == same.tolist() == [list(range(length))] * 3
+    assert replaced.tolist() == [[row[i] if i in visible else row[-1 - i] for i in range(length)] for row in rows]
+    assert mask.tolist() == same_mask.tolist() == [allowed(length, visible)] * 3
+    assert check.found == pytest.approx(model.difference(), rel=1e-5) and (check.limit, check.at_least) == (0.25, False)
+
+
+def test_rows_of_the_visible_tokens_are_compared_with_the_mask(anchor_id: Optional[int]) -> None:
+    model, checked = recorded(anchor_id)
+    rows, visible = rows_of(checked, anchor_id)
+    check = checked.compact_against_masked()
+    (_, tokens, _, mask), (_, seen, positions, none) = model.asked
+    assert tokens.tolist() == rows and mask.tolist() == [allowed(len(rows[0]), visible)] * 3 and none is None
+    assert seen.tolist() == [[row[i] for i in visible] for row in rows] and positions.tolist() == [visible] * 3
+    assert check.found == pytest.approx(model.difference(), rel=1e-5) and (check.limit, check.at_least) == (0.25, False)
+
+
+def test_keys_and_values_are_chosen_and_compared_with_the_contextual_mask(anchor_id: Optional[int]) -> None:
+    model, checked = recorded(anchor_id)
+    rows, visible = rows_of(checked, anchor_id)
+    check = checked.cached_against_masked()
+    (name, before, before_positions, _), (_, local, local_positions, (prefix, prefix_positions)), masked = model.asked
+    cut, kept = len(rows[0]) - LOCAL, [i for i in visible if i < len(rows[0]) - LOCAL]
+    assert name == "prefix" and before.tolist() == [row[:cut] for row in rows]
+    assert before_positions.tolist() == [list(range(cut))] * 3
+    assert (
+        local.tolist() == [row[cut:] for row in rows]
+        and local_positions.tolist() == [list(range(cut, cut + LOCAL))] * 3
+    )
+    assert prefix_positions.tolist() == [kept] * 3
+    for entries, chosen in zip(model.prefix, prefix, strict=True):
+        assert all(torch.equal(of_kept, every[:, :, kept]) for every, of_kept in zip(entries, chosen, strict=True))
+    assert masked[1].tolist() == rows and masked[3].tolist() == [allowed(len(rows[0]), visible, contextual=True)] * 3
+    assert check.found == pytest.approx(model.difference(2, 1), rel=1e-5) and (check.limit, check.at_least) == (
+        0.25,
+        False,
+    )
+
+
+def test_the_models_own_attention_is_compared_with_a_causal_mask(anchor_id: Optional[int]) -> None:
+    model, checked = recorded(anchor_id)
+    rows, _ = rows_of(checked, anchor_id)
+    check = checked.full_context_against_mask()
+    (_, tokens, positions, mask), (name, same, same_positions, _) = model.asked
+    length = len(rows[0])
+    assert name == "own" and tokens.tolist() == same.tolist() == rows
+    assert positions.tolist() == same_positions.tolist() == [list(range(length))] * 3
+    assert mask.tolist() == [allowed(length, list(range(length)))] * 3
+    assert check.found == pytest.approx(model.difference(), rel=1e-5) and (check.limit, check.at_least) == (0.25, False)
+    model.asked.clear()
+    checked._own_against_causal(7)
+    (_, tokens, positions, mask), _ = model.asked
+    assert tokens.tolist() == [row[-7:] for row in rows] and positions.tolist() == [list(range(length - 7, length))] * 3
+    assert mask.shape == (3, 7, 7)
+
+
+def test_gates_are_closed_on_what_is_hidden_and_the_derivative_is_at_open_ones(anchor_id: Optional[int]) -> None:
+    model, checked = recorded(anchor_id)
+    rows, visible = rows_of(checked, anchor_id)
+    check = checked.gates_against_masked()
+    bias, mask = (
+        next(given for *_, given in model.asked if given.dtype == dtype) for dtype in (torch.float, torch.bool)
+    )
+    assert mask.tolist() == [allowed(len(rows[0]), visible)] * 3
+    assert torch.equal(bias, torch.where(mask, 0.0, torch.finfo(torch.float32).min))
+    order = [given.dtype for *_, given in model.asked]
+    of_mask = order.index(torch.bool)
+    assert check.found == pytest.approx(model.difference(of_mask, 1 - of_mask), rel=1e-5)
+    assert (check.limit, check.at_least) == (0.25, False)
+    check = checked.gradient_of_gates()
+    last, slope = (
+        np.exp(model.said[-1]),
+        model.slope_TV[: len(rows[0]) - 1].double().numpy(),
+    )  # its own gate is always open
+    expected = max(np.abs(slope[:, p.argmax()] - slope @ p).max() for p in last)
+    assert check.found == pytest.approx(expected, rel=1e-4)
+    assert (check.limit, check.at_least) == (torch.finfo(torch.float32).tiny, True)
+    check = checked.sum_of_attention()
+    assert model.asked[-1][1].tolist() == rows
+    assert check.found == pytest.approx(float(model.asked[-1][3].sum(1).max()), rel=1e-6) and check.limit == 1.01
+
+
+@pytest.mark.parametrize(
+    ("full_len", "local_len", "visible"),
+    [
+        (70, 10, [0, 7, 15, 22, 30, 37, 45, 52]),
+        (26, 10, list(range(0, 16, 2))),
+        (25, 10, [0, 2, 4, 6, 8, 10, 12]),
+        (11, 10, [0]),
+    ],
+)
+def test_visible_tokens_are_as_far_apart_as_the_window_allows(
+    full_len: int, local_len: int, visible: list[int]
+) -> None:
+    _, checked = recorded(None, full_len=full_len, local_len=local_len)
+    assert checked.visible_WS.tolist() == [visible] * 3
+
+
+def test_where_a_check_holds() -> None:
+    for found, at_most, at_least in (
+        (0.9, True, False),
+        (1.0, True, True),
+        (1.1, False, True),
+        (float("nan"), False, False),
+    ):
+        assert FitCheck("x", found, 1.0).holds == at_most
+        assert FitCheck("x", found, 1.0, at_least=True).holds == at_least
+
+
+@pytest.mark.parametrize(("batch_tokens", "num"), [(4096, 4), (100, 4), (99, 3), (50, 2), (49, 1), (3, 1)])
+def test_as_many_windows_are_checked_as_a_pass_holds(
+    batch_tokens: int, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Counting(CheckedWindows):
+        def __init__(self, model: Any, tokens_WT: torch.Tensor, **named: Any) -> None:
+            seen.append((tokens_WT, named["tolerance"]))
+            super().__init__(model, tokens_WT, **named)
+
+    monkeypatch.setattr(fit_module, "CheckedWindows", Counting)
+    checks = fit(build("llama"), batch_tokens=batch_tokens)
+    ((tokens, tolerance),) = seen
+    assert torch.equal(tokens, windows()[:num, :-1]) and tolerance == 1e-4
+    assert [(check.name, check.found, check.limit) for check in checks[:1]] == [("position IDs in use", FULL, 64)]
+    assert fit(build("llama"), anchor_id=BOS)[0].found == FULL + 1
+    fit(build("llama").in_dtype(torch.bfloat16), dtype=torch.bfloat16)
+    assert seen[-1][1] == 0.15
+    assert len(checks) == 1 + len(fit_module.CHECKS) == 9
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_the_longest_row_of_a_curve(kind: str, anchor_id: Optional[int]) -> None:
+    number = int(kind.split()[-1])
+    options: dict[str, Any] = {"name": "tiny", "local_len": LOCAL, "dtype": torch.float32, "anchor_id": anchor_id}
+    check = check_longest_row(build(kind), windows(), **options)
+    assert check.name == "longest row against a causal mask, nats" and check.found <= check.limit == 1e-4
+    taken = number - (anchor_id is not None)
+    with pytest.raises(
+        UserError,
+        match=rf"^tiny cannot be measured: it attends to the last {number} tokens only \(a sliding window\), fewer than the "
+        rf"{FULL + (anchor_id is not None)} of the longest row; use --max-visible {taken} or less \(longest",
+    ):
+        check_longest_row(build_unaware(kind), windows(), **options)
+
+
+def test_errors_of_the_model_and_of_memory() -> None:
+    def failing(error: BaseException) -> None:
+        with fit_module._as_user_error("m", "x"):
+            raise error
+
+    for error in (TypeError, ValueError, RuntimeError, IndexError, NotImplementedError):
+        with pytest.raises(UserError, match=rf"^m cannot be measured: .* measure the x \({error.__name__}: \)$"):
+            failing(error())
+    with pytest.raises(UserError, match=r"x \(ValueError: a{160}\)$"):
+        failing(ValueError("a" * 200))
+    for passed in (torch.OutOfMemoryError, ZeroDivisionError):
+        with pytest.raises(passed):
+            failing(passed())
+
+
+class Drawn:
+    """Windows of drawn tokens, in documents with the numbers 100, 103, 106, ..., two windows of each."""
+
+    def __init__(self, num: int, full_len: int) -> None:
+        self.num, self.full_len = num, full_len
+        self.rows_WT = np.random.default_rng(full_len).integers(3, VOCAB, (num, full_len + 1))
+        self.document_W = np.arange(num) // 2 * 3
+        self.store = SimpleNamespace(doc_ids_G=100 + np.arange(num * 2))
+
+    def __len__(self) -> int:
+        return self.num
+
+    def tokens(self, numbers: np.ndarray) -> np.ndarray:
+        return self.rows_WT[numbers]
+
+
+@dataclasses.dataclass
+class Asked:
+    """What ``fit_entries`` asked of the checks, of the comparison of the first tokens, and of the text."""
+
+    checked: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
+    longest: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
+    compared: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
+    drawn: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    number: int
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    found = Asked()
+
+    def check(model: Any, tokens: torch.Tensor, **options: Any) -> list[FitCheck]:
+        found.checked.append((model, tokens.tolist(), options))
+        return [FitCheck("a", 1, 2)]
+
+    def longest(model: Any, tokens: torch.Tensor, **options: Any) -> FitCheck:
+        found.longest.append((model, tokens.tolist(), options))
+        return FitCheck("b", 3, 4)
+
+    def compare(model: Any, tokens: torch.Tensor, documents: np.ndarray, **options: Any) -> Found:
+        found.compared.append((model, tokens.tolist(), documents.tolist(), options))
+        return Found(7)
+
+    monkeypatch.setattr(fit_module, "check_fit", check)
+    monkeypatch.setattr(fit_module, "check_longest_row", longest)
+    monkeypatch.setattr(fit_module, "compare_first_tokens", compare)
+    monkeypatch.setattr(fit_module, "num_compared_windows", lambda full_len: (full_len // 4, full_len // 2))
+    return found
+
+
+def opened_as(asked: Asked, **fields: Any) -> Any:
+    """A pretrained model of 10 local tokens among 24, with an anchor, whose text has as many windows as are asked for."""
+
+    def windows(settings: Any, *, full_len: int) -> Drawn:
+        asked.drawn.append((settings, full_len))
+        return Drawn(settings.num_windows, full_len)
+
+    given = {
+        "record": SimpleNamespace(name="of record"), "name": "of folder", "precision": "bf16", "anchor_id": 5, "bos": "bos",
+        "device": torch.device("cpu"), "lengths": SimpleNamespace(full_len=FULL, local_len=LOCAL), "windows": windows,
+        "model": SimpleNamespace(max_position=FULL + 1), "positions": "compact",
+    }  # fmt: skip
+    return SimpleNamespace(**(given | fields))
+
+
+@pytest.mark.parametrize("longer", [0, 6])
+@pytest.mark.parametrize("num", [3, 9, 40])
+def test_what_is_checked_and_compared(asked: Asked, num: int, longer: int) -> None:
+    """Rows of a curve are longer than a window; of those the last tokens are the window. More are drawn where it takes more."""
+    opened, drawn = opened_as(asked), InfluenceConfig(num_windows=num, seed=8)
+    windows: Any = Drawn(num, FULL + longer)
+    entries = fit_module.fit_entries(opened, windows, drawn=drawn)
+    rows = windows.rows_WT[:4]
+    options = {"name": "of record", "local_len": LOCAL, "dtype": torch.bfloat16, "anchor_id": 5}
+    assert asked.checked == [(opened.model, rows[:, longer:].tolist(), options)]
+    assert asked.longest == ([(opened.model, rows.tolist(), options)] if longer else [])
+    names = ["a", "b"] if longer else ["a"]
+    assert [check["name"] for check in entries["fit"]["checks"]] == names and entries["fit"]["anchor"] == {"number": 7}
+    assert asked.drawn == ([] if num == 40 else [(dataclasses.replace(drawn, num_windows=12), FULL + longer)])
+    every: Any = windows if num == 40 else Drawn(12, FULL + longer)
+    ((model, tokens, documents, compared_as),) = asked.compared
+    assert model is opened.model and tokens == every.rows_WT[:12, longer:].tolist()
+    assert documents == [100 + w // 2 * 3 for w in range(12)]
+    assert compared_as == {
+        "bos": "bos", "chosen": 5, "local_len": LOCAL, "first_look": 6, "name": "of record", "positions": "compact",
+    }  # fmt: skip
+
+
+def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:
+    windows: Any = Drawn(9, FULL)
+    kept = {"checks": [], "anchor": {"number": 1}}
+    assert fit_module.fit_entries(opened_as(asked), windows, begun=kept)["fit"]["anchor"] == {"number": 1}
+    assert len(asked.checked) == 1 and not asked.compared
+    assert fit_module.fit_entries(opened_as(asked, record=None), windows) == {}
+    without_room = opened_as(asked, model=SimpleNamespace(max_position=FULL))
+    assert fit_module.fit_entries(without_room, windows)["fit"]["anchor"] is None
+    assert not asked.compared and not asked.drawn
+    assert fit_module.fit_entries(opened_as(asked, precision="fp32", anchor_id=None), windows)["fit"]["anchor"] == {
+        "number": 7
+    }
+    assert len(asked.compared[0][1]) == 9 and not asked.drawn  # these windows were not drawn
+    assert asked.checked[-1][2]["dtype"] == torch.float32 and asked.compared[0][3]["chosen"] is None
+
+
+@pytest.mark.parametrize(
+    ("compared", "lower", "num", "again"),
+    [(6, None, 9, True), (9, None, 9, False), (12, None, 40, False), (6, "none", 9, False), (11, None, 40, True)],
+)
+def test_more_windows_compare_the_first_tokens_again(
+    asked: Asked, compared: int, lower: Optional[str], num: int, again: bool
+) -> None:
+    """Unless it is settled: both means are lower with the chosen token, or one is with the other."""
+    losses = {"bos": 1.0, "none": 1.0}
+    anchor = {
+        "chosen": "bos", "text": "<s>", "num_windows": compared, "loss_short_nats": losses, "loss_long_nats": losses,
+        "standard_error_short_nats": 0.1, "standard_error_nats": 0.1, "lower_with": {"short": lower, "long": None},
+    }  # fmt: skip
+    known, windows = {"fit": {"checks": ["kept"], "anchor": anchor}}, Drawn(num, FULL)
+    found = fit_module.refreshed_fit_entries(opened_as(asked), windows, known=known)  # type: ignore[arg-type]
+    assert found == ({"fit": {"checks": ["kept"], "anchor": {"number": 7}}} if again else known)
+    assert [len(tokens) for _, tokens, *_ in asked.compared] == ([min(num, 12)] if again else [])
+    nothing = {"fit": {"checks": [], "anchor": None}}
+    assert fit_module.refreshed_fit_entries(opened_as(asked), windows, known=nothing) is nothing  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [1, 2, FULL - 1, FULL])
+def test_how_many_tokens_are_attended_to(window: int) -> None:
+    """From the last one alone up to all but one; a window and its anchor are one token longer than the full context."""
+    model = build("mistral", sliding_window=window)
+    model._window = None  # it is not known
+    options: dict[str, Any] = {"local_len": LOCAL, "anchor_id": BOS, "tolerance": 1e-4}
+    with torch.no_grad():
+        assert CheckedWindows(model, windows()[:, :-1], **options).attended_tokens() == window

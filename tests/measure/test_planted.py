@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
 from olmo_sparsity.errors import UserError
@@ -143,6 +143,70 @@ def test_made_up_words_have_every_length_that_they_may_have() -> None:
     names = [made_up_word(rng, "needle-name") for _ in range(200)]
     assert all(re.fullmatch(r" [A-Z][a-z]+", name) for name in names)
     assert {len(name) - 1 for name in names} == {5, 7}  # two or three syllables and a consonant
+    letters = [[name.lower()[begin + 1 :: 2] for name in names] for begin in (0, 1)]
+    assert [set("".join(of_place)) for of_place in letters] == [set("bdfgklmnprstvz"), set("aeiou")]
+    assert {number[1] for number in numbers} == set("123456789")  # every first digit, up to the largest number
+
+
+def pieces_of_two() -> Tokenizer:
+    """A tokenizer whose tokens are two characters each; it tells lengths only."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(".{1,2}"), "isolated")
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("local_len", "num_long_range", "copies", "expected"),
+    [
+        (5, 30, 1, {3, 4}),  # names of 6 and 8 characters with their space
+        (4, 30, 7, {3, 4}),
+        (4, 30, 8, {3}),  # eight times four is more than 30
+        (3, 30, 1, {3}),  # the window ends with all of a needle but its last token, and one token stands before it
+        (5, 3, 1, {3}),
+    ],
+)
+def test_a_needle_is_as_long_as_there_is_room(
+    local_len: int, num_long_range: int, copies: int, expected: set[int]
+) -> None:
+    base = base_windows(40, local_len + num_long_range)
+    truth = plant("needle-name", copies, base, tokenizer=pieces_of_two(), num_long_range=num_long_range).truth_WM
+    assert truth.shape == (40, num_long_range)
+    assert {num / copies for num in truth.sum(axis=1).tolist()} == expected
+
+
+def test_numbers_have_two_tokens_at_least_and_a_word_of_one_is_drawn_again() -> None:
+    """Of two-character tokens a number has two or three; none has fewer, and of one-token words none is planted."""
+    base = base_windows(40)
+    truth = plant("needle-number", 1, base, tokenizer=pieces_of_two()).truth_WM
+    assert set(truth.sum(axis=1).tolist()) == {2, 3}
+    whole = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))  # one token, whatever the word
+    for suite in NEEDLES:
+        with pytest.raises(UserError, match=f"^{suite}: with this tokenizer no made-up word has 2 to 4 tokens, "):
+            plant(suite, 1, base[:1], tokenizer=whole)
+
+
+@pytest.mark.parametrize("suite", NEEDLES)
+def test_a_window_has_a_generator_of_its_own(tokenizer: Tokenizer, suite: str) -> None:
+    """Seeded by (seed, suite, copies, window); other seeds would change the tables. It draws the word, then its places."""
+    planted = plant(suite, 2, base_windows(8), tokenizer=tokenizer, seed=5)
+    for w, (row, truth) in enumerate(zip(planted.rows_WT, planted.truth_WM, strict=True)):
+        rng = np.random.default_rng([5, 10 + NEEDLES.index(suite), 2, w])
+        words = (tokenizer.encode(made_up_word(rng, suite)).ids for _ in range(1000))
+        needle = next(ids for ids in words if 2 <= len(ids) <= 4)
+        assert row[-len(needle) :].tolist() == needle
+        first, second = sorted(rng.permutation(30 - 2 * len(needle) + 2)[:2].tolist())
+        starts = first, second + len(needle) - 1
+        assert np.flatnonzero(truth).tolist() == [start + i for start in starts for i in range(len(needle))]
+
+
+def test_some_of_the_windows() -> None:
+    base = base_windows(6, full_len=9)
+    truth = np.random.default_rng(1).random((6, 7)) < 0.5
+    windows = PlantedWindows("needle-name", 3, rows_WT=base, truth_WM=truth, doc_ids=list("abcdef"))
+    some = windows.subset(np.array([4, 0, 5]))
+    assert (some.suite, some.num_planted, some.doc_ids) == ("needle-name", 3, ["e", "a", "f"])
+    assert (some.rows_WT == base[[4, 0, 5]]).all() and (some.truth_WM == truth[[4, 0, 5]]).all()
+    assert (windows.full_len, windows.num_long_range) == (9, 7)
 
 
 def test_a_needle_is_a_function_of_seed_and_window_alone(tokenizer: Tokenizer) -> None:

@@ -17,11 +17,11 @@ from tiny_windows import FULL, LOCAL, M
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_inputs import token_counts
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
-from olmo_sparsity.records.rules import BM25_B, BM25_K1
 from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.records.window_input import needs_pass
 
 ENDS = WORDS[" end."]
+BM25_K1, BM25_B = 1.2, 0.75  # the defaults of Lucene
 
 
 def scores_with(tokens: np.ndarray, *, groups: TokenGroups | None = None) -> WindowScores:

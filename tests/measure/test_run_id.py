@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import write_corpus
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure import context_curve, validation
-from olmo_sparsity.measure.influence import RESOLVED, influence_run_id
+from olmo_sparsity.measure.influence import RESOLVED, default_name, influence_run_id
 from olmo_sparsity.measure.selection.screening import open_ranking_model
 from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
@@ -107,3 +108,32 @@ def test_the_same_model_under_another_name_has_the_same_fingerprint(
     shutil.copytree(tiny_run, tmp_path / "renamed", symlinks=True)
     same = changed(tiny_config, "influence", local_len=8, full_len=20, precision="fp32", anchor="none")
     assert run_id(same, tmp_path / "renamed") == run_id(tiny_config, tiny_run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "trained", "expected"),
+    [
+        ({}, {}, (8, 20), "c4-en-val-n5-k1-4-seed3-012345"),
+        ({}, {}, (8, 21), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
+        ({}, {}, (7, 20), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
+        ({}, {"record": "a model"}, (8, 20), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
+        ({"unit": "block:4"}, {}, (8, 20), "c4-en-val-block4-n5-k1-4-seed3-012345"),
+        ({"unit": "word", "visibility": "contextual"}, {}, (8, 20), "c4-en-val-word-contextual-n5-k1-4-seed3-012345"),
+        ({"positions": "compact"}, {"anchor": "bos"}, (8, 20), "c4-en-val-compact-positions-bos-n5-k1-4-seed3-012345"),
+        ({}, {"text": SimpleNamespace(source="/a/__.b/--", split="val")}, (8, 20), "text-val-n5-k1-4-seed3-012345"),
+        ({}, {"text": SimpleNamespace(source="x" * 50, split="val")}, (8, 20), "x" * 40 + "-val-n5-k1-4-seed3-012345"),
+    ],
+)
+def test_the_name_of_a_folder_tells_what_differs(
+    settings: dict[str, Any], fields: dict[str, Any], trained: tuple[int, int], expected: str
+) -> None:
+    text = SimpleNamespace(source="/data/c4.en", split="val")
+    opened: Any = SimpleNamespace(
+        **(
+            {"lengths": SimpleNamespace(local_len=8, full_len=20), "text": text, "record": None, "anchor": None}
+            | fields
+        )
+    )
+    named = InfluenceConfig(**({"num_windows": 5, "k": [1, 4], "seed": 3} | settings))
+    of_run = ContextConfig(local_len=trained[0], full_len=trained[1])
+    assert default_name(named, opened, trained=of_run, run_id="0123456789ab") == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from scored_windows import make_scores
 from tiny_models import NORMED, build
 from tiny_pretrained import save_llama
 from tiny_windows import FULL, LOCAL, M, windows
+from tokenizers import Tokenizer, models
 
 from olmo_sparsity import api
 from olmo_sparsity.api import opening
@@ -33,6 +36,7 @@ from olmo_sparsity.measure.visible.losses import gate_gradients, log_probs, shor
 from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
+from olmo_sparsity.model import pretrained
 from olmo_sparsity.records.selectors import rank
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
@@ -153,6 +157,12 @@ def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) ->
     same = np.isfinite(ranked.loss_single_WI) == np.isfinite(alone.loss_single_WI)
     assert same.mean() > 0.8  # 40 logits of 0 take a little of the probability
     assert np.isfinite(ranked.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
+    labels_WA = torch.tensor([[1, 5], [2, 6], [3, 7]])  # drawn ones, whose divergences are the model's alone
+    drawn = dataclasses.replace(ranked, predictions=dataclasses.replace(ranked.predictions, drawn_labels_WA=labels_WA))
+    of_label = drawn.of_label(2)
+    assert np.isfinite(of_label.loss_single_WI).sum(axis=1).tolist() == [5, 5, 5]
+    (known,) = of_label.known_singles
+    assert known.kl_from_short_WI is not None and np.isfinite(known.kl_from_short_WI).sum() == 15
     back = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator)
     assert np.isfinite(back.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
     padding = transformers_models.VOCAB + 39  # a label that the ranker does not have
@@ -343,3 +353,176 @@ def test_a_seed_draws_another_sample_of_windows(tiny_config: Config, tiny_run: P
         sampled.append(set(read_table(tables, "screening")["window_id"].to_pylist()))
     assert sampled[0] == sampled[1] != sampled[2]
     assert all(10 < len(sample) < 30 for sample in sampled)
+
+
+def opened_as(**fields: Any) -> Any:
+    """What screening reads of a measured model: 6 of 22 tokens, an anchor in front, in fp32 on the CPU, on one device."""
+    given = {
+        "device": torch.device("cpu"), "precision": "fp32", "is_spread": False, "anchor_id": 9, "num_anchors": 1,
+        "lengths": SimpleNamespace(full_len=FULL, local_len=LOCAL), "model": build(NORMED).eval(),
+        "tokenizer": Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a")),
+    }  # fmt: skip
+    return SimpleNamespace(**(given | fields))
+
+
+def screen_settings(**keys: Any) -> InfluenceConfig:
+    return InfluenceConfig(**({"screen": 8, "screen_by": "gradient"} | keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields", "units", "expected"),
+    [
+        ({}, {}, False, "fp32"),
+        ({}, {}, True, "bf16"),
+        ({}, {"precision": "bf16"}, False, "fp32"),
+        ({"screen_precision": "bf16"}, {}, False, "bf16"),
+        ({"screen_precision": "fp32"}, {"precision": "bf16"}, True, "fp32"),
+        ({}, {"is_spread": True}, True, "fp32"),
+        ({}, {"is_spread": True, "precision": "bf16"}, False, "bf16"),
+        ({"screen_precision": "fp32"}, {"is_spread": True}, True, "fp32"),
+        ({"screen_precision": "bf16", "screen_proxy": "p"}, {"is_spread": True}, False, "bf16"),
+        ({"screen_proxy": "p"}, {"is_spread": True, "precision": "bf16"}, False, "fp32"),
+        ({"screen_by": "proxy", "screen_precision": "bf16"}, {}, False, "bf16"),
+    ],
+)
+def test_the_precision_of_the_ranking(
+    keys: dict[str, Any], fields: dict[str, Any], units: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asked for; else bf16 where there are units for it. A model on several devices has its own, unless a proxy ranks."""
+    monkeypatch.setattr(screening, "has_bf16_units", lambda device: units)
+    opened, named = opened_as(**fields), screen_settings(**keys)
+    proxies: list[tuple[PretrainedConfig, dict[str, Any]]] = []
+
+    def opens(settings: PretrainedConfig, **options: Any) -> Any:
+        proxies.append((settings, options))
+        return SimpleNamespace(tokenizer=opened.tokenizer, record=SimpleNamespace(max_position=FULL + 1))
+
+    monkeypatch.setattr(pretrained, "open_pretrained", opens)
+    for allow_pickle in (False, True):
+        ranking = open_ranking_model(named, opened, allow_pickle=allow_pickle)
+        assert ranking is not None and ranking.precision == expected
+        if named.screen_proxy is None:
+            assert ranking.proxy is None and not proxies
+        else:
+            of_proxy, options = proxies.pop()
+            assert ranking.proxy is not None
+            assert (of_proxy.model, of_proxy.allow_pickle) == ("p", allow_pickle)
+            assert options == {"device": opened.device, "precision": expected}
+    assert open_ranking_model(dataclasses.replace(named, screen=None), opened) is None
+
+
+@pytest.mark.parametrize(("own", "asked"), [("fp32", "fp32"), ("bf16", "bf16")])
+def test_a_model_that_ranks_itself_in_its_own_precision_saves_nothing(own: str, asked: str) -> None:
+    settings = screen_settings(screen_by="proxy", screen_precision=asked)
+    with pytest.raises(UserError, match=f"the model itself ranks, in {own}, which is the precision of the losses"):
+        open_ranking_model(settings, opened_as(precision=own))
+    with pytest.raises(
+        UserError, match=r"screen_precision = bf16: a model under pretrained\.device_map .* losses, fp32"
+    ):
+        open_ranking_model(screen_settings(screen_precision="bf16"), opened_as(is_spread=True))
+
+
+def vocabulary(words: dict[str, int], added: tuple[str, ...] = ()) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
+    tokenizer.add_tokens(list(added))
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("own", "of_proxy", "found"),
+    [
+        (vocabulary({"a": 0, "b": 1, "c": 2}), vocabulary({"a": 0, "b": 1, "c": 2, "d": 3}), None),
+        (vocabulary({"a": 0, "b": 1, "c": 2}), vocabulary({"a": 0, "b": 1}, ("c",)), None),  # it may be an added token there
+        (vocabulary({"a": 0, "b": 1}, ("c", "d")), vocabulary({"a": 0, "b": 1}), None),  # and need not be one
+        (vocabulary({"a": 0, "c": 2, "b": 1}), vocabulary({"a": 0, "b": 2, "c": 1}), "token 1 is 'b'; the proxy has it at 2"),
+        (vocabulary({"a": 0, "c": 2, "b": 1}), vocabulary({"a": 0, "c": 1}), "token 1 is 'b'; the proxy has no such token"),
+    ],
+)  # fmt: skip
+def test_every_token_has_the_same_id_in_the_proxy(own: Tokenizer, of_proxy: Tokenizer, found: str | None) -> None:
+    if found is None:
+        screening._check_tokenizer("here", of_proxy, tokenizer=own)
+        return
+    with pytest.raises(UserError, match=f"^here: its tokenizer is not that of the measured model, where {found};"):
+        screening._check_tokenizer("here", of_proxy, tokenizer=own)
+
+
+@pytest.mark.parametrize("num_anchors", [0, 1])
+def test_a_proxy_has_a_position_for_every_token_of_a_window(num_anchors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = opened_as(num_anchors=num_anchors)
+    for more in (-1, 0):
+        record = SimpleNamespace(max_position=FULL + num_anchors + more)
+        of_proxy = SimpleNamespace(tokenizer=opened.tokenizer, record=record)
+        monkeypatch.setattr(pretrained, "open_pretrained", lambda *_, of_proxy=of_proxy, **__: of_proxy)
+        settings = screen_settings(screen_proxy="p")
+        if more == 0:
+            assert open_ranking_model(settings, opened) is not None
+        else:
+            with pytest.raises(
+                UserError, match=f"{FULL + num_anchors - 1} positions, and the windows take {FULL + num_anchors}"
+            ):
+                open_ranking_model(settings, opened)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_a_proxy_is_checked_like_the_model(precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the first windows, at the lengths and with the anchor of the measurement; the model itself was checked already."""
+    checked: list[tuple[Any, torch.Tensor, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        screening, "check_fit", lambda model, tokens, **options: checked.append((model, tokens, options))
+    )
+    opened, model = opened_as(), build(NORMED).eval()
+    rows_WT = np.random.default_rng(0).integers(1, 30, (6, FULL + 1))
+
+    class Drawn:
+        def __init__(self, num: int) -> None:
+            self.num = num
+
+        def __len__(self) -> int:
+            return self.num
+
+        def tokens(self, numbers: np.ndarray) -> np.ndarray:
+            return rows_WT[numbers]
+
+    for num, expected in ((6, 4), (3, 3)):
+        drawn: Any = Drawn(num)
+        ranking = screening.RankingModel(precision, SimpleNamespace(model=model))  # type: ignore[arg-type]
+        screening.check_proxy(screen_settings(screen_proxy="p"), opened, ranking=ranking, windows=drawn)
+        of_model, tokens, options = checked.pop()
+        assert of_model is model and tokens.tolist() == rows_WT[:expected].tolist()
+        name = "influence.screen_proxy = p"
+        assert options == {"name": name, "local_len": LOCAL, "dtype": dtype, "anchor_id": 9}
+    screening.check_proxy(screen_settings(), opened, ranking=screening.RankingModel(precision), windows=drawn)
+    assert not checked
+
+
+def test_what_ranks_is_run_as_the_model_is() -> None:
+    """Another model ranks on the compact path. The model itself, where its precision is that of the losses, needs no other."""
+    opened, other = opened_as(), build(NORMED, 1).eval()
+    settings = screen_settings(screen_by="hierarchy", path="masked", visibility="contextual", batch_tokens=77)
+
+    def made(ranking: Any) -> Any:
+        return screening.make_screening(settings, opened, ranking=ranking)
+
+    own = made(screening.RankingModel("fp32"))
+    assert (own.num_candidates, own.ranking, own.ranker) == (8, "hierarchy", None)
+    lower = made(screening.RankingModel("bf16"))
+    of_proxy = made(screening.RankingModel("fp32", SimpleNamespace(model=other)))  # type: ignore[arg-type]
+    low_proxy = made(screening.RankingModel("bf16", SimpleNamespace(model=other)))  # type: ignore[arg-type]
+    for found, path, dtype in (
+        (lower, "masked", torch.bfloat16),
+        (of_proxy, "compact", torch.float32),
+        (low_proxy, "compact", torch.bfloat16),
+    ):
+        ranker = found.ranker
+        assert (found.num_candidates, found.ranking) == (8, "hierarchy")
+        assert (ranker.path, ranker.visibility, ranker.local_len, ranker.anchor_id) == (path, "contextual", LOCAL, 9)
+        assert ranker.batch_tokens == 77 and next(ranker.model.parameters()).dtype == dtype
+    assert of_proxy.ranker.model is other
+    assert made(None) is None
+    without = dataclasses.replace(settings, screen=None)
+    assert screening.make_screening(without, opened, ranking=screening.RankingModel("bf16")) is None
+
+
+def test_labels_beyond_the_vocabulary_become_its_last_entry() -> None:
+    labels = torch.tensor([[0, 4], [5, 6], [7, 13]])
+    assert screening.labels_in_vocabulary(labels, 6).tolist() == [[0, 4], [5, 5], [5, 5]]

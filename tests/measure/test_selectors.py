@@ -20,7 +20,9 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import mask_losses, target_losses
 from olmo_sparsity.measure.visible.visibility import attention_mask, gate_bias
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS, ScoringSize, rank
+from olmo_sparsity.records.selectors import SELECTORS, ScoringSize, in_legend_order, main_among, rank
+
+LASSO_ALPHA = 0.01  # of ContextCite, on standardised masks
 
 
 class Definition:
@@ -253,3 +255,10 @@ def test_who_sees_the_target(model: OLMoWithPositions) -> None:
         other = with_other_targets(one, VOCAB)
         same = np.array_equal(selector.score(one), selector.score(other))
         assert same is not selector.sees_target, name
+
+
+def test_the_order_of_legends_and_who_is_shown_where_there_is_little_room() -> None:
+    """Those that see the target, those that do not, controls; within each in the order of the tables."""
+    names = ["random", "kl", "bm25", "nearest", "greedy", "unmask-one", "attention"]
+    assert in_legend_order(names) == ["unmask-one", "greedy", "kl", "attention", "bm25", "random", "nearest"]
+    assert main_among([*names, "nobody's"]) == ["random", "kl", "bm25", "unmask-one", "attention"]

@@ -37,7 +37,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
@@ -51,6 +51,7 @@ from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
 KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE, PAIRED = [1, 3, 4], 4, 10, 20, 2, 7, 0.6, 6
+LASSO_ALPHA = 0.01  # of ContextCite, on standardised masks
 SCREENED = {"unmask-one": "loss", "kl": "divergence"}  # what candidates are screened by
 
 

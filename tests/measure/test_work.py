@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_pretrained import save_llama
 from tqdm import tqdm
 
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence, measurement
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import WithinPart
-from olmo_sparsity.measure.work import TOKENS_PER_PART, part_size, tokens_of_influence
+from olmo_sparsity.measure.selection.hierarchy import block_sizes, order_by_blocks
+from olmo_sparsity.measure.work import (
+    TOKENS_PER_PART,
+    Share,
+    num_evaluations,
+    part_size,
+    share_of_process,
+    tokens_of_influence,
+)
 from olmo_sparsity.progress import listening, tokens_ran
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import ALL_SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 
@@ -124,6 +135,171 @@ def test_every_selector_is_counted() -> None:
     }
     every = tokens_of_influence(InfluenceConfig(selectors=list(ALL_SELECTORS)), lengths(64))
     assert max(one) < every < sum(one)
+
+
+NEXT_TO_NO = 2.0**-20  # windows that are run without screening
+LOCAL, MANY, KS = 7, 20, [1, 3, 20]  # of the last no set is run: all tokens are visible
+
+
+def tokens_of(**keys: Any) -> int:
+    given: dict[str, Any] = {"selectors": ["kl", "unmask-one", "mask-one", "random"], "k": KS, "resampled_draws": 0}
+    return tokens_of_influence(InfluenceConfig(**(given | keys)), lengths(MANY, LOCAL))
+
+
+def of_sets(visibility: str) -> int:
+    """The tokens of the sets that one selector chooses, of the sizes 1 and 3."""
+    return 2 * LOCAL + (1 + 3 if visibility == "hidden" else 0)
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_what_each_part_of_a_measurement_runs(visibility: str) -> None:
+    """Row by row; what is added by drawn labels, imitation and pairs is the difference to a measurement without them."""
+    singles, rows = MANY * (LOCAL + 1), of_sets(visibility)
+    mask_one = (
+        sum(LOCAL + MANY - j for j in range(MANY)) - MANY // 2
+    )  # what is behind each hidden token, and the token's place
+    long = LOCAL + MANY if visibility == "hidden" else MANY + LOCAL
+    base = 2 * LOCAL + 2 * (singles + long)  # L_short twice; under each context the single tokens and L_long
+    assert tokens_of(visibility=visibility, selectors=["unmask-one"]) == base + 2 * rows
+    assert tokens_of(visibility=visibility, selectors=["random"]) == base + 2 * (rows - singles)
+    blind = tokens_of(visibility=visibility, selectors=["unmask-one", "random"])
+    assert blind == base + 2 * 2 * rows
+    assert tokens_of(visibility=visibility, selectors=["kl", "random"]) == blind + rows  # kl imitates, too
+    every = tokens_of(visibility=visibility)
+    assert every == blind + 3 * rows + 2 * (rows + mask_one)
+    for draws in (1, 3):  # of which one is drawn under the null context, too; by the two selectors that see the target
+        more = tokens_of(visibility=visibility, resampled_draws=draws) - every
+        assert more == (draws + 1) * (2 * rows + mask_one)
+    if visibility == "contextual":  # one pass over the window serves all policies
+        policies = [
+            tokens_of(visibility=visibility, selectors=["random", *of_cache])
+            for of_cache in ([], ["h2o"], ["h2o", "vatp"])
+        ]
+        assert np.diff(policies).tolist() == [2 * (LOCAL + MANY + rows), 2 * rows]
+    in_front = visibility == "hidden"
+    sets = [*itertools.combinations(range(MANY), 1), *itertools.combinations(range(MANY), 2)]
+    of_pairs = sum(LOCAL + (len(chosen) if in_front else 0) for chosen in sets)
+    for paired, num_windows, times in ((5, 10, 1), (10, 10, 2), (50, 10, 2)):
+        more = tokens_of(visibility=visibility, pairs_windows=paired, num_windows=num_windows) - every
+        assert more == times * of_pairs
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_what_screening_runs(visibility: str) -> None:
+    """The rankings by their own passes, of each selector that is screened; and the windows that are run without screening."""
+    selectors, screen = ["unmask-one", "kl", "random"], 5
+    screened = functools.partial(
+        tokens_of, visibility=visibility, selectors=selectors, screen=screen, screen_sample=NEXT_TO_NO
+    )
+    rest = 2 * LOCAL + 2 * (LOCAL + MANY) + 2 * 3 * of_sets(visibility)
+    estimate = 3 * LOCAL + (
+        MANY if visibility == "hidden" else 0
+    )  # forward, and backward twice that; far tokens forward only
+
+    def evaluate(blocks: Any) -> list[np.ndarray]:
+        ran.extend(LOCAL + groups_RS.shape[1] for windows_R, groups_RS in blocks for _ in windows_R)
+        return [np.arange(len(windows_R), dtype=float) for windows_R, _ in blocks]
+
+    ran: list[int] = []
+    order_by_blocks(evaluate, [MANY], num_found=screen, sizes=block_sizes(MANY, screen))
+    ranking = {"proxy": MANY * (LOCAL + 1), "hierarchy": sum(ran), "gradient": estimate}
+    assert len(ran) == 5
+    for by, tokens in ranking.items():
+        one = tokens + screen * (LOCAL + 1)
+        expected = rest + 2 * 2 * one + one + of_sets(visibility)  # two selectors, two contexts, and an imitation
+        assert screened(screen_by=by) == expected, by
+        more = screened(screen_by=by, resampled_draws=2) - expected
+        assert more == 3 * (one + of_sets(visibility))  # each drawn label is screened for
+    sampled = screened(screen_by="gradient", screen_sample=0.25) - screened(screen_by="gradient")
+    assert sampled == 2 * MANY * (LOCAL + 1) // 4
+    blind = functools.partial(tokens_of, visibility=visibility, selectors=["random"], screen=screen)
+    assert blind(screen_sample=0.25) == blind(screen_sample=NEXT_TO_NO)
+
+
+@pytest.mark.parametrize("path", ["compact", "plain", "masked"])
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_what_the_scores_of_each_selector_run(visibility: str, path: str) -> None:
+    """Row by row, beyond what all of them share; forward selection takes as many steps as the largest k."""
+    far = MANY if visibility == "hidden" else 0
+    but_one = [LOCAL + MANY - j for j in range(MANY)]
+    steps = [[LOCAL + len({*range(taken), j}) for j in range(taken, MANY)] for taken in range(3)]
+    expected = {
+        "gradient": far + LOCAL + 2 * LOCAL,  # a backward pass takes as much as two forward passes
+        "attention": 0 if path == "compact" else LOCAL + MANY,
+        "mask-one": MANY * (LOCAL + MANY) if path == "masked" else sum(but_one) - MANY // 2,
+        "greedy": sum(map(sum, steps)),
+        "greedy-kl": sum(map(sum, steps)),
+        "lasso": 12 * (LOCAL + MANY // 2),
+        "nearest": 0,
+        "bm25": 0,
+    }
+    given: dict[str, Any] = {"visibility": visibility, "path": path, "k": [1, 3], "lasso_masks": 12}
+    without = tokens_of(selectors=["random"], **given)
+    for name, tokens in expected.items():
+        more = tokens_of(selectors=["random", name], **given) - without
+        assert more == (3 if name == "greedy-kl" else 2) * (tokens + of_sets(visibility)), name
+
+
+def test_what_each_selector_costs() -> None:
+    """In passes over one row, of 9 groups at k up to 4; a label that is not seen takes a pass for the prediction."""
+    settings = InfluenceConfig(k=[1, 4], lasso_masks=12)
+    cost = {name: num_evaluations(name, 9, settings=settings) for name in SELECTORS}
+    of_selection = 9 + 8 + 7 + 6
+    expected = {
+        "unmask-one": 9 + 1, "kl": 9 + 2, "gradient": 3, "attention": 1, "random": 0, "nearest": 0, "mask-one": 9 + 1,
+        "greedy": of_selection, "greedy-kl": of_selection + 1, "lasso": 12, "streaming-llm": 0,
+        **dict.fromkeys(["same-token", "rarest", "bm25", "sentence-start"], 0),
+        **dict.fromkeys(["h2o", "snapkv", "vatp", "key-norm", "quest"], 1),
+    }  # fmt: skip
+    assert cost == expected
+
+
+def test_blocks_of_several_levels_are_counted() -> None:
+    """Of 300 tokens 9 are sought: 5 blocks of 64, then 12 of each smaller size, three times four in the best ones."""
+    settings = InfluenceConfig(selectors=["unmask-one"], k=[1], resampled_draws=0, screen=9, screen_sample=NEXT_TO_NO)
+    by = {name: tokens_of_influence(dataclasses.replace(settings, screen_by=name), lengths(300, LOCAL)) for name in
+          ("hierarchy", "proxy")}  # fmt: skip
+    of_levels = 5 * (LOCAL + 64) + 12 * (LOCAL + 16) + 12 * (LOCAL + 4)
+    assert by["hierarchy"] - by["proxy"] == 2 * (of_levels - 300 * (LOCAL + 1))
+
+
+def test_evaluations_of_windows_with_fewer_groups_than_are_asked_for() -> None:
+    def cost(name: str, num_groups: int, **keys: Any) -> int:
+        return num_evaluations(name, num_groups, settings=InfluenceConfig(k=[1, 5], **keys))
+
+    assert [cost("greedy", num) for num in (3, 5, 9)] == [3 + 2 + 1, 5 + 4 + 3 + 2 + 1, 9 + 8 + 7 + 6 + 5]
+    assert [cost("unmask-one", num, screen=6) for num in (4, 6, 9)] == [4 + 1 + 3, 6 + 1 + 3, 6 + 1 + 3]
+    assert [cost("kl", num, screen=6, screen_by="proxy") for num in (4, 9)] == [2 * (4 + 2), (6 + 2) + (9 + 2)]
+    assert [cost("kl", num, screen=6, screen_by="hierarchy") for num in (4, 9)] == [
+        4 + 2,
+        6 + 2 + 3,
+    ]  # 9 in blocks of 4
+    assert [cost(name, 9, screen=6) for name in ("mask-one", "gradient", "random")] == [9 + 1, 3, 0]
+
+
+@pytest.mark.parametrize(("shards", "processes"), [(1, 1), (3, 1), (1, 2), (3, 2)])
+def test_every_part_is_in_one_share(shards: int, processes: int) -> None:
+    """Shards of machines, each with processes of torchrun; the parts of a share leave the same number when divided."""
+    owners: dict[int, int] = {}
+    for shard, rank in itertools.product(range(shards), range(processes)):
+        variables = {"RANK": str(rank), "WORLD_SIZE": str(processes)} if processes > 1 else {}
+        named = f"{shard}/{shards}" if shards > 1 else None
+        share = share_of_process(named, overwrite=False, variables=variables)
+        assert share == Share(shard * processes + rank, shards * processes, is_leader=rank == 0)
+        for part in range(share.index, 40, share.count):
+            assert owners.setdefault(part, share.index) == share.index
+        if shards * processes > 1:
+            with pytest.raises(UserError, match=f"--overwrite: with {shards * processes} processes"):
+                share_of_process(named, overwrite=True, variables=variables)
+        else:
+            assert share_of_process(named, overwrite=True, variables=variables) == share
+    assert set(owners) == set(range(40))
+
+
+@pytest.mark.parametrize("shard", ["2/2", "3/2", "0/0", "1", "1/2/3", "-1/2", "1/2 ", "1234567890/1234567891"])
+def test_what_is_no_share(shard: str) -> None:
+    with pytest.raises(UserError, match=f"^--shard {shard}: must be I/N, with I from 0 to N - 1"):
+        share_of_process(shard, overwrite=False, variables={})
 
 
 def test_a_bar_moves_within_a_part_and_ends_with_it() -> None:

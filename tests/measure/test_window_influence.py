@@ -1,0 +1,235 @@
+"""What is measured of windows under one context, by sets written down in loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import torch
+from brute_force import kl
+from scored_windows import make_scores
+from tiny_models import NORMED, VOCAB, build
+from tiny_windows import M
+
+from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.measure.selection import window_influence
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.window_influence import (
+    SelectorOutcome,
+    best_pairs,
+    check_screening,
+    measure_context,
+    run_selectors,
+)
+from olmo_sparsity.measure.visible.losses import log_probs
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
+from olmo_sparsity.records.selectors import SELECTORS, rank
+
+IDS, SEED = np.array([4, 11, 7]), 3
+SEEING, SELECTED = ["unmask-one", "gradient"], ["unmask-one", "kl", "gradient", "random", "nearest"]
+UNEQUAL = TokenGroups(np.stack([np.arange(M), np.repeat(np.arange(4), 4), np.repeat([0, 1, 2], [9, 1, 6])]))
+
+
+def scores_with_labels(
+    groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real", optimism: bool = False
+) -> WindowScores:
+    """Return the scores of three windows with two drawn labels each."""
+    screening = None if screen is None else ScreeningSettings(screen, ranking="gradient")
+    scores = make_scores(
+        build(NORMED).eval(), groups=groups, window_ids_W=IDS, seed=SEED, context=context, screening=screening
+    )
+    labels_WA = torch.from_numpy(np.random.default_rng(1).integers(1, VOCAB, (3, 2)))
+    changed = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_WA, with_optimism=optimism)
+    return dataclasses.replace(scores, predictions=changed)
+
+
+@pytest.mark.parametrize(("context", "screen"), [("real", None), ("null", 6)])
+@pytest.mark.parametrize("groups", [None, UNEQUAL], ids=["tokens", "unequal groups"])
+def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optional[int], context: str) -> None:
+    """Each set of each label is run by itself. Windows have fewer groups than the largest k, and screening leaves some out."""
+    ks = [1, 2, 5, M] if screen is None else [1, 2, 5]
+    scores = scores_with_labels(groups, screen=screen, context=context)
+    settings = InfluenceConfig(k=ks, selectors=SELECTED, save_candidates=True)
+    measured = measure_context(scores, settings)
+    members = [np.arange(M)] * 3 if groups is None else list(groups.groups_WM)
+    labels_WA = scores.predictions.labels_WA.numpy()
+    assert list(measured.outcomes) == SELECTED and len(measured.resampled) == 2
+    assert all(sorted(drawn.outcomes) == sorted([*SEEING, "random"]) for drawn in measured.resampled)
+
+    @functools.cache
+    def log_q_of(w: int, chosen: tuple[int, ...]) -> np.ndarray:
+        visible = [j for i in chosen for j in np.flatnonzero(members[w] == i).tolist()]
+        tokens_1T, visible_1S = scores.windows.tokens_WT[w : w + 1], torch.tensor([visible], dtype=torch.int64)
+        return log_probs(scores.evaluator, tokens_1T, visible_WS=visible_1S)[0].double().numpy()
+
+    def prediction(w: int, chosen: list[int]) -> np.ndarray:
+        return log_q_of(w, tuple(sorted(chosen)))
+
+    for label, outcomes in enumerate([measured.outcomes, *(drawn.outcomes for drawn in measured.resampled)]):
+        of_label = scores.of_label(label)
+        for name, outcome in outcomes.items():
+            np.testing.assert_array_equal(
+                outcome.scores_WI, SELECTORS[name].score(of_label if name != "random" else scores)
+            )
+            order_WI = rank(outcome.scores_WI)
+            for w, num_groups in enumerate(members[w][-1] + 1 for w in range(3)):
+                chosen = order_WI[w, : min(max(ks), num_groups)].tolist()
+                assert outcome.groups_WS[w].tolist() == chosen + [-1] * (max(ks) - len(chosen))
+                short, everything = prediction(w, []), prediction(w, list(range(num_groups)))
+                for i, k in enumerate(ks):
+                    log_q = prediction(w, chosen[:k])
+                    assert outcome.loss_sparse_WK[w, i] == pytest.approx(-log_q[labels_WA[w, label]], abs=1e-5)
+                    if label == 0:
+                        assert outcome.kl_sparse_WK is not None and outcome.kl_short_to_sparse_WK is None
+                        assert outcome.kl_sparse_WK[w, i] == pytest.approx(kl(everything, log_q), abs=1e-5)
+                    else:
+                        assert outcome.kl_sparse_WK is None and outcome.kl_short_to_sparse_WK is not None
+                        assert outcome.kl_short_to_sparse_WK[w, i] == pytest.approx(kl(short, log_q), abs=1e-5)
+                    if label == 0 and name == "unmask-one":
+                        one = [float(-prediction(w, [j])[labels_WA[w, 0]]) for j in chosen]
+                        assert measured.loss_single_WI is not None
+                        assert measured.loss_single_WI[w, chosen].tolist() == pytest.approx(one, abs=1e-5)
+    for drawn, labels_W in zip(measured.resampled, labels_WA.T[1:], strict=True):
+        assert drawn.label_ids_W.tolist() == labels_W.tolist()
+        for w in range(3):
+            short, everything = (prediction(w, chosen)[labels_W[w]] for chosen in ([], list(range(members[w][-1] + 1))))
+            assert (drawn.loss_short_W[w], drawn.loss_long_W[w]) == pytest.approx((-short, -everything), abs=1e-5)
+    assert measured.single_optimism_W is None
+
+
+def test_what_is_kept_where_it_is_asked_for() -> None:
+    with_optimism = measure_context(
+        scores_with_labels(None, optimism=True), InfluenceConfig(k=[1], selectors=["random"])
+    )
+    assert with_optimism.single_optimism_W is not None and with_optimism.loss_single_WI is None
+    alone = scores_with_labels(None, optimism=True)
+    alone = dataclasses.replace(alone, predictions=dataclasses.replace(alone.predictions, drawn_labels_WA=None))
+    without_labels = measure_context(alone, InfluenceConfig(k=[1], selectors=["random"]))
+    assert without_labels.single_optimism_W == pytest.approx(with_optimism.single_optimism_W, abs=1e-6)
+    assert without_labels.resampled == []
+    scores = scores_with_labels(None)
+    assert run_selectors(scores, InfluenceConfig(k=[2]), selectors=[], with_kl=True) == {}
+    found = run_selectors(
+        scores, InfluenceConfig(k=[2], selectors=["kl"]), selectors=["nearest", "random"], with_kl=False
+    )
+    assert list(found) == ["nearest", "random"] and found["nearest"].kl_sparse_WK is None
+    assert found["nearest"].groups_WS.tolist() == [[M - 1, M - 2]] * 3
+    assert measure_context(scores, InfluenceConfig(k=[2], selectors=["nearest"])).resampled[1].outcomes == {}
+
+
+def test_of_equal_pairs_the_nearest_is_the_best() -> None:
+    """Divergences take few values, so that several pairs, and several single positions, are the best."""
+    ids, num = np.array([2, 9, 0, 5, 4]), 6
+    rng = np.random.default_rng(0)
+    of_pairs = {(w, *pair): float(rng.integers(1, 4)) for w in range(5) for pair in combinations(range(num), 2)}
+    of_singles = rng.integers(1, 3, (5, num)).astype(float)
+    asked: list[list[int]] = []
+
+    def without_screening(sample_w: np.ndarray) -> Any:
+        def evaluate_rows(rows: list[np.ndarray], *, with_kl: bool) -> list[tuple[None, np.ndarray]]:
+            assert with_kl and len(rows) == 1
+            asked.extend(rows[0].tolist())
+            return [(None, np.array([of_pairs[(int(sample_w[w]), i, j)] for w, i, j in rows[0].tolist()]))]
+
+        return SimpleNamespace(evaluate_rows=evaluate_rows, kl_single_WI=of_singles[sample_w])
+
+    windows = SimpleNamespace(window_ids_W=ids)
+    scores: Any = SimpleNamespace(windows=windows, num_long_range=num, without_screening=without_screening)
+    found = best_pairs(scores, 5)
+    assert found.sample_w.tolist() == [0, 2, 4]  # the windows with numbers below 5
+    assert len(asked) == 3 * 15
+    for i, w in enumerate([0, 2, 4]):
+        least = min(of_pairs[(w, *pair)] for pair in combinations(range(num), 2))
+        last = [pair for pair in combinations(range(num), 2) if of_pairs[(w, *pair)] == least]
+        assert len(last) > 1 and (found.pair_w2[i].tolist(), found.kl_pair_w[i]) == (list(last[-1]), least)
+        single = of_singles[w].tolist()
+        assert found.single_w[i] == max(j for j in range(num) if single[j] == min(single))
+        assert found.kl_single_w[i] == min(single) and single.count(min(single)) > 1
+    none = best_pairs(scores, 0)
+    assert none.pair_w2.shape == (0, 2) and len(none.sample_w) == len(none.single_w) == len(none.kl_pair_w) == 0
+
+
+def test_recall_and_loss_of_screening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against sets. Windows with fewer groups than k have -1 behind them, which is no group that both have."""
+    ks, num, sample = [1, 2, 5], 12, 0.6
+    settings = InfluenceConfig(
+        k=ks, selectors=["random", "kl", "unmask-one"], screen=8, screen_sample=sample, seed=SEED
+    )
+    rng, ids = np.random.default_rng(0), np.random.default_rng(5).permutation(50)[:num]
+
+    def outcome() -> SelectorOutcome:
+        groups_WS = np.stack([rng.permutation(9)[:5] for _ in range(num)])
+        return SelectorOutcome(np.zeros((num, 9)), groups_WS, rng.random((num, 3)).astype(np.float32), None)
+
+    ours, exact = ({name: outcome() for name in ("kl", "unmask-one")} for _ in range(2))
+    for of in (*ours.values(), *exact.values()):
+        of.groups_WS[::3, 3:] = -1
+    expected = [w for w, i in enumerate(ids.tolist()) if np.random.default_rng([SEED, 5, i]).random() < sample]
+    assert 3 < len(expected) < num and any(w % 3 == 0 for w in expected)
+    measured_again: list[Any] = []
+
+    def again(scores: Any, of: InfluenceConfig) -> Any:
+        measured_again.append((scores, of))
+        rows = {
+            name: dataclasses.replace(
+                one, groups_WS=one.groups_WS[expected], loss_sparse_WK=one.loss_sparse_WK[expected]
+            )
+            for name, one in exact.items()
+        }
+        return SimpleNamespace(outcomes=rows)
+
+    monkeypatch.setattr(window_influence, "measure_context", again)
+    windows = SimpleNamespace(window_ids_W=ids)
+    scores: Any = SimpleNamespace(windows=windows, without_screening=lambda sample_w: ("all", sample_w.tolist()))
+    measured: Any = SimpleNamespace(outcomes=ours)
+    check = check_screening(scores, measured, settings=settings)
+    assert check.sample_w.tolist() == expected and sorted(check.costs) == ["kl", "unmask-one"]
+    ((of_scores, of_settings),) = measured_again
+    assert (
+        of_scores == ("all", expected) and sorted(of_settings.selectors) == ["kl", "unmask-one"] and of_settings.k == ks
+    )
+    for name, cost in check.costs.items():
+        for i, w in enumerate(expected):
+            for n, k in enumerate(ks):
+                chosen, best = ({*of.groups_WS[w, :k].tolist()} - {-1} for of in (ours[name], exact[name]))
+                assert cost.recall_wK[i, n] == pytest.approx(len(chosen & best) / len(best))
+            lost = ours[name].loss_sparse_WK[w] - exact[name].loss_sparse_WK[w]
+            assert cost.gain_lost_wK[i] == pytest.approx(lost)
+    none = check_screening(scores, measured, settings=dataclasses.replace(settings, screen_sample=1e-9))
+    assert len(none.sample_w) == 0 and {cost.recall_wK.shape for cost in none.costs.values()} == {(0, 3)}
+
+
+@pytest.mark.parametrize("with_kl", [True, False])
+@pytest.mark.parametrize("imitates", [False, True])
+@pytest.mark.parametrize("other_runs", [False, True])
+def test_rows_of_every_size(with_kl: bool, imitates: bool, other_runs: bool) -> None:
+    """Also of all positions, which are known of this model and this reference alone, and of all but one, which are not."""
+    scores = make_scores(build(NORMED).eval())
+    imitated_WV = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3)).log_softmax(-1)
+    scores = dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, imitated_WV=imitated_WV))
+    scores = scores.imitating() if imitates else scores
+    other = dataclasses.replace(scores.evaluator, model=build(NORMED, 1).eval())
+    rng, windows_R = np.random.default_rng(0), np.array([2, 0, 1, 2])
+    rows = [
+        np.column_stack([windows_R, [np.sort(rng.permutation(M)[:size]) for _ in range(4)]]) for size in (1, M - 1, M)
+    ]
+    found = scores.evaluate_rows(rows, with_kl=with_kl, evaluator=other if other_runs else None)
+    tokens_RT, labels_R = scores.windows.tokens_WT[windows_R], scores.windows.targets_W[windows_R]
+    everything_RS = torch.arange(M).expand(4, -1)
+    p_all_RV = log_probs(scores.evaluator, tokens_RT, visible_WS=everything_RS)
+    reference_RV = imitated_WV[windows_R] if imitates else p_all_RV
+    for rows_RS, (losses_R, divergences_R) in zip(rows, found, strict=True):
+        visible_RS = torch.from_numpy(rows_RS[:, 1:].astype(np.int64))
+        log_q_RV = log_probs(other if other_runs else scores.evaluator, tokens_RT, visible_WS=visible_RS)
+        assert losses_R == pytest.approx(-log_q_RV.gather(1, labels_R[:, None])[:, 0].numpy(), abs=1e-5)
+        if with_kl:
+            expected = [kl(p.double().numpy(), q.double().numpy()) for p, q in zip(reference_RV, log_q_RV, strict=True)]
+            assert divergences_R == pytest.approx(np.array(expected), abs=1e-5)
+        else:
+            assert np.isnan(divergences_R).all()
