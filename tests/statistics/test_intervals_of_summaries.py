@@ -12,13 +12,13 @@ from drawn_documents import expected_mean, expected_of, numbers
 from made_up import LENGTHS
 from planted_gains import made_up
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, by_sample_size, has_log_distances
 from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
 from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
-from olmo_sparsity.statistics.single.spectrum import chosen_family, complement, spectra, spectrum_frame
+from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, chosen_family, complement, spectra, spectrum_frame
 from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, is_fragile, summarize
 from olmo_sparsity.statistics.single.sums import SelectionNumber, quantities_minus
 
@@ -76,6 +76,13 @@ def test_intervals_of_a_selection_are_of_weighted_documents() -> None:
             lambda sparse, long: sparse / long, gain * weights, total(measurement, "gain_long_nats"), doc_ids=doc_ids
         )
         assert numbers(entry.recovered_fraction) == pytest.approx(expected)
+        (xx, xy), (_, yy) = np.cov(gain, measurement.windows[LONG_GAIN[context]], aweights=weights)
+        directions = np.linalg.eigh([[xx, xy], [xy, yy]])[1]
+        fit = entry.figure4
+        assert fit.ols_slope is not None and fit.ols_slope.mean == pytest.approx(xy / xx)
+        assert fit.correlation is not None and fit.correlation.mean == pytest.approx(xy / np.sqrt(xx * yy))
+        assert fit.tls_slope is not None
+        assert fit.tls_slope.mean == pytest.approx(directions[1, 1] / directions[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,7 @@ def summary() -> Summary:
             context=context,
             k=k,
             info=SelectorInfo(saw, 1),
-            prediction_recovered=Estimate(i + k / 100),
+            prediction_recovered=Estimate(i + k / 100 + (context == "null") / 2),
         )
         for i, (name, saw) in enumerate(sees.items())
         for context in ("real", "null")
@@ -157,7 +164,7 @@ def test_selectors_in_the_order_of_the_headline(summary: Summary) -> None:
     )
     many = dataclasses.replace(summary, num_units=64.0)
     assert (many.end_ks, many.ks_of_few) == ([1, 8], [1, 8])
-    assert [summary.at("kl", "null", k).prediction_recovered for k in (1, 8)] == [Estimate(6.01), Estimate(6.08)]
+    assert [summary.at("kl", "null", k).prediction_recovered for k in (1, 8)] == [Estimate(6.51), Estimate(6.58)]
 
 
 def test_d_stands_beside_its_controls_of_the_same_k(summary: Summary) -> None:
@@ -259,11 +266,33 @@ def test_weighted_windows_by_sample_size_and_by_class() -> None:
     for entry in by_class(measurement, summarize(measurement)):
         inside = (classes == entry.target_class).to_numpy()
         assert numbers(entry.window_share) == pytest.approx(expected_mean(inside, weights, doc_ids=doc_ids))
+        if entry.contrast is not None:
+            others = (windows["null_target_class"] != entry.target_class).to_numpy()
+            gain = np.average(windows["null_gain_long_nats"][others], weights=weights[others])
+            assert entry.contrast.null_others_gain_nats is not None
+            assert entry.contrast.null_others_gain_nats.mean == pytest.approx(gain)
 
 
 def test_a_share_and_its_complement() -> None:
     assert complement(Estimate(0.3, 0.1, 0.45, 0.08)) == Estimate(0.7, pytest.approx(0.55), 0.9, 0.08)
     assert complement(Estimate(0.3)) == Estimate(0.7)
+
+
+def test_the_k_that_reaches_a_share_with_the_ends_of_its_band() -> None:
+    shares = (Estimate(0.1, 0.0, 0.5), Estimate(0.5, 0.3, 0.8), Estimate(0.8, 0.6, 0.9), Estimate(0.9, 0.79, 1.0))
+    found = Spectrum(Curve("kl", "real", 0.05, False), (0, 1, 4, 9), shares)
+    assert found.reaching(0.5) == SmallestK(1, 0, 4)
+    assert found.reaching(0.8) == SmallestK(4, 1, None)
+    assert found.reaching(0.95) == SmallestK(None, 9, None)
+    assert found.reaching(0.1 + 0.4 + 1e-12) == SmallestK(1, 0, 4)  # but for rounding
+    bare = Spectrum(found.curve, found.ks, tuple(share.without_interval() for share in shares))
+    assert bare.reaching(0.5) == SmallestK(1, None, None)
+    assert (found.has_intervals, bare.has_intervals, found.at_most(4), found.at_most(2)) == (
+        True,
+        False,
+        shares[2],
+        None,
+    )
 
 
 def test_the_family_of_choices_goes_furthest_without_the_label() -> None:

@@ -14,7 +14,7 @@ from made_up_sequences import SETTING, written_sequences
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import bounded, cells_of_table, read_bridge, setting_of
+from olmo_sparsity.statistics.synthetic import bounded, cells_of_table, read_accuracies, read_bridge, setting_of
 
 CELLS = [(8, 2), (16, 3)]
 NUM = 70
@@ -35,7 +35,7 @@ def rows_of_seed(seed: int) -> Rows:
             planted = sorted(asked.choice(length, k, replace=False).tolist())
             for selector, share in (("kl", 0.8), ("random", 0.1)):
                 short, gain = answered.uniform(1, 2), answered.normal(0.6, 0.2)
-                gain -= 0.0 if length == 8 else 1.2 * seed
+                gain -= 0.0 if length == 8 else 1.0 * seed
                 rows.append(
                     {
                         "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "selector": selector,
@@ -71,7 +71,9 @@ def test_the_bridge_is_of_the_sums_over_both_seeds(tmp_path: Path) -> None:
         assert value(point.found_all) == pytest.approx((rows.num_found == point.k).mean())
         recovered = 1 - rows.kl_sparse_nats.sum() / rows.kl_short_nats.sum()
         assert value(point.prediction_recovered) == pytest.approx(recovered)
+        assert point.found_by_chance == point.k / point.length
         if point.length == 16:  # the seeds differ too much: the interval of the long gain holds 0
+            assert gains["long"] > 0
             assert point.recovered_fraction is point.recovered_by_planted is None
         else:
             assert value(point.recovered_fraction) == pytest.approx(gains["sparse"] / gains["long"], rel=1e-5)
@@ -112,6 +114,32 @@ def test_a_seed_is_given_once(tmp_path: Path) -> None:
 def test_fewer_rows_are_no_same_sequences(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="different sequences"):
         read_bridge(folders_of(tmp_path, rows_of_seed(0), rows_of_seed(1)[:-2]))
+
+
+def test_accuracies_are_of_the_rows_of_their_cell(tmp_path: Path) -> None:
+    rng, seeds = np.random.default_rng(4), []
+    cells = [(16, 3), (8, 2), (8, 3)]  # prompts of each cell are answered better than those of the one before
+    for seed in (0, 1):
+        rows = [
+            {
+                "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "response_ids": [3], "true_ids": [2],
+                "response_positions": [1], "true_positions": [1], "tokens_right": bool(rng.random() < 0.4 + 0.2 * number),
+                "positions_right": True, "right": bool(rng.random() < 0.2 + 0.2 * number + 0.1 * seed),
+            }
+            for number, (length, k) in enumerate(cells)
+            for w in range(NUM)
+        ]  # fmt: skip
+        seeds.append(rows)
+    folders = [
+        written_sequences(tmp_path / str(s), "synthetic", "answers", rows, seed=s) for s, rows in enumerate(seeds)
+    ]
+    accuracies = read_accuracies(folders)
+    assert [(one.length, one.k) for one in accuracies] == sorted(cells)
+    for one in accuracies:
+        frames = [pd.DataFrame(rows).query(f"length_tokens == {one.length} and sparsity == {one.k}") for rows in seeds]
+        assert one.of_seeds == pytest.approx([frame.right.mean() for frame in frames])
+        assert value(one.right) == pytest.approx(np.mean([frame.right.mean() for frame in frames]))
+        assert value(one.tokens_right) == pytest.approx(np.mean([frame.tokens_right.mean() for frame in frames]))
 
 
 def test_a_setting_is_all_but_the_seed(tmp_path: Path) -> None:
