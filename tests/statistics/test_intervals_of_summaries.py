@@ -111,7 +111,9 @@ def test_a_summary_is_fragile_by_its_long_gain_where_the_gate_passed() -> None:
         assert summary.may_be_gap == (gain.low > 0 >= at_gate.low)
         assert summary.is_fragile == (at_gate.low > 0 and gain.mean < 3 * gain.standard_error)
         if summary.gate_passed:
-            assert not summary.without_recovered_fractions().is_fragile
+            hidden = summary.without_recovered_fractions()
+            assert not hidden.is_fragile and all(of.smallest_k is None for of in hidden.effective_sparsity)
+            assert all(of.recovered_fraction is None for of in hidden.selections)
         seen.add((summary.gate_passed, summary.is_fragile, summary.may_be_gap))
     assert seen == {(True, True, False), (True, False, False), (False, False, True)}
 

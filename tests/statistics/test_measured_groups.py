@@ -5,6 +5,7 @@ Groups differ in size, and their number differs by window and context; windows w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ from drawn_documents import expected_mean, expected_of, numbers
 from made_up import LENGTHS, M
 from scipy.stats import spearmanr
 
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.pairs import ANY, pair_spectra
 from olmo_sparsity.statistics.single.screening import screening
-from olmo_sparsity.statistics.single.spectrum import Curve
+from olmo_sparsity.statistics.single.spectrum import Curve, spectra
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
@@ -163,7 +165,7 @@ def test_groups_are_counted_by_window_and_context(words: Written) -> None:
     measurement, weights = words.measurement, words.weights()
     assert (measurement.unit, measurement.ks, measurement.estimand) == ("word", KS, "targets")
     assert {name: info.sees_target for name, info in measurement.selectors.items()} == SELECTORS
-    assert measurement.num_tokens is not None
+    assert measurement.num_tokens is not None and measurement.optimisms.empty  # no label was drawn
     for context in CONTEXTS:
         assert measurement.num_groups_W(context).tolist() == num_groups(words, context).tolist()
         for selector in SELECTORS:
@@ -301,6 +303,27 @@ def test_pairs_are_weighted_and_of_their_own_windows(paired: Written) -> None:
                 for k in (0, 1, 2)
             ]
             assert of_kl.ks == (0, 1, 2) and [s.mean for s in of_kl.shares] == pytest.approx(expected)
+
+
+def test_a_share_is_known_where_k_is_all_groups_of_every_window_of_its_context(words: Written) -> None:
+    """Of the real context some windows have more groups than the largest k, of the null one none has."""
+    is_odd = np.arange(NUM) % 2 == 1
+    windows = words.measurement.windows.assign(
+        num_groups=np.where(is_odd, 2, 7),
+        null_num_groups=np.where(is_odd, 2, 4),
+        kl_short_nats=0.9,
+        null_kl_short_nats=0.9,
+    )
+    divergences = words.measurement.divergences * 0.0
+    divergences["kl", "null", 4] = np.where(np.arange(NUM) % 9 == 0, 0.3, 0.0)  # rounding
+    divergences["kl", "null", 2] = divergences["kl", "null", 1] = divergences["kl", "null", 4]
+    found = spectra(replace(words.measurement, windows=windows, divergences=divergences))
+    for selector, context, is_known in (("random", "real", False), ("random", "null", True), ("kl", "null", False)):
+        spectrum = found.of(selector, context)
+        assert spectrum is not None and spectrum.ks == (0, *KS)
+        assert (spectrum.shares[-1] == Estimate(1.0, 1.0, 1.0, 0.0)) == is_known
+        for share in spectrum.shares[1:-1]:
+            assert share.low is not None and share.low < 1 and (share.mean == 1) == (selector == "random")
 
 
 def test_a_summary_of_groups_counts_them(words: Written) -> None:
