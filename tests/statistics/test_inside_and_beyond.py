@@ -112,6 +112,20 @@ def test_accuracies_and_differences_are_those_of_loops_over_the_rows(runs: dict[
     assert [cell.beyond_minus_trained for cell in twin.cells[:2]] == [None, None]
 
 
+def test_without_the_largest_k_of_training_there_is_nothing_to_compare_larger_ones_with(tmp_path: Path) -> None:
+    shares = [{1: (1.0, 0.0), 4: (0.99, 0.01)}, {1: (0.95, 0.05), 4: (0.6, 0.9)}]
+    run_of = [made_up_answers(tmp_path / f"{s}", of, seed=s) for s, of in enumerate(shares)]
+    twin = read(run_of)
+    one, four = twin.cells
+    assert (one.k, one.is_trained, four.k, four.is_trained) == (1, True, 4, False)
+    assert four.beyond_minus_trained is None and four.learned == (0,) and four.compared == (0, 1)
+    shown = [one.inside, one.beyond, four.inside, four.beyond, *(of.right for of in twin.in_a_row)]
+    for share in shown:
+        assert share.low is not None and share.high is not None and 0 <= share.low <= share.mean <= share.high <= 1
+    assert one.inside.high == 1 and one.beyond.low == 0 and four.inside.high == 1
+    assert one.difference is not None and (one.difference.mean, one.difference.low) == (pytest.approx(-0.95), -1)
+
+
 def test_accuracies_in_one_row(runs: dict[str, list[Path]]) -> None:
     found = {(one.setting.num_chunks, one.k): one.right.mean for one in read(runs["pose"], runs["ceiling"]).in_a_row}
     for (num_chunks, k), share in found.items():

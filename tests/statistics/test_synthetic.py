@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
+from made_up_sequences import SETTING, written_sequences
 
 from olmo_sparsity.measure.synthetic_accuracy import Cell, _answer_rows
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import Accuracy, Setting, predicted_accuracy, read_accuracies, read_bridge
-from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.statistics.synthetic import Accuracy, predicted_accuracy, read_accuracies, read_bridge
 from olmo_sparsity.synthetic.evaluation import Responses
-from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.schemas import schemas_of
 from olmo_sparsity.wording.synthetic_tasks import accuracy_lines, bridge_lines
 
 NUM = 60
 CELLS = [(8, 2), (8, 3), (16, 2)]
-SETTING = Setting("parity", False, "pose", 3, (4, 9), 32, hide_tokens=True, modulus=4, background="text", num_chunks=3)
-
-
-def written(folder: Path, kind: str, table: str, rows: list[dict[str, Any]], *, seed: int = 5) -> Path:
-    """Write the tables of a run of ``SETTING``."""
-    manifest: dict[str, Any] = {
-        "kind": kind, "status": "complete", "run_id": "0", "run": "made-up", "training_seed": seed, "num_parts": 1,
-        "num_windows": len(CELLS) * NUM, "context": {"max_position": SETTING.max_position, "num_long_range": 16},
-        **{name: value for name, value in dataclasses.asdict(SETTING).items() if name != "max_position"},
-    }  # fmt: skip
-    content = pa.Table.from_pylist(rows, schema=schemas_of(manifest)[table])
-    write_part(folder, table, part=0, content=content, metadata={"run_id": "0"})
-    write_manifest(folder, manifest)
-    return folder
 
 
 def value(estimate: Estimate | None) -> float:
@@ -63,7 +44,9 @@ def parities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFra
                         "kl_short_nats": rng.gamma(2.0, 0.2), "kl_sparse_nats": rng.gamma(2.0, 0.2 * (1 - share)),
                     }
                 )  # fmt: skip
-    return written(tmp_path_factory.mktemp("bridge") / "tables", "bridge", "parities", rows), pd.DataFrame(rows)
+    return written_sequences(tmp_path_factory.mktemp("bridge") / "tables", "bridge", "parities", rows), pd.DataFrame(
+        rows
+    )
 
 
 def test_each_number_of_the_bridge_is_of_its_columns(parities: tuple[Path, pd.DataFrame]) -> None:
@@ -133,7 +116,7 @@ def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) 
         rows += _answer_rows(Cell(length, k, None, number * NUM), np.arange(NUM), responses(), predicted=True)
     for seed in (5, 6):
         changed = [{**row, "right": row["right"] and (seed == 5 or row["window_id"] % 3 > 0)} for row in rows]
-        seeds.append(written(tmp_path / f"seed{seed}", "synthetic", "answers", changed, seed=seed))
+        seeds.append(written_sequences(tmp_path / f"seed{seed}", "synthetic", "answers", changed, seed=seed))
     assert [row["tokens_right"] for row in rows[:NUM]] == [w >= NUM // 4 for w in range(NUM)]
     assert [row["positions_right"] for row in rows[:NUM]] == [not NUM // 6 <= w < NUM // 2 for w in range(NUM)]
     assert [row["right"] for row in rows[:NUM]] == [w >= NUM // 2 for w in range(NUM)]
