@@ -171,8 +171,22 @@ def shown_numbers(found: SparsityAndGain) -> dict[tuple[str, ...], Optional[Esti
 
 @pytest.mark.parametrize(
     ("ranks", "gains", "is_ceiling", "num_seeds"),
-    [(0, 1, 2, (3, 4, 2)), (0, 0, 1, (3, 4)), (0, 1, 0, (4, 2)), (0, 1, 1, (1, 3)), (0, 0, 1, (1, 3))],
-    ids=["three models", "its own gain", "by the ceiling's", "a ceiling that gains", "one run"],
+    [
+        (0, 1, 2, (3, 4, 2)),
+        (0, 0, 1, (3, 4)),
+        (0, 1, 0, (4, 2)),
+        (0, 1, 1, (1, 3)),
+        (0, 0, 1, (1, 3)),
+        (0, 1, 0, (1, 2)),
+    ],
+    ids=[
+        "three models",
+        "its own gain",
+        "by the ceiling's",
+        "a ceiling that gains",
+        "one run",
+        "one run of the ceiling",
+    ],
 )
 def test_every_number_and_interval_by_definition(
     ranks: int, gains: int, is_ceiling: int, num_seeds: tuple[int, ...]
