@@ -240,6 +240,25 @@ def test_the_order_of_the_runs_changes_no_number(tmp_path: Path) -> None:
                 assert dataclasses.astuple(left) == pytest.approx(dataclasses.astuple(right), abs=1e-9)
 
 
+def test_gains_and_changes_are_from_the_training_row_not_from_the_local_tokens(tmp_path: Path) -> None:
+    """Rows are longer than the local context here. A curve that ends before the full context has no gain."""
+    losses_WN, doc_ids = made_up_losses(0.05)
+    run = curve_run(tmp_path / "run", losses_WN, doc_ids, row_len=12)
+    compared = compare_curves([run])
+    assert (compared.reference_len, compared.row_len) == (12, 12)
+    (model,) = compared.models
+    loss = {point.num_visible_tokens: point.loss_nats.mean for point in model.curve.points}
+    assert model.gain_beyond_nats is not None
+    assert model.gain_beyond_nats.mean == model.seeds[0].gain_beyond_nats == pytest.approx(loss[12] - loss[FULL])
+    assert [point.change_nats.mean for point in model.curve.points] == pytest.approx(
+        [of - loss[12] for of in loss.values()]
+    )
+    short, num = made_up_run(tmp_path / "short"), VISIBLE.index(FULL)
+    made_up_curve(short, losses_WN[:, :num], doc_ids=doc_ids, visible=VISIBLE[:num])
+    (ends,) = compare_curves([short]).models
+    assert ends.gain_beyond_nats is None and ends.seeds[0].gain_beyond_nats is None
+
+
 def test_changes_of_several_seeds_include_their_choice(tmp_path: Path) -> None:
     """All windows gain alike, so that only seeds differ: the interval is Student's t over them."""
     _, doc_ids = made_up_losses(0.0)
