@@ -156,3 +156,10 @@ def test_a_difference_of_shares_is_that_of_newcombe(sign: int) -> None:
     only_one = [paired_difference(first(p), Estimate(r), parts=parts, weight_U=weight_U),
                 paired_difference(Estimate(p), second(r), parts=parts, weight_U=weight_U)]  # fmt: skip
     assert only_one == [Estimate(p - r)] * 2
+
+
+def test_shares_that_no_document_changes_are_taken_as_independent() -> None:
+    first, second = Estimate(0.5, 0.4, 0.6, 1.0), Estimate(0.25, 0.22, 0.29, 1.0)
+    weight_U = np.arange(1.0, 9.0)
+    found = paired_difference(first, second, parts=(weight_U / 2, weight_U / 4), weight_U=weight_U)
+    assert found.bounds == pytest.approx((0.25 - np.hypot(0.1, 0.04), 0.25 + np.hypot(0.1, 0.03)))
