@@ -7,8 +7,9 @@ import pytest
 import scipy.stats
 
 from olmo_sparsity.statistics.intervals import bands
-from olmo_sparsity.statistics.intervals.bands import share_bands
+from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 
 AT_ONCE = 100  # experiments in one call
 LIMITS = np.array(
@@ -89,3 +90,76 @@ def test_bands_rise_and_hold_their_shares_in_batches_of_any_size(monkeypatch: py
 def test_few_documents_have_no_band() -> None:
     parts, weight_U = experiments(MIN_DOCUMENTS - 1, np.random.default_rng(2))
     assert all(not of.has_interval for band in share_bands(parts, weight_U).values() for of in band)
+
+
+def windows_of_documents(*below: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums over documents of 10 windows of unequal weights, of how many lie at or below each value."""
+    weight_U = 0.5 + np.arange(len(below[0])) % 4
+    return np.stack([weight_U * count_U / 10 for count_U in below]), weight_U
+
+
+def test_a_band_by_brute_force() -> None:
+    """Its ends are those of beta distributions, also where no document differs, and none crosses a later one."""
+    num, rng = 70, np.random.default_rng(12)
+    even = np.full(num, 5) + (np.arange(num) == 3)
+    fewer, more = (np.where(np.isin(np.arange(num), rng.choice(num, 3)), end, even) for end in (0, 10))
+    counts = (np.zeros(num), rng.binomial(1, 0.1, num), fewer, even, more, np.full(num, 10))
+    parts_PU, weight_U = windows_of_documents(*counts)
+    other_PU = np.stack([weight_U * (rng.random(num) < 0.3)])
+    found = share_bands({"band": parts_PU, "alone": other_PU}, weight_U, num_resamples=300)
+    draws = np.random.default_rng(0).integers(0, num, (300, num))
+    for key, rows in (("band", parts_PU), ("alone", other_PU)):
+        shares = [row.sum() / weight_U.sum() for row in rows]
+        resampled = [[row[drawn].sum() / weight_U[drawn].sum() for drawn in draws] for row in rows]
+        errors = [np.std(of, ddof=1) for of in resampled]
+        varies = [error > 1e-9 for error in errors]
+        free = [p for p, is_free in enumerate(varies) if is_free]
+        farthest = [max(abs(resampled[p][x] - shares[p]) / errors[p] for p in free) for x in range(300)]
+        size = max(scipy.stats.norm.ppf(0.975), np.quantile(farthest, 0.95))
+        ends = []
+        for share, error, is_free in zip(shares, errors, varies, strict=True):
+            n = share * (1 - share) / error**2 if is_free else weight_U.sum() ** 2 / (weight_U**2).sum()
+            tail = scipy.stats.norm.sf(size)
+            low = 0 if share == 0 else scipy.stats.beta.ppf(tail, share * n, (1 - share) * n + 1)
+            high = 1 if share == 1 else scipy.stats.beta.isf(tail, share * n + 1, (1 - share) * n)
+            ends.append((low, high))
+        lows = [max(low for low, _ in ends[: p + 1]) for p in range(len(ends))]
+        highs = [min(high for _, high in ends[p:]) for p in range(len(ends))]
+        if key == "band":
+            assert size > 2.2 and varies == [False, True, True, True, True, False]
+            assert lows != [low for low, _ in ends] and highs != [high for _, high in ends]
+        for estimate, share, low, high, error in zip(found[key], shares, lows, highs, errors, strict=True):
+            assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((share, low, high))
+            assert estimate.standard_error == pytest.approx(error, abs=1e-12)
+
+
+@pytest.mark.parametrize("sign", [-1, 0, 1])
+def test_a_difference_of_shares_is_that_of_newcombe(sign: int) -> None:
+    """Of unequal weights and lopsided intervals; the correlation of documents is that of what each adds to the shares."""
+    rng, num = np.random.default_rng(13), 60
+    weight_U, first_U = rng.uniform(1, 4, num), rng.random(num)
+    second_U = {-1: 0.8 * (1 - first_U) ** 2, 0: rng.random(num), 1: first_U**3}[sign]
+    (p, r), first, second = (
+        [np.average(of, weights=weight_U) for of in (first_U, second_U)],
+        lambda mean: Estimate(mean, mean - 0.02, mean + 0.05, 1.0),
+        lambda mean: Estimate(mean, mean - 0.11, mean + 0.07, 1.0),
+    )
+    added = [(weight_U[u] * (first_U[u] - p), weight_U[u] * (second_U[u] - r)) for u in range(num)]
+    phi = sum(a * b for a, b in added) / np.sqrt(sum(a * a for a, _ in added) * sum(b * b for _, b in added))
+    assert sign == 0 or 0.5 < sign * phi <= 1
+    parts = (weight_U * first_U, weight_U * second_U)
+    found = paired_difference(first(p), second(r), parts=parts, weight_U=weight_U)
+    below = np.sqrt(0.02**2 - 2 * phi * 0.02 * 0.07 + 0.07**2)
+    above = np.sqrt(0.05**2 - 2 * phi * 0.05 * 0.11 + 0.11**2)
+    assert (found.mean, found.low, found.high) == pytest.approx((p - r, p - r - below, p - r + above))
+    assert found.standard_error == pytest.approx((below + above) / 2 / scipy.stats.norm.ppf(0.975))
+    only_one = [paired_difference(first(p), Estimate(r), parts=parts, weight_U=weight_U),
+                paired_difference(Estimate(p), second(r), parts=parts, weight_U=weight_U)]  # fmt: skip
+    assert only_one == [Estimate(p - r)] * 2
+
+
+def test_shares_that_no_document_changes_are_taken_as_independent() -> None:
+    first, second = Estimate(0.5, 0.4, 0.6, 1.0), Estimate(0.25, 0.22, 0.29, 1.0)
+    weight_U = np.arange(1.0, 9.0)
+    found = paired_difference(first, second, parts=(weight_U / 2, weight_U / 4), weight_U=weight_U)
+    assert found.bounds == pytest.approx((0.25 - np.hypot(0.1, 0.04), 0.25 + np.hypot(0.1, 0.03)))

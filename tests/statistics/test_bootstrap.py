@@ -162,6 +162,43 @@ def test_whole_numbers_have_bounds_that_were_attained() -> None:
     assert attained_estimates({"x": values + 10}, step) == {"step": WholeEstimate(5, 5, 5)}
 
 
+def test_whole_numbers_are_bounded_by_order_statistics() -> None:
+    """The 6th and the 205th of 210 resamples; of numbers that differ from resample to resample, drawn one at a time."""
+    x, y = np.random.default_rng(12).lognormal(0, 1, (2, 55))
+
+    def tenths(total: Any) -> dict[str, np.ndarray]:
+        return {"tenths": np.floor(10_000 * total["x"] / total["y"])}
+
+    draws = np.random.default_rng(0).integers(0, 55, (210, 55))
+    by_hand = sorted(int(10_000 * x[draw].sum() / y[draw].sum()) for draw in draws)
+    assert len(set(by_hand)) > 200
+    expected = WholeEstimate(int(10_000 * x.sum() / y.sum()), by_hand[5], by_hand[204])
+    assert attained_estimates({"x": x, "y": y}, tenths, num_resamples=210) == {"tenths": expected}
+    of_fifty = {"x": x[:50], "y": y[:50]}
+    assert attained_estimates(of_fifty, tenths)["tenths"].low is not None  # 50 documents are enough
+    assert width(estimates(of_fifty, ratio)["ratio"]) > 0
+
+
+def test_a_multiple_of_an_estimate() -> None:
+    assert Estimate(0.25, -0.5, 1.0, 0.125).times(4) == Estimate(1.0, -2.0, 4.0, 0.5)
+    assert Estimate(0.25).times(4) == Estimate(1.0)
+
+
+def test_lines_of_weighted_points() -> None:
+    """A point of weight 3 counts as three points."""
+    rng = np.random.default_rng(13)
+    x, y, weight = rng.normal(3, 1, 60), rng.normal(-2, 4, 60), rng.integers(1, 5, 60)
+    y += 0.5 * x
+    weighted = {name: weight * values for name, values in moments(x, y).items()}
+    repeated = moments(x.repeat(weight), y.repeat(weight))
+    totals = [line_of_sums(**{name: of.sum() for name, of in sums.items()}) for sums in (weighted, repeated)]
+    assert {name: float(value) for name, value in totals[0].items()} == pytest.approx(
+        {name: float(value) for name, value in totals[1].items()}
+    )
+    expected = linregress(x.repeat(weight), y.repeat(weight))
+    assert float(totals[0]["ols_slope"]) == pytest.approx(expected.slope)
+
+
 def moments(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     return {"n": np.ones_like(x), "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
 

@@ -248,6 +248,71 @@ def test_an_unpaired_difference_of_other_documents_is_as_wide_as_two_independent
     assert width(apart_by) == pytest.approx(np.hypot(width(gains[0]), width(gains[1])), rel=0.1)
 
 
+def test_a_difference_of_measurements_with_some_documents_in_common_by_brute_force(folders: dict[str, str]) -> None:
+    """Documents of both are drawn in both at once; windows weigh unequally, and one measurement has fewer of them."""
+    a, b = (load(Path(folders[name])) for name in ("pose", "other"))
+    a, b = (
+        dataclasses.replace(one, windows=one.windows.assign(weight=1.0 + np.arange(len(one.windows)) % every))
+        for one, every in ((a, 4), (b, 3))
+    )
+    b = b.restrict((b.windows["doc_id"] != b.windows["doc_id"][0]).to_numpy())
+    renamed = np.where(b.windows.index % 2, b.windows["doc_id"], "x" + b.windows["doc_id"])
+    b = dataclasses.replace(b, windows=b.windows.assign(doc_id=renamed))
+    documents = list(dict.fromkeys([*a.windows["doc_id"], *b.windows["doc_id"]]))
+    assert len(documents) > max(a.windows["doc_id"].nunique(), b.windows["doc_id"].nunique())
+    draws = np.random.default_rng(0).integers(0, len(documents), (2000, len(documents)))
+    means = []
+    for one in (a, b):
+        sums_U2 = np.zeros((len(documents), 2))
+        for doc_id, weight, gain in zip(
+            one.windows["doc_id"], one.windows["weight"], one.windows["gain_long_nats"], strict=True
+        ):
+            sums_U2[documents.index(doc_id)] += weight, weight * gain
+        means.append(
+            [sums_U2[drawn, 1].sum() / sums_U2[drawn, 0].sum() for drawn in (np.arange(len(documents)), *draws)]
+        )
+    value, *resampled = np.subtract(means[1], means[0])
+    found = difference(a, b).of_windows("long_gain_nats")
+    assert (found.mean, found.low, found.high) == pytest.approx((value, *np.percentile(resampled, [2.5, 97.5])))
+    assert found.standard_error == pytest.approx(np.std(resampled, ddof=1))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_as_many_documents_as_an_interval_needs_on_each_side(folders: dict[str, str], which: int) -> None:
+    for num in (MIN_DOCUMENTS - 1, MIN_DOCUMENTS):
+        pair = [load(Path(folders[name])) for name in ("pose", "other")]
+        few = pair[which].windows["doc_id"].unique()[:num]
+        pair[which] = pair[which].restrict(pair[which].windows["doc_id"].isin(few).to_numpy())
+        assert difference(*pair).of_windows("long_gain_nats").has_interval is (num == MIN_DOCUMENTS)
+
+
+def test_what_two_measurements_have_in_common(folders: dict[str, str]) -> None:
+    one, other = load(Path(folders["pose"])), load(Path(folders["other"]))
+    few = other.restrict(np.arange(len(other.windows)) < 37)
+    pairing = pairing_of(one, few)
+    assert pairing.num_windows == (len(one.windows), 37)
+    assert (
+        pairing.num_shared_documents == len({d for d in few.windows["doc_id"] if d in set(one.windows["doc_id"])}) < 37
+    )
+    assert (pairing.paired, pairing.same_text, pairing.same_lengths) == (False, True, True)
+
+    def changed(**entries: Any) -> Measurement:
+        return dataclasses.replace(one, manifest={**one.manifest, **entries})
+
+    for key, size in (("local_len", 6), ("full_len", 30)):
+        pairing = pairing_of(one, changed(context={**one.manifest["context"], key: size}))
+        assert (pairing.paired, pairing.same_text, pairing.same_lengths) == (False, True, False)
+    pairing = pairing_of(one, changed(windows_sha256="else"))
+    assert (pairing.paired, pairing.same_text, pairing.same_lengths) == (False, True, True)
+    pairing = pairing_of(changed(tokens_sha256="a"), changed(tokens_sha256="b"))
+    assert (pairing.paired, pairing.same_text, pairing.same_lengths) == (False, False, True)
+    for column in ("window_id", "doc_id"):
+        values = one.windows[column].to_numpy().copy()
+        values[[2, 5]] = values[[5, 2]]
+        moved = dataclasses.replace(one, windows=one.windows.assign(**{column: values}))
+        assert values[2] != values[5] and not pairing_of(one, moved).paired
+
+
 def test_few_documents_on_either_side_have_no_interval(folders: dict[str, str]) -> None:
     a, b = load(Path(folders["pose"])), load(Path(folders["other"]))
     few = b.windows["doc_id"].unique()[: MIN_DOCUMENTS - 1]

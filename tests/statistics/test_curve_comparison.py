@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from made_up_runs import (
     FOUR_WAY,
     FULL,
@@ -213,6 +215,87 @@ def test_a_ceiling_alone_has_nothing_beyond_its_row(tmp_path: Path) -> None:
     assert (compared.row_len, compared.full_len) == (FULL, FULL)
     assert compared.models[0].gain_beyond_nats is None
     assert gain_beyond_lines(compared) == []
+
+
+def test_the_order_of_the_runs_changes_no_number(tmp_path: Path) -> None:
+    """Seeds of a model need not stand together, and the ceiling may be named first."""
+    runs = all_runs(tmp_path, (0, 1, 2))
+    given, turned = compare_curves(runs), compare_curves(runs[::-1])
+    assert turned.models[0] is turned.ceiling
+    assert (turned.reference_len, turned.row_len, turned.full_len) == (
+        given.reference_len,
+        given.row_len,
+        given.full_len,
+    )
+    for one, other in zip(given.models, turned.models[::-1], strict=True):
+        assert one.seeds == other.seeds[::-1]
+        assert one.seeds[0].run == one.curve.run and other.seeds[0].run == other.curve.run
+        pairs = [(one.gain_beyond_nats, other.gain_beyond_nats), (one.share_of_ceiling, other.share_of_ceiling)]
+        for point, of_other in zip(one.curve.points, other.curve.points, strict=True):
+            assert point.num_visible_tokens == of_other.num_visible_tokens
+            pairs += [(point.loss_nats, of_other.loss_nats), (point.change_nats, of_other.change_nats)]
+        for left, right in pairs:
+            assert (left is None) == (right is None)
+            if left is not None and right is not None:
+                assert dataclasses.astuple(left) == pytest.approx(dataclasses.astuple(right), abs=1e-9)
+
+
+def test_gains_and_changes_are_from_the_training_row_not_from_the_local_tokens(tmp_path: Path) -> None:
+    """Rows are longer than the local context here. A curve that ends before the full context has no gain."""
+    losses_WN, doc_ids = made_up_losses(0.05)
+    run = curve_run(tmp_path / "run", losses_WN, doc_ids, row_len=12)
+    compared = compare_curves([run])
+    assert (compared.reference_len, compared.row_len) == (12, 12)
+    (model,) = compared.models
+    loss = {point.num_visible_tokens: point.loss_nats.mean for point in model.curve.points}
+    assert model.gain_beyond_nats is not None
+    assert model.gain_beyond_nats.mean == model.seeds[0].gain_beyond_nats == pytest.approx(loss[12] - loss[FULL])
+    assert [point.change_nats.mean for point in model.curve.points] == pytest.approx(
+        [of - loss[12] for of in loss.values()]
+    )
+    short, num = made_up_run(tmp_path / "short"), VISIBLE.index(FULL)
+    made_up_curve(short, losses_WN[:, :num], doc_ids=doc_ids, visible=VISIBLE[:num])
+    (ends,) = compare_curves([short]).models
+    assert ends.gain_beyond_nats is None and ends.seeds[0].gain_beyond_nats is None
+
+
+def test_changes_of_several_seeds_include_their_choice(tmp_path: Path) -> None:
+    """All windows gain alike, so that only seeds differ: the interval is Student's t over them."""
+    _, doc_ids = made_up_losses(0.0)
+    falls = np.array([0.1, 0.4, 0.2])
+    runs = []
+    for seed, fall in enumerate(falls):
+        losses_WN = 5 - fall * np.arange(len(VISIBLE)) + np.arange(len(doc_ids))[:, None] % 3 + 0.3 * seed
+        runs.append(curve_run(tmp_path / f"{seed}", losses_WN, doc_ids, seed=seed))
+    (model,) = compare_curves(runs).models
+    for i, point in enumerate(model.curve.points):
+        values = falls * (VISIBLE.index(ROW) - i)
+        expected = (
+            scipy.stats.t.interval(0.95, 2, loc=values.mean(), scale=scipy.stats.sem(values))
+            if values.any()
+            else (0, 0)
+        )
+        assert point.change_nats.bounds == pytest.approx(expected, abs=1e-5)
+    gains = falls * (VISIBLE.index(FULL) - VISIBLE.index(ROW))
+    assert [seed.gain_beyond_nats for seed in model.seeds] == pytest.approx(gains, abs=1e-6)
+    assert model.gain_beyond_nats is not None
+    assert model.gain_beyond_nats.standard_error == pytest.approx(scipy.stats.sem(gains), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change", [{"tokens_sha256": "o"}, {"windows_sha256": "o"}, {"local_len": 6}, {"full_len": 32}], ids=str
+)
+def test_curves_of_other_windows_or_lengths_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    losses_WN, doc_ids = made_up_losses(0.05)
+    runs = [curve_run(tmp_path / name, losses_WN, doc_ids, seed=i) for i, name in enumerate(("one", "same", "other"))]
+    assert len(compare_curves(runs).models[0].seeds) == 3
+    folder = newest_finished(runs[2], "context-curve")
+    manifest = read_json(folder / "manifest.json")
+    section = manifest["context"] if next(iter(change)) in manifest["context"] else manifest
+    section |= change
+    write_manifest(folder, manifest)
+    with pytest.raises(UserError, match="one and other are of different windows"):
+        compare_curves(runs)
 
 
 def test_without_a_ceiling_there_are_gains_and_no_shares(tmp_path: Path) -> None:

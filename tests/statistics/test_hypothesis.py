@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import (
@@ -16,6 +17,7 @@ from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
     Analysis,
     Model,
+    SparsityAndGain,
     sparsity_and_gain,
     thirds_of,
 )
@@ -103,6 +105,183 @@ def of_truth(gain_W: np.ndarray, reactions: Reactions) -> np.ndarray:
     """Return the mean of a gain without noise in the thirds of a run, not matched."""
     thirds_W, weight_W = plain_thirds(reactions, 0), WINDOWS["weight"].to_numpy()
     return np.array([np.average(gain_W[thirds_W == t], weights=weight_W[thirds_W == t]) for t in range(3)])
+
+
+Numbers = dict[tuple[str, ...], np.ndarray]  # of every resample, and first of all documents
+
+
+def numbers_by_hand(
+    roles: tuple[Model, Model, Model],
+    third_of: dict[tuple[int, int], np.ndarray],
+    counts_XU: np.ndarray,
+    *,
+    without: tuple[Optional[Model], int] = (None, 0),
+) -> Numbers:
+    """Return all numbers of models that rank, gain, and are the ceiling, where each document counts so many times."""
+
+    def total(values_W: np.ndarray) -> np.ndarray:
+        return np.asarray(counts_XU @ values_W.reshape(NUM_DOCUMENTS, PER_DOCUMENT).sum(axis=1))
+
+    seeds_of = [[s for s in range(len(m.runs)) if m is not without[0] or s != without[1]] for m in roles]
+    weight_W = WINDOWS["weight"].to_numpy()
+    found: Numbers = {}
+    for c, context in enumerate(("real", "null")):
+        for t, third in enumerate(THIRDS):
+            below: Any = 0.0
+            above: dict[str, Any] = dict.fromkeys(("gain", "reaction", "ceiling", "sparsity"), 0.0)
+            for a in seeds_of[0]:
+                in_third_W = weight_W * (third_of[a, c] == t)
+
+                def others(role: int, name: str, a: int = a, c: int = c) -> np.ndarray:
+                    own = a if roles[role] is roles[0] else None
+                    runs = [s for s in seeds_of[role] if s != own] or seeds_of[role]
+                    return np.mean([getattr(roles[role].reactions[s], name)[c] for s in runs], axis=0)
+
+                below = below + total(in_third_W)
+                for name, values_W in (
+                    ("gain", others(1, "gain_CW")),
+                    ("reaction", others(1, "reaction_CW")),
+                    ("ceiling", others(2, "gain_CW")),
+                    ("sparsity", roles[0].reactions[a].choices["kl"].best_CW[c]),
+                ):
+                    above[name] = above[name] + total(in_third_W * values_W)
+            found |= {(name, context, third): of / below for name, of in above.items()}
+    for third in THIRDS:
+        found["share", "real", third] = found["gain", "real", third] / found["ceiling", "real", third]
+    for name, context in (("gain", "real"), ("gain", "null"), ("ceiling", "real"), ("share", "real")):
+        found[name, context] = found[name, context, "sparse"] - found[name, context, "dense"]
+    return found | {("gain", "real minus null"): found["gain", "real"] - found["gain", "null"]}
+
+
+def shown_numbers(found: SparsityAndGain) -> dict[tuple[str, ...], Optional[Estimate]]:
+    of = found.contrasts
+    shown: dict[tuple[str, ...], Optional[Estimate]] = {
+        ("gain", "real"): of.gain_nats, ("gain", "null"): of.null_gain_nats, ("ceiling", "real"): of.ceiling_gain_nats,
+        ("share", "real"): of.share_of_ceiling, ("gain", "real minus null"): of.real_minus_null_nats,
+    }  # fmt: skip
+    for third in found.thirds:
+        shown |= {
+            ("sparsity", "real", third.third): third.sparsity, ("reaction", "real", third.third): third.reaction_nats,
+            ("gain", "real", third.third): third.gain_nats, ("gain", "null", third.third): third.null_gain_nats,
+            ("ceiling", "real", third.third): third.ceiling_gain_nats,
+            ("share", "real", third.third): third.share_of_ceiling,
+        }  # fmt: skip
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gains", "is_ceiling", "num_seeds"),
+    [
+        (0, 1, 2, (3, 4, 2)),
+        (0, 0, 1, (3, 4)),
+        (0, 1, 0, (4, 2)),
+        (0, 1, 1, (1, 3)),
+        (0, 0, 1, (1, 3)),
+        (0, 1, 0, (1, 2)),
+    ],
+    ids=[
+        "three models",
+        "its own gain",
+        "by the ceiling's",
+        "a ceiling that gains",
+        "one run",
+        "one run of the ceiling",
+    ],
+)
+def test_every_number_and_interval_by_definition(
+    ranks: int, gains: int, is_ceiling: int, num_seeds: tuple[int, ...]
+) -> None:
+    """Documents are drawn one resample at a time, and seeds are left out one after the other, in every role."""
+    models = [
+        a_model(f"{i}", range(40 + 10 * i, 40 + 10 * i + num), gain_CW=0.5 + i + slope(0.4 + 0.2 * i, -0.3), noise=3.0)
+        for i, num in enumerate(num_seeds)
+    ]
+    roles = models[ranks], models[gains], models[is_ceiling]
+    result = sparsity_and_gain(*roles, UNMATCHED)
+    draws = np.random.default_rng(0).integers(0, NUM_DOCUMENTS, (2000, NUM_DOCUMENTS))
+    counts_XU = np.stack([np.bincount(drawn, minlength=NUM_DOCUMENTS) for drawn in draws])
+    third_of = {(a, c): plain_thirds(run, c) for a, run in enumerate(roles[0].reactions) for c in (0, 1)}
+    once = np.ones((1, NUM_DOCUMENTS))
+    everything, resampled = (numbers_by_hand(roles, third_of, of) for of in (once, counts_XU))
+    several = [model for i, model in enumerate(models) if num_seeds[i] >= 3]
+    left_out = [
+        [numbers_by_hand(roles, third_of, once, without=(model, s)) for s in range(len(model.runs))]
+        for model in several
+    ]
+    for key, found in shown_numbers(result).items():
+        parts = [(np.var(resampled[key], ddof=1), NUM_DOCUMENTS - 1)]
+        for without in left_out:
+            values = np.array([numbers[key].item() for numbers in without])
+            num = len(values)
+            parts.append(((num - 1) / num * ((values - values.mean()) ** 2).sum(), num - 1))
+        variance = sum(part for part, _ in parts)
+        freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance else 1
+        half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+        assert found is not None and found.mean == pytest.approx(everything[key].item()), key
+        assert found.standard_error == pytest.approx(np.sqrt(variance)), key
+        if several:
+            assert found.bounds == pytest.approx((found.mean - half, found.mean + half)), key
+    assert result.is_same_run == (num_seeds[0] == 1 and ranks in (gains, is_ceiling))
+    assert result.num_targets == NUM_TARGETS
+
+
+def cells_by_hand(
+    values: dict[str, np.ndarray], rows: list[int], matched: list[tuple[str, int]], distances: tuple[int, int]
+) -> dict[int, tuple[int, ...]]:
+    """Return the cell of each row: in each respect equal shares of the weight, or equally wide parts of the distances."""
+    weight_W, cells = WINDOWS["weight"].to_numpy(), {w: () for w in rows}  # type: dict[int, tuple[int, ...]]
+    for name, bins in matched:
+        below = 0.0
+        for w in sorted(rows, key=lambda w: (values[name][w], w)):
+            if name == "distance":
+                bin_of = int((values[name][w] - distances[0]) * bins / (distances[1] - distances[0] + 1))
+            else:
+                bin_of = int((below + weight_W[w] / 2) / weight_W[rows].sum() * bins)
+            cells[w] = (*cells[w], bin_of)
+            below += weight_W[w]
+    return cells
+
+
+@pytest.mark.parametrize(
+    ("every", "matched"),
+    [
+        (1, [("entropy", 5)]),
+        (1, [("reaction", 20), ("distance", 4), ("entropy", 2)]),  # 2,400 targets have room for 200 cells of 12
+        (7, [("gaining", 20), ("entropy", 1)]),  # 343: for 28
+        (40, [("entropy", 5), ("reaction", 1)]),  # 60: for 5
+        (55, [("reaction", 3), ("distance", 1)]),  # 44: for 3
+        (100, [("distance", 2), ("entropy", 1)]),  # 24: for 2
+        (3, [("entropy", 5), ("distance", 4), ("gaining", 3)]),  # 800: for 66
+    ],
+)
+@pytest.mark.parametrize("context", [0, 1])
+def test_thirds_of_cells_by_definition(every: int, matched: list[tuple[str, int]], context: int) -> None:
+    """Most targets are far, so that some cells hold fewer than three targets, which are in no third."""
+    rng = np.random.default_rng(every)
+    distance_CW = 16 - np.minimum(rng.geometric(0.6, (2, NUM_TARGETS)) - 1, 7)
+    run = a_run(every, gain_CW=slope(0, 0))
+    choices = {name: Choice(*rng.uniform(0, 1, (2, 2, NUM_TARGETS)), distance_CW) for name in ("kl", "random")}
+    gaining_W, keep_W = rng.uniform(0, 1, NUM_TARGETS), np.arange(NUM_TARGETS) % every == 0
+    for selector, measure in (("kl", "best"), ("random", "half")):
+        found_W = thirds_of(
+            dataclasses.replace(run, choices=choices),
+            Analysis("x", selector, measure, tuple(name for name, _ in matched)),  # type: ignore[arg-type]
+            context=context, distances=(9, 16), keep_W=keep_W, gaining_W=gaining_W,
+        )  # fmt: skip
+        values = {
+            "reaction": run.reaction_CW[context], "gaining": gaining_W, "entropy": ENTROPY_W, "distance": distance_CW[context],
+        }  # fmt: skip
+        rows = np.flatnonzero(keep_W).tolist()
+        sparsity_W = getattr(choices[selector], f"{measure}_CW")[context]
+        expected_W, weight_W = np.full(NUM_TARGETS, -1), WINDOWS["weight"].to_numpy()
+        cells = cells_by_hand(values, rows, matched, (9, 16))
+        for cell in set(cells.values()):
+            inside = sorted((w for w in rows if cells[w] == cell), key=lambda w: sparsity_W[w])
+            below = 0.0
+            for w in inside if len(inside) >= 3 else []:
+                expected_W[w] = int((below + weight_W[w] / 2) / weight_W[inside].sum() * 3)
+                below += weight_W[w]
+        np.testing.assert_array_equal(found_W, expected_W)
 
 
 def test_means_of_thirds_are_those_of_a_loop() -> None:
@@ -243,6 +422,29 @@ def test_thirds_of_a_cell_have_the_same_weight_and_rise_in_sparsity() -> None:
 def test_targets_that_an_analysis_leaves_out(analysis: Analysis, left: int) -> None:
     model = a_model("model", range(2), gain_CW=slope(0.3, 0.0))
     assert sparsity_and_gain(model, model, None, analysis).num_targets == left
+
+
+def test_targets_are_counted_and_matched_under_their_own_context() -> None:
+    """Some targets have no reaction under one context alone; of some it is not known whether training saw their text."""
+    ranking, gaining = a_run(0, gain_CW=slope(0.3, 0.1)), a_run(1, gain_CW=slope(0.3, 0.1))
+    best_CW = ranking.choices["kl"].best_CW.copy()
+    best_CW[0, 1::3], best_CW[1, :7] = np.nan, np.nan
+    is_known_W = WINDOWS["window_id"] % 6 != 5
+    windows = WINDOWS.assign(train_overlap=WINDOWS["train_overlap"].astype("boolean").where(is_known_W))
+    ranking = dataclasses.replace(ranking, windows=windows, choices={"kl": Choice(best_CW, best_CW, DISTANCE_CW)})
+    analysis = Analysis("x", matched=("gaining", "reaction"), without_overlap=True)
+    one, other = Model("one", (Path("a"),), (ranking,), LENGTHS), Model("other", (Path("b"),), (gaining,), LENGTHS)
+    found, keep_W = sparsity_and_gain(one, other, None, analysis), np.arange(NUM_TARGETS) % 10 != 0
+    third_of = {
+        (0, c): thirds_of(
+            ranking, analysis, context=c, distances=(9, 16), keep_W=keep_W, gaining_W=gaining.reaction_CW[c]
+        )
+        for c in range(2)
+    }
+    assert found.num_targets == (third_of[0, 0] >= 0).sum() < (keep_W & ~np.isnan(best_CW[1])).sum() / 1.4
+    for t, entry in enumerate(found.thirds):
+        for context, estimate in enumerate((entry.gain_nats, entry.null_gain_nats)):
+            assert estimate.mean == pytest.approx(mean_by_loop(one, other, third_of, context=context, third=t))
 
 
 def test_each_half_has_every_second_document() -> None:

@@ -11,7 +11,16 @@ import scipy.stats
 
 from olmo_sparsity.statistics.intervals.bootstrap import estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS, Value, minus, share_without, value_of
+from olmo_sparsity.statistics.intervals.ratios import (
+    MIN_RATIO_DOCUMENTS,
+    Ratio,
+    Ratios,
+    StudentizedRatios,
+    Value,
+    minus,
+    share_without,
+    value_of,
+)
 
 NUM = MIN_RATIO_DOCUMENTS
 NORMAL_WIDTH = 2 * scipy.stats.norm.ppf(0.975)  # of a 95% interval, in standard errors
@@ -60,6 +69,66 @@ def test_shares_and_their_differences_by_brute_force() -> None:
         assert estimate.standard_error == pytest.approx((expected[1] - expected[0]) / NORMAL_WIDTH)
     assert found["first"].mean == pytest.approx(1 - sums["left"].sum() / sums["whole"].sum())  # type: ignore[union-attr]
     assert found == estimates(sums, shares, num_resamples=200)  # the same draws every time
+
+
+@pytest.mark.parametrize(
+    ("constant", "coefficients"), [(0.3, [-1.0]), (1.0, [-2.0]), (1.0, [1.0]), (-0.2, [2.0, -0.5]), (1.0, [-1.0, 0.7])]
+)
+def test_a_number_plus_ratios_by_brute_force(constant: float, coefficients: list[float]) -> None:
+    """All but a share alone are treated on their own scale. Standard errors are of each resample's own documents."""
+    sums = heavy_sums(np.random.default_rng(9), NUM + 20)
+    pairs = [("left", "whole"), ("second left", "second whole")][: len(coefficients)]
+
+    def made(totals: Mapping[Any, np.ndarray]) -> dict[str, Value]:
+        terms = zip(coefficients, pairs, strict=True)
+        return {"made": Ratios(constant, tuple(Ratio(c, totals[a], totals[b]) for c, (a, b) in terms))}
+
+    def value_and_error(drawn: np.ndarray) -> tuple[float, float]:
+        value, added_u = constant, np.zeros(len(drawn))
+        for c, (a, b) in zip(coefficients, pairs, strict=True):
+            ratio = sums[a][drawn].sum() / sums[b][drawn].sum()
+            value += c * ratio
+            added_u += c * (sums[a][drawn] - ratio * sums[b][drawn]) / sums[b][drawn].sum()
+        return value, float(np.sqrt((added_u**2).sum()))
+
+    value, error = value_and_error(np.arange(NUM + 20))
+    draws = np.random.default_rng(0).integers(0, NUM + 20, (200, NUM + 20))
+    half = error * np.quantile([abs(of - value) / own for of, own in map(value_and_error, draws)], 0.95)
+    found = estimates(sums, made, num_resamples=200)["made"]
+    assert found is not None and found.mean == pytest.approx(value)
+    assert found.bounds == pytest.approx((value - half, value + half), rel=1e-9)
+    assert found.standard_error == pytest.approx(2 * half / NORMAL_WIDTH)
+
+
+def test_a_resample_without_variance_lies_a_thousand_standard_errors_away() -> None:
+    """Without the only document that differs, the linearized variance is the smallest share of that without correction."""
+    odd_U = np.arange(NUM) == 7
+    left, second_left = np.where(odd_U, 0.9, 0.5), np.where(odd_U, 1.7, 0.6)
+    whole, second_whole = np.ones(NUM), np.full(NUM, 2.0)
+    of_units = Ratios(0.4, (Ratio(1.0, left, whole), Ratio(-0.8, second_left, second_whole)))
+    studentized, counts_XU = StudentizedRatios(of_units), np.stack([np.where(odd_U, times, 1.0) for times in (0, 3)])
+    found_X = studentized.size_of_t(list(np.stack(studentized.products()) @ counts_XU.T))
+    for found, counts_U in zip(found_X, counts_XU, strict=True):
+        change, added_U, uncorrected_U = 0.0, np.zeros(NUM), np.zeros(NUM)
+        for c, numerator_U, denominator_U in ((1.0, left, whole), (-0.8, second_left, second_whole)):
+            ratio, below = numerator_U.sum() / denominator_U.sum(), counts_U @ denominator_U
+            own = counts_U @ numerator_U / below
+            change += c * (own - ratio)
+            added_U += c * (numerator_U - own * denominator_U) / below
+            uncorrected_U += c * (numerator_U - ratio * denominator_U) / below
+        error = np.sqrt(max(counts_U @ added_U**2, 1e-6 * (counts_U @ uncorrected_U**2)))
+        assert found == pytest.approx(abs(change) / error, rel=1e-6)
+    assert found_X[0] == pytest.approx(1000 * np.sqrt(NUM - 1))
+
+
+def test_differences_of_quantities_are_the_second_less_the_first() -> None:
+    first, second = (
+        Ratios(0.4, (Ratio(2.0, np.array([6.0]), np.array([3.0])),)),
+        share_without(np.array([1.0]), np.array([4.0])),
+    )
+    assert (value_of(first), value_of(second)) == (4.4, 0.75)
+    for one, other, expected in ((second, first, -3.65), (first, second, 3.65), (np.array([7.0]), first, 2.6)):
+        assert value_of(minus(one, other)) == pytest.approx(np.array([expected]))
 
 
 def test_on_light_tails_the_interval_is_that_of_percentiles() -> None:
@@ -145,9 +214,11 @@ def test_an_interval_never_reaches_beyond_all_of_the_reaction() -> None:
     assert found.mean > 0.9 and found.bounds[0] < found.mean < found.bounds[1] < 1
 
 
-def test_rounding_below_zero_is_no_reason_to_have_no_interval() -> None:
+@pytest.mark.parametrize("mean", [-1e-9, 1e-9])
+def test_rounding_is_no_reason_to_have_no_interval(mean: float) -> None:
+    """It is below 0 in some resamples, and above in others."""
     rng = np.random.default_rng(8)
-    sums = {"left": rng.normal(-1e-9, 1e-9, NUM), "whole": np.ones(NUM)}
+    sums = {"left": mean + scipy.stats.zscore(rng.normal(0, 1, NUM)) * 2e-8, "whole": np.ones(NUM)}
     found = estimates(sums, lambda totals: {"D": share_without(totals["left"], totals["whole"])})["D"]
     assert found is not None and found.bounds == pytest.approx((1, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,18 @@ from scipy import stats
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.seed_summary import SeedRow, SeedSummary, _matching_tables, read_seeds, seed_rows
+from olmo_sparsity.statistics.several.seed_summary import (
+    SeedRow,
+    SeedSummary,
+    _matching_tables,
+    difference_over_seeds,
+    read_seeds,
+    seed_rows,
+    summarize_seeds,
+)
+from olmo_sparsity.statistics.several.trained_models import same_model
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
@@ -229,6 +240,47 @@ def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
         read_seeds(runs)
     positions(first, "compact")
     assert read_seeds(runs).mean.setup.positions == "compact"
+
+
+def test_of_several_common_measurements_the_newest_of_each_seed_is_read(tmp_path: Path) -> None:
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    made_up = made_up_measurement(tmp_path / "template", 0.5)
+    for name, number in (("a", 5), ("b", 5), ("c", 6), ("d", 6), ("e", 5)):
+        for run in runs[: 1 if name == "e" else 2]:
+            folder = run / "influence" / name
+            shutil.copytree(made_up, folder)
+            manifest = read_json(folder / "manifest.json")
+            write_manifest(
+                folder, {**manifest, "finished": name, "influence": {**manifest["influence"], "seed": number}}
+            )
+    assert _matching_tables(runs) == [runs[0] / "influence" / "e", runs[1] / "influence" / "b"]
+    assert _matching_tables(runs[::-1]) == [runs[1] / "influence" / "d", runs[0] / "influence" / "d"]
+
+
+def test_measurements_of_other_windows_or_selections_are_not_summarized(runs: list[Path], numbers: SeedSummary) -> None:
+    first, second, _ = (load(tables) for tables in numbers.tables)
+    model = same_model(runs[:2])
+    assert summarize_seeds(model, numbers.tables[:2], measurements=[first, second]).num_seeds == 2
+    fewer = second.restrict_selectors({"kl": "kl", "random": "random"})
+    for other in (fewer, second.restrict(np.arange(len(second.windows)) > 0)):
+        with pytest.raises(UserError, match=r"seed0 and .*seed1 were not measured on the same windows with the same"):
+            summarize_seeds(model, numbers.tables[:2], measurements=[first, other])
+
+
+def test_a_difference_of_models_is_the_second_less_the_first(numbers: SeedSummary) -> None:
+    """One has two seeds, the other one: its interval holds the documents, and the choice among the two."""
+    *first, second = (load(tables) for tables in numbers.tables)
+    found = difference_over_seeds(first, [second])
+    gains = [one.windows["gain_long_nats"].to_numpy(np.float64).mean() for one in (*first, second)]
+    estimate = found.of_windows("long_gain_nats")
+    assert estimate is not None and estimate.standard_error is not None
+    assert estimate.mean == pytest.approx(gains[2] - (gains[0] + gains[1]) / 2)
+    units = document_units(second.windows["doc_id"])
+    of_documents = [units.sums(one.windows["gain_long_nats"]) for one in (*first, second)]
+    change_U = of_documents[2] - (of_documents[0] + of_documents[1]) / 2
+    (alone,) = estimates({"x": change_U, "n": units.counts()}, lambda of: {"mean": of["x"] / of["n"]}).values()
+    assert alone is not None and alone.standard_error is not None
+    assert estimate.standard_error == pytest.approx(np.hypot(alone.standard_error, stats.sem(gains[:2])))
 
 
 @pytest.mark.parametrize(

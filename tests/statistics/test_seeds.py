@@ -102,6 +102,51 @@ def test_each_model_adds_the_variance_of_its_own_seeds() -> None:
     assert found.bounds == pytest.approx((expected.low, expected.high))
 
 
+def test_intervals_of_several_numbers_of_several_models_by_definition() -> None:
+    """Documents and seeds matter alike; one model has three seeds, one two, one a single one."""
+    rng, num = np.random.default_rng(8), 90
+    models = [
+        [
+            {"weights": weights, "gain": weights * (gain + rng.normal(0, spread, num)), "long": rng.gamma(2, 1, num) + gain}
+            for gain in rng.normal(3, 0.2 + 0.1 * spread, seeds)
+        ]
+        for weights, spread, seeds in ((rng.uniform(1, 3, num), 2.0, 3), (rng.uniform(2, 4, num), 4.0, 2), (np.ones(num), 1.0, 1))
+    ]  # fmt: skip
+
+    def numbers(of: Any) -> dict[str, Any]:
+        means = [totals["gain"] / totals["weights"] for totals in of]
+        return {
+            "first": means[0],
+            "ratio": of[1]["gain"] / of[1]["long"],
+            "third": means[2],
+            "all": means[0] * means[1] - means[2],
+        }
+
+    def of_totals(counts: np.ndarray, seeds_of: list[list[int]]) -> dict[str, Any]:
+        return numbers([
+            {name: np.mean([counts @ seeds[s][name] for s in kept], axis=0) for name in seeds[0]}
+            for seeds, kept in zip(models, seeds_of, strict=True)
+        ])  # fmt: skip
+
+    every, draws = [[0, 1, 2], [0, 1], [0]], np.random.default_rng(0).integers(0, num, (2000, num))
+    resampled = of_totals(np.stack([np.bincount(drawn, minlength=num) for drawn in draws]), every)
+    found = estimates_over_seeds(models, numbers)
+    for name, mean in of_totals(np.ones(num), every).items():
+        parts = [(np.var(resampled[name], ddof=1), num - 1)]
+        for i, seeds in enumerate(every[:2]):
+            values = [
+                of_totals(np.ones(num), [*every[:i], [s for s in seeds if s != out], *every[i + 1 :]])[name] for out in seeds
+            ]  # fmt: skip
+            squares = sum((value - np.mean(values)) ** 2 for value in values)
+            parts.append((squares * (len(seeds) - 1) / len(seeds), len(seeds) - 1))
+        variance = sum(part for part, _ in parts)
+        freedom = variance**2 / sum(part**2 / own for part, own in parts)
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+        estimate = found[name]
+        assert estimate is not None and estimate.standard_error == pytest.approx(np.sqrt(variance)), name
+        assert (estimate.mean, *(estimate.bounds or ())) == pytest.approx((mean, mean - half, mean + half)), name
+
+
 def test_a_model_with_one_seed_adds_none() -> None:
     rng = np.random.default_rng(3)
     several, single = [sums_of(np.full(NUM_DOCUMENTS, v)) for v in (0.1, 0.4)], sums_of(rng.normal(0, 1, NUM_DOCUMENTS))

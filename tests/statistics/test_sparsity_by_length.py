@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from planted_lengths import ATTENTION, GROWTHS, NULL, RANDOM, k_of_share, planted_length
 
 from olmo_sparsity.errors import UserError
@@ -18,6 +19,7 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
     ReachingK,
     log_smallest_k,
     reaching_k,
+    slope_over_lengths,
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.single.measurement import SelectorInfo
@@ -174,3 +176,36 @@ def test_the_gate_of_a_length_judges_what_is_left_without_the_gap() -> None:
         {128: gains[128], 256: gains[256] - 0.6}
     )
     assert gains == pytest.approx({128: 0.5, 256: 0.5}, abs=0.02)
+
+
+def test_gains_are_weighted_means_with_the_intervals_of_documents() -> None:
+    """Gains and the cost of the gap rise with the weight of a document, each at its own rate at every length."""
+    measured = [planted_length(n, num_documents=80) for n in (128, 256)]
+    rng, num = np.random.default_rng(15), 160
+    for one, factor in zip(measured, (1.0, 3.0), strict=True):
+        windows = one.measurement.windows
+        windows["gain_long_nats"] = factor * windows["weight"] + rng.normal(0, 1, num)
+        windows["loss_short_no_gap_nats"] = (
+            windows["loss_short_nats"] + rng.normal(0, 0.1, num) + (2 - factor) * 0.1 * windows["weight"]
+        )
+    (model,) = sparsity_by_length(measured, selector="attention").models
+    draws = np.random.default_rng(0).integers(0, 80, (2000, 80))
+    for one in measured:
+        windows = one.measurement.windows
+        cost_W = windows["loss_short_nats"] - windows["loss_short_no_gap_nats"]
+        weight_W, gain_W = windows["weight"], windows["gain_long_nats"]
+        gain, cost = (np.average(values_W, weights=weight_W) for values_W in (gain_W, cost_W))
+        found = model.long_gains_nats[one.full_len]
+        assert (found.mean, model.gate_gains_nats[one.full_len].mean) == pytest.approx((gain, gain - max(cost, 0)))
+        total_U, weight_U = (np.bincount(np.arange(num) // 2, weights=of) for of in (weight_W * gain_W, weight_W))
+        resampled = total_U[draws].sum(axis=1) / weight_U[draws].sum(axis=1)
+        assert found.bounds == pytest.approx(np.percentile(resampled, [2.5, 97.5]))
+
+
+def test_slopes_are_those_of_least_squares() -> None:
+    lengths, logs = [100, 130, 700, 900], np.array([[0.3, 2.0], [1.1, 1.0], [0.2, 3.0], [2.5, 0.5]])
+    expected = [scipy.stats.linregress(np.log(lengths), column).slope for column in logs.T]
+    assert slope_over_lengths(lengths, logs) == pytest.approx(expected)
+    (model,) = sparsity_by_length([planted_length(n) for n in (128, 256, 1024)], selector="attention").models
+    constant = scipy.stats.linregress(np.log([128, 256, 1024]), np.log([64, 192, 960])).slope
+    assert model.growth_of_constant_share == pytest.approx(constant)

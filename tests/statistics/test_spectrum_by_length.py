@@ -138,6 +138,28 @@ def test_more_than_every_measured_k_is_a_need() -> None:
     assert spectrum.shares[-1].mean == pytest.approx(weights[2::3].sum() / weights.sum())
 
 
+def test_growth_on_other_grids_by_definition() -> None:
+    """Needs rise and fall; what is shown depends on the next smaller k of the grid of the longer need, by weight."""
+    rng, grids = np.random.default_rng(16), {128: [1, 2, 4, 8, 64], 256: [1, 3, 6, 12, 192]}
+    document_W = np.sort(rng.integers(0, 70, 200))
+    lines = [LineKey(family, context) for family in FAMILIES for context in ("real", "null")]
+    needs = {n: {line: rng.choice([*ks, math.inf], 200) for line in lines} for n, ks in grids.items()}
+    (model,) = spectrum_by_length(
+        [planted_needs(n, needs[n], ks=ks, document_W=document_W) for n, ks in grids.items()], selector="attention"
+    ).models
+    weights = 1.0 + document_W % 3
+    for line in lines:
+        found = {"more": 0.0, "fewer": 0.0}
+        for w in range(200):
+            shorter, longer = (needs[n][line][w] for n in grids)
+            found["more"] += weights[w] * (max(k for k in (0, *grids[256]) if k < longer) >= shorter)
+            found["fewer"] += weights[w] * (max(k for k in (0, *grids[128]) if k < shorter) >= longer)
+        growth = model.growth_of(line.selector, line.context)
+        assert growth.more.mean == pytest.approx(found["more"] / weights.sum())
+        assert growth.fewer.mean == pytest.approx(found["fewer"] / weights.sum())
+        assert 0.1 < growth.fewer.mean < 0.9 and 0.1 < growth.more.mean < 0.9
+
+
 def test_few_documents_have_no_intervals() -> None:
     needs = {n: {LineKey(f, c): [n // 64] * 49 for f in FAMILIES for c in ("real", "null")} for n in (128, 256)}
     (model,) = spectrum_by_length([planted_needs(n, needs[n], ks=grid(n)) for n in needs], selector="attention").models
