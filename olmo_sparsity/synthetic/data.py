@@ -11,7 +11,7 @@ import torch
 
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place
+from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place, read_place
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -33,7 +33,7 @@ from olmo_sparsity.training.processes import share_of_rows
 
 # Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
 VALIDATION, EVALUATION = 1_000_003, 1_000_004
-# What the seed of evaluated sequences ends with, by the place of the planted tokens.
+# What the seed of evaluated sequences ends with, by the place of the planted tokens; L/S: 3, L or 0, S.
 PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
 
 
@@ -171,11 +171,18 @@ def evaluated_sequences(
         config: the experiment.
         length: tokens of each prompt, without the query.
         k: the sparsity.
-        place: where the planted tokens lie, as ``test_row_len`` says; None: anywhere.
+        place: where the planted tokens lie, as ``test_row_len`` or ``test_placed`` says; None: as in training.
         background: as in ``draw_sequences``.
     """
     settings = config.synthetic
-    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *PLACE_SEEDS[place]])
+    within, place_seed = None, PLACE_SEEDS.get(place, [])
+    if place is not None and place in settings.test_placed:
+        locality, spread = read_place(place)
+        settings = dataclasses.replace(settings, locality=locality, spread=spread)
+        place_seed = [3, locality or 0, spread]
+    elif place is not None:
+        within = settings.places_planted(length, place)
+    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *place_seed])
     sequences = draw_sequences(
         settings,
         rng,
@@ -183,7 +190,7 @@ def evaluated_sequences(
         k_B=np.full(settings.test_rows, k),
         row_len=settings.row_len(length, k),
         background=background,
-        within=None if place is None else settings.places_planted(length, place),
+        within=within,
     )
     return _placed(config, rng, sequences, training=False)
 
