@@ -169,7 +169,9 @@ $(foreach locality,8 16,$(foreach spread,1 3,\
 IN_TEXT = parity-K2 parity-K4 placed-8-1 placed-any-1
 $(foreach name,$(IN_TEXT),$(eval of_text-$(name) = $(of_$(name)) synthetic.background=text))
 with_seeds = $(foreach seed,$(or $(SEEDS),0 1 2),$(1:%=$(FOLDER_10X)/%-seed$(seed)))
-RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) $(call with_seeds,$(METHODS:%=scratchpad-%)) \
+# The twin of scratchpad-pose without a scratchpad is parity-K4.
+RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) \
+	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer,$(METHODS)))) \
 	$(call with_seeds,$(METHODS:%=variables-%)) \
 	$(call with_seeds,$(foreach locality,8 16 any,placed-$(locality)-1 placed-$(locality)-3)) $(call with_seeds,$(IN_TEXT:%=text-%))
 

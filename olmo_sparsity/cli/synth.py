@@ -135,14 +135,18 @@ def synth_summary(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Print the accuracies of several runs inside the training row and beyond it, by k, and minus the ceiling.
+    """Print steps, minutes, loss and whether the task is learned, of several runs, and up to which length they hold.
 
-    Each run must be evaluated with synthetic.test_row_len. The ceiling is the model with the longest training rows.
+    Of runs that were evaluated with synthetic.test_row_len: the accuracies inside the training row and beyond it, by k, and minus
+    the ceiling, the model with the longest training rows.
     """
-    from olmo_sparsity.tables.reading import newest_finished
+    from olmo_sparsity.tables.reading import newest_finished, read_manifest
     from olmo_sparsity.view.inside_and_beyond import print_inside_and_beyond
+    from olmo_sparsity.view.length_generalization import print_generalization
 
-    print_inside_and_beyond([newest_finished(run, "synthetic") for run in runs], as_json=as_json)
+    folders = [newest_finished(run, "synthetic") for run in runs]
+    has_rows = any(read_manifest(folder, "synthetic").get("test_row_len") for folder in folders)
+    (print_inside_and_beyond if has_rows else print_generalization)(folders, as_json=as_json)
 
 
 def _measure(

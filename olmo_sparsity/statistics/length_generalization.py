@@ -5,7 +5,8 @@ Nothing here ranks a run that has not learned: its accuracy beyond the training 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -14,7 +15,8 @@ import numpy as np
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE
-from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, tables_by_setting
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
+from olmo_sparsity.tables.reading import read_manifest
 
 LEVEL = 0.95  # the accuracy of a task that is learned, and of a length at which it holds
 MANY_TIMES = 10  # the training length, at which the spectrum is to predict the accuracy
@@ -59,13 +61,32 @@ def task_runs(folders: Iterable[Path]) -> list[TaskRun]:
     """Return the runs of folders of ``synth eval``, by setting and seed.
 
     Raises:
-        UserError: a folder has no finished table, or two are of one setting and seed.
+        UserError: a folder has no finished table, or two are of one setting and seed, and evaluated in the same ways.
     """
-    return [
-        _task_run(setting, of_seed)
-        for setting, seeds in tables_by_setting(folders, "synthetic", "answers").items()
-        for of_seed in sorted(seeds, key=lambda one: one.manifest["training_seed"])
-    ]
+    found: dict[tuple[Setting, int], TaskRun] = {}
+    for (setting, seed), of_seed in _answers_by_seed(folders):
+        found.setdefault((setting, seed), _task_run(setting, of_seed))
+    return list(found.values())
+
+
+def split_by_places(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the folders of ``synth eval`` without ``synthetic.test_placed``, and those with it.
+
+    A setting and seed may be evaluated both ways, so the two are read apart.
+    """
+    plain: list[Path] = []
+    placed: list[Path] = []
+    for folder in folders:
+        (placed if read_manifest(folder, "synthetic").get("test_placed") else plain).append(folder)
+    return plain, placed
+
+
+def _answers_by_seed(folders: Iterable[Path]) -> Iterator[tuple[tuple[Setting, int], TableOfSeed]]:
+    """Yield the tables by setting and seed, of those without ``synthetic.test_placed`` first."""
+    for group in split_by_places(folders):
+        for setting, seeds in tables_by_setting(group, "synthetic", "answers").items():
+            for of_seed in sorted(seeds, key=lambda one: one.manifest["training_seed"]):
+                yield (setting, of_seed.manifest["training_seed"]), of_seed
 
 
 def _task_run(setting: Setting, of_seed: TableOfSeed) -> TaskRun:
@@ -101,6 +122,28 @@ def num_learned(runs: Iterable[TaskRun]) -> dict[Setting, tuple[int, int]]:
     for run in runs:
         learned.setdefault(run.setting, []).append(run.has_learned)
     return {setting: (sum(of_seeds), len(of_seeds)) for setting, of_seeds in learned.items()}
+
+
+def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
+    """Return the settings of Figure 1, of which K_train is compared: parity without a scratchpad, with PoSE, planted anywhere.
+
+    One that is there as the twin of settings with a scratchpad, of the same training lengths and no other K_train, is none.
+    """
+    everything = list(dict.fromkeys(settings))
+    found = [
+        one
+        for one in everything
+        if (one.task, one.scratchpad, one.positions, one.placed) == ("parity", False, "pose", "any/1")
+        and one.num_chunks > 1
+        and not one.hide_tokens
+    ]
+    with_steps = {one.train_lengths for one in everything if one.scratchpad and one.task == "parity"}
+    num_sparsities = Counter((one.train_lengths, one.background) for one in found)
+    return [
+        one
+        for one in found
+        if one.train_lengths not in with_steps or num_sparsities[one.train_lengths, one.background] > 1
+    ]
 
 
 @dataclass(frozen=True)
@@ -243,11 +286,9 @@ def spectrum_points(bridges: Iterable[Path], answers: Iterable[Path]) -> list[Sp
     Raises:
         UserError: a folder has no finished table, or two are of one setting and seed.
     """
-    far = {
-        (setting, of_seed.manifest["training_seed"]): _far_accuracy(setting, of_seed.columns)
-        for setting, seeds in tables_by_setting(answers, "synthetic", "answers").items()
-        for of_seed in seeds
-    }
+    far: dict[tuple[Setting, int], Optional[tuple[float, int]]] = {}
+    for (setting, seed), of_seed in _answers_by_seed(answers):
+        far.setdefault((setting, seed), _far_accuracy(setting, of_seed.columns))
     points = []
     for setting, seeds in tables_by_setting(bridges, "bridge", "parities").items():
         for of_seed in seeds:
@@ -310,3 +351,57 @@ def _spearman(x: np.ndarray, y: np.ndarray) -> float:
 
     found: Any = stats.spearmanr(x, y)
     return float(found.statistic)
+
+
+@dataclass(frozen=True)
+class Generalization:
+    """What runs of synthetic tasks show of length generalization.
+
+    Attributes:
+        runs: by setting and seed.
+        furthest: how far each setting holds, by k and place.
+        bound: of a sweep of places; None without one.
+        num_broken: accuracies of the sweep, without the corner, whose whole interval lies below what the bound allows.
+        num_held: the others of them.
+    """
+
+    runs: tuple[TaskRun, ...]
+    furthest: tuple[Furthest, ...]
+    bound: Optional[LinearBound]
+    num_broken: int
+    num_held: int
+
+    def has_learned(self, setting: Setting) -> bool:
+        """Return whether all seeds of a setting have learned the task, so that it may be ranked."""
+        learned, seeds = num_learned(self.runs)[setting]
+        return learned == seeds
+
+
+def read_generalization(folders: Sequence[Path]) -> Generalization:
+    """Return what the tables of ``synth eval`` show.
+
+    Raises:
+        UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
+    """
+    plain, placed = split_by_places(folders)
+    accuracies = read_accuracies(plain) + read_accuracies(placed)
+    bound = fit_bound(accuracies)
+    held = [
+        not bound.is_broken(one)
+        for one in accuracies
+        if bound is not None
+        and one.place is not None
+        and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
+    ]
+    return Generalization(
+        runs=tuple(task_runs(folders)),
+        furthest=tuple(furthest_lengths(accuracies)),
+        bound=bound,
+        num_broken=held.count(False),
+        num_held=held.count(True),
+    )
+
+
+def reaches_further(first: Furthest, second: Furthest) -> bool:
+    """Return whether one holds further than another, with intervals that do not touch."""
+    return (first.low or 0) > (second.high or 0)
