@@ -155,7 +155,7 @@ of_parity-K6 = parity-cpu10x synthetic.max_sparsity=6 synthetic.test_sparsity=[1
 of_predicted =
 of_coupled = synthetic.positions=coupled
 of_shifted = synthetic.positions=shifted
-of_pose = synthetic.positions=pose model.position_embedding=rope
+of_pose = synthetic.positions=pose model.position_embedding=rope training.learning_rate=1.0e-3
 of_rope = $(of_pose) pose.num_chunks=1
 $(foreach method,shifted pose rope,$(eval of_$(method)-answer = $(of_$(method)) synthetic.scratchpad=false))
 METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-answer
@@ -181,6 +181,16 @@ $(FOLDER_10X)/%: FORCE | $(READY)
 	set -- synth eval $(of_$(firstword $(subst -seed, ,$*))) --run $@ training.seed=$${name##*-seed}; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
 
+# Whether K_train tokens suffice at the training length, of parity without a scratchpad. placed-any-1 is trained as parity-K3 is.
+NO_BRIDGE_10X = scratchpad-predicted scratchpad-coupled scratchpad-shifted scratchpad-pose scratchpad-rope \
+	scratchpad-shifted-answer variables-% placed-any-1
+BRIDGES_10X = $(foreach run,$(RUNS_10X:$(FOLDER_10X)/%=%),$(if $(filter $(NO_BRIDGE_10X),$(firstword $(subst -seed, ,$(run)))),,\
+	$(FOLDER_10X)/$(run)/bridge))
+$(FOLDER_10X)/%/bridge: $(FOLDER_10X)/%
+	@grep -qs '"status": "complete"' $@/*/manifest.json || { k=$$(sed -n 's/^ *max_sparsity: //p' $</config.yaml); \
+	set -- synth bridge $(firstword $(of_$(firstword $(subst -seed, ,$*)))) --run $< synthetic.test_lengths=[24] synthetic.test_sparsity=[$$k] \
+	synthetic.bridge_selectors=[mask-one]; echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
+
 ifneq ($(SIZE),cpu10x)
 figures-synthetic: SEEDS ?= 0
 figures-synthetic: $(READY)
@@ -192,7 +202,8 @@ figures-synthetic: $(READY)
 	$(BIN)/olmo-sparsity synth bridge bridge-cpu --run runs/synthetic/bridge-cpu-seed$$seed training.seed=$$seed; done
 	$(BIN)/python -m analysis.synthetic $(addprefix --run ,$(PARITY_RUNS) $(OTHER_RUNS)) --out runs/synthetic/figures
 else
-figures-synthetic: $(RUNS_10X)
+figures-synthetic: $(RUNS_10X) $(BRIDGES_10X)
+	$(BIN)/olmo-sparsity synth summary $(RUNS_10X:%=--run %)
 	$(BIN)/python -m analysis.synthetic $(RUNS_10X:%=--run %) --out $(FOLDER_10X)/figures
 endif
 
