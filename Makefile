@@ -146,6 +146,10 @@ SYNTHETIC = $(wildcard configs/synthetic/scratchpad-cpu-*.yaml configs/synthetic
 PARITY_RUNS = $(foreach seed,$(SEEDS),$(foreach k,$(K_TRAIN),runs/synthetic/parity-cpu-K$(k)-seed$(seed)))
 OTHER_RUNS = $(foreach seed,$(SEEDS),$(foreach config,$(SYNTHETIC) bridge-cpu,runs/synthetic/$(basename $(notdir $(config)))-seed$(seed)))
 
+ifneq ($(filter-out cpu cpu10x,$(SIZE)),)
+$(error SIZE = $(SIZE): figures-synthetic has the sizes cpu and cpu10x)
+endif
+
 # To ten times the training length: a run NAME-seedN is of the configuration and with the keys of of_NAME.
 FOLDER_10X ?= runs/synthetic-cpu10x
 of_parity-K2 = parity-cpu10x synthetic.max_sparsity=2 synthetic.test_sparsity=[1,2,3,4,6]

@@ -116,6 +116,8 @@ def draw_sequences(
     row_len: int,
     background: Optional[Background] = None,
     within: Optional[tuple[int, int]] = None,
+    locality: Optional[int],
+    spread: int,
 ) -> Sequences:
     """Draw sequences of a task.
 
@@ -127,6 +129,8 @@ def draw_sequences(
         row_len: T.
         background: of a parity task; None: noise of ``num_noise`` tokens.
         within: first position at which a parity task plants tokens, and the end of these; None: the whole prompt.
+        locality: tokens of the interval that holds the planted tokens of a parity task; None: all of them.
+        spread: least distance of two of them.
     """
     if settings.task == "variables":
         return variable_sequences(
@@ -140,8 +144,8 @@ def draw_sequences(
         scratchpad=settings.scratchpad,
         row_len=row_len,
         modulus=settings.modulus,
-        locality=settings.locality,
-        spread=settings.spread,
+        locality=locality,
+        spread=spread,
         within=within,
     )
 
@@ -176,9 +180,9 @@ def evaluated_sequences(
     """
     settings = config.synthetic
     within, place_seed = None, PLACE_SEEDS.get(place, [])
+    locality, spread = settings.locality, settings.spread
     if place is not None and place in settings.test_placed:
         locality, spread = read_place(place)
-        settings = dataclasses.replace(settings, locality=locality, spread=spread)
         place_seed = [3, locality or 0, spread]
     elif place is not None:
         within = settings.places_planted(length, place)
@@ -191,6 +195,8 @@ def evaluated_sequences(
         row_len=settings.row_len(length, k),
         background=background,
         within=within,
+        locality=locality,
+        spread=spread,
     )
     return _placed(config, rng, sequences, training=False)
 
@@ -204,7 +210,16 @@ def training_sequences(
     length_B = rng.integers(shortest, longest + 1, num_rows)
     k_B = rng.integers(1, settings.max_sparsity + 1, num_rows)
     row_len = settings.row_len(longest, settings.max_sparsity)
-    sequences = draw_sequences(settings, rng, length_B=length_B, k_B=k_B, row_len=row_len, background=background)
+    sequences = draw_sequences(
+        settings,
+        rng,
+        length_B=length_B,
+        k_B=k_B,
+        row_len=row_len,
+        background=background,
+        locality=settings.locality,
+        spread=settings.spread,
+    )
     placed = _placed(config, rng, sequences, training=True)
     return with_hidden_tokens(rng, placed) if settings.hide_tokens else placed
 

@@ -243,6 +243,21 @@ SYNTHETIC = [
         "synth train parity-cpu synthetic.test_row_len=7",
         "synthetic.test_row_len = 7: of a prompt of 8 tokens 7 lie inside",
     ),
+    Case(
+        "synth train parity-cpu10x context.full_len=200", "pose.max_position = 200: the longest sequence has 252 tokens"
+    ),
+    Case("synth train parity-cpu10x synthetic.test_lengths=[]", "synthetic.test_lengths = []: must be"),
+    Case("synth train parity-cpu10x synthetic.test_placed=[8]", "synthetic.test_placed: '8' must be L/S"),
+    Case("synth train parity-cpu10x synthetic.test_placed=[0/1]", "synthetic.test_placed: '0/1' must be L/S"),
+    Case("synth eval parity-cpu10x synthetic.test_placed=[4/1]", "synthetic.test_placed: 4/1 has no room for k = 8"),
+    Case("synth eval parity-cpu10x synthetic.test_placed=[any/2]", "any/2 has no room for k = 8, which takes 15 of 10"),
+    Case("synth eval variables-cpu10x synthetic.test_placed=[8/1]", "synthetic.test_placed = ['8/1']: only for"),
+    Case(
+        "synth eval sum-cpu-pose synthetic.test_placed=[8/1]",
+        "synthetic.test_placed = ['8/1']: only for synthetic.task = parity without synthetic.test_row_len",
+    ),
+    Case("synth train parity-cpu10x training.stop_loss=0", "training.stop_loss = 0.0: must be"),
+    Case("synth train parity-cpu10x training.patience=0", "training.patience = 0: must be at least 1"),
     Case("synth train sum-cpu-pose data.source=no.txt --run runs/sum", "no.txt: no such file, folder or glob"),
     Case("synth summary", "synth summary: missing option '--run'"),
     Case("synth summary --run runs/tiny", "runs/tiny: no evaluation of this run is finished"),
