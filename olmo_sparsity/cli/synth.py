@@ -134,19 +134,18 @@ def synth_summary(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_md: Annotated[bool, typer.Option("--md", help="Print the tables as Markdown.")] = False,
 ) -> None:
     """Print steps, minutes, loss and whether the task is learned, of several runs, and up to which length they hold.
 
     Of runs that were evaluated with synthetic.test_row_len: the accuracies inside the training row and beyond it, by k, and minus
     the ceiling, the model with the longest training rows.
     """
-    from olmo_sparsity.tables.reading import newest_finished, read_manifest
-    from olmo_sparsity.view.inside_and_beyond import print_inside_and_beyond
-    from olmo_sparsity.view.length_generalization import print_generalization
+    from olmo_sparsity.view.synth_summary import print_synth_summary
 
-    folders = [newest_finished(run, "synthetic") for run in runs]
-    has_rows = any(read_manifest(folder, "synthetic").get("test_row_len") for folder in folders)
-    (print_inside_and_beyond if has_rows else print_generalization)(folders, as_json=as_json)
+    if as_json and as_md:
+        raise UserError("synth summary: give one of --json and --md")
+    print_synth_summary(runs, form="json" if as_json else "md" if as_md else "text")
 
 
 def _measure(

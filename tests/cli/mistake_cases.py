@@ -260,6 +260,7 @@ SYNTHETIC = [
     Case("synth train parity-cpu10x training.patience=0", "training.patience = 0: must be at least 1"),
     Case("synth train sum-cpu-pose data.source=no.txt --run runs/sum", "no.txt: no such file, folder or glob"),
     Case("synth summary", "synth summary: missing option '--run'"),
+    Case("synth summary --run runs/tiny --json --md", "synth summary: give one of --json and --md"),
     Case("synth summary --run runs/tiny", "runs/tiny: no evaluation of this run is finished"),
     Case("synth eval parity-cpu --shard 2/2", "--shard 2/2: must be I/N"),
     Case("synth eval parity-cpu --shard 0/2 --overwrite", "--overwrite: with 2 processes"),

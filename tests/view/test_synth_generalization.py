@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.statistics.length_generalization import Generalization, read_generalization
 from olmo_sparsity.statistics.synthetic import Setting
-from olmo_sparsity.view.length_generalization import table_of_lengths, table_of_runs
+from olmo_sparsity.view.synth_summary import table_of_lengths, table_of_runs
 from olmo_sparsity.wording.length_generalization import generalization_sentences
 
 PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
@@ -57,6 +57,8 @@ def test_the_command_prints_the_runs_and_how_far_they_hold(tmp_path: Path, monke
         (2, 16, [16, 16]), (3, None, [None, None]),
     ]  # fmt: skip
     assert printed["bound"] is None
+    markdown = CliRunner().invoke(app, ["synth", "summary", *named, "--md"]).output
+    assert "| 1 | 70 | stop\\_loss | 1.0 | 0.0100 | 1.000 | learned |" in markdown
 
 
 def test_the_tables_have_each_number_under_its_name(tmp_path: Path) -> None:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+from olmo_sparsity.statistics.inside_and_beyond import Twin, read_inside_and_beyond
 from olmo_sparsity.statistics.length_generalization import LEVEL, Generalization, TaskRun, read_generalization
+from olmo_sparsity.tables.reading import newest_finished, read_manifest
 from olmo_sparsity.view.as_json import record_json
 from olmo_sparsity.view.console import print_json
-from olmo_sparsity.view.result_table import Cell, Item, ResultTable, Sentence, keys, number, plain, rounded, words
+from olmo_sparsity.view.inside_and_beyond import twin_items
+from olmo_sparsity.view.result_table import Cell, ResultTable, Sentence, keys, number, plain, rounded, words
+from olmo_sparsity.view.table_formats import markdown_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.length_generalization import furthest_words, generalization_sentences, length_words
 from olmo_sparsity.wording.synthetic_tasks import place_words, setting_words
 
 
-def print_generalization(folders: Sequence[Path], *, as_json: bool = False) -> None:
-    """Print sentences, the table of runs and the furthest lengths; or JSON.
+def print_synth_summary(runs: Sequence[Path], *, form: Literal["text", "json", "md"] = "text") -> None:
+    """Print what the newest evaluations of runs of synthetic tasks show.
 
-    Args:
-        folders: of ``synth eval``.
-        as_json: print all of it as JSON instead.
+    Where they were evaluated with ``synthetic.test_row_len``: the accuracies inside the row and beyond it. Otherwise the runs,
+    and how far they hold.
+
+    Raises:
+        UserError: a run has no finished evaluation, or they cannot be read together.
     """
-    found = read_generalization(folders)
-    if as_json:
+    folders = [newest_finished(run, "synthetic") for run in runs]
+    found: Twin | Generalization
+    if any(read_manifest(folder, "synthetic").get("test_row_len") for folder in folders):
+        found = read_inside_and_beyond(folders)
+        items = twin_items(found)
+    else:
+        found = read_generalization(folders)
+        items = [Sentence(sentence, is_bold=True) for sentence in generalization_sentences(found)]
+        items += [table_of_runs(found.runs), table_of_lengths(found)]
+    if form == "json":
         print_json(record_json(found))
-        return
-    items: list[Item] = [Sentence(sentence, is_bold=True) for sentence in generalization_sentences(found)]
-    print_items([*items, table_of_runs(found.runs), table_of_lengths(found)], results_console())
+    elif form == "md":
+        print(markdown_of(items), end="")
+    else:
+        print_items(items, results_console())
 
 
 def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
