@@ -17,6 +17,7 @@ from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
     fit_bound,
     num_learned,
+    of_methods,
     of_sparsity_alone,
     spectrum_points,
     split_by_places,
@@ -344,28 +345,17 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         )
     learned = num_learned(task_runs(answers))
     # Runs that were trained on rows with tokens left out, for the bridge, are in no other figure.
-    parity = [one for one in found if one.setting.task == "parity" and not one.setting.hide_tokens]
-    alone = of_sparsity_alone(one.setting for one in parity)
-    steps = [one for one in parity if one.setting.scratchpad]
-    twins = {(one.setting.train_lengths, one.setting.max_sparsity) for one in steps}
-    beside = [
-        one
-        for one in parity
-        if not one.setting.scratchpad
-        and one.setting.background == "noise"
-        and (one.setting.train_lengths, one.setting.max_sparsity) in twins
-    ]
-    figures: list[tuple[list[Accuracy], Draw]] = [
-        ([one for one in parity if one.setting in alone and one.setting.background == background], _draw_parity)
-        for background in ("noise", "text")
-    ]
-    figures += [
-        (steps + beside, _draw_methods("parity", "synthetic-scratchpad")),
-        ([one for one in found if one.setting.task == "variables"], _draw_methods("variables", "synthetic-variables")),
+    settings = [one.setting for one in found]
+    alone = of_sparsity_alone(settings)
+    of_background = [[one for one in alone if one.background == background] for background in ("noise", "text")]
+    figures: list[tuple[list[Setting], Draw]] = [
+        *((chosen, _draw_parity) for chosen in of_background),
+        (of_methods(settings, "parity"), _draw_methods("parity", "synthetic-scratchpad")),
+        (of_methods(settings, "variables"), _draw_methods("variables", "synthetic-variables")),
     ]
     for chosen, draw_figure in figures:
         if chosen:
-            yield draw_figure(chosen, learned)
+            yield draw_figure([one for one in found if one.setting in chosen], learned)
     in_places = read_accuracies(placed)
     for background in ("noise", "text"):
         sweep = [one for one in in_places if one.setting.background == background]

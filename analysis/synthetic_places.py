@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.lines import Line2D
 
+from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.length_generalization import (
     LinearBound,
     SpectrumPoint,
@@ -26,6 +27,7 @@ from .style import band
 # By the locality and the spread of a place. More of either than there are colours and styles begin again.
 COLOURS = ("#332288", "#0072B2", "#009E73", "#E69F00", "#D55E00")
 STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+RATIOS = (1, 2, 4, 10)  # that the axis of lengths names
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -35,7 +37,7 @@ def draw_places(
     """Draw a panel for each way in which tokens are planted in training, a line for each in evaluation, at the largest k."""
     k = max(one.k for one in accuracies)
     settings = sorted({one.setting for one in accuracies}, key=lambda one: (one.spread, one.locality or np.inf))
-    places = list(dict.fromkeys(one.place for one in accuracies if one.place is not None))
+    places = sorted({one.place for one in accuracies if one.place is not None}, key=_by_size)
     looks = _looks(places)
     columns = max(sum(one.spread == setting.spread for one in settings) for setting in settings)
     rows = -(-len(settings) // columns)
@@ -58,6 +60,8 @@ def draw_places(
             axis.plot(ratios, [1 - bound.slope * ratio for ratio in ratios], color="black", linewidth=0.8)
         axis.axvline(1, color="grey", linewidth=0.8)
         axis.set_xscale("log")
+        axis.set_xticks(RATIOS, [str(ratio) for ratio in RATIOS])
+        axis.minorticks_off()
         axis.set_ylim(-0.03, 1.05)
         axis.set_title(f"trained {place_words(setting.placed)}{learned_words(*learned[setting])}", fontsize="small")
     for axis in axes[-1]:
@@ -82,7 +86,7 @@ def draw_places(
         f"many apart, in training (panels; K_train = {first.max_sparsity}, {first.train_lengths[0]} to {first.train_lengths[1]} "
         f"tokens) and in evaluation (lines).{fitted} Bands: 95% intervals over sequences and training seeds.",
         handles=handles,
-        columns=4,
+        columns=columns,
     )
     far = max(one.length for one in accuracies)
     ends = [one for one in accuracies if one.k == k and one.length == far and one.place == one.setting.placed]
@@ -91,10 +95,16 @@ def draw_places(
     return Drawn(figure, name, f"Accuracy in prompts of {far} tokens, k = {k}, evaluated as trained: {found}.")
 
 
+def _by_size(place: str) -> tuple[float, int]:
+    locality, spread = read_place(place)
+    return (locality or np.inf), spread
+
+
 def _looks(places: Sequence[str]) -> dict[str, tuple[str, Literal["-", "--", ":", "-."]]]:
     """Return colour and line style of each place, by its locality and its spread."""
     parts = [place.split("/") for place in places]
-    localities, spreads = (list(dict.fromkeys(column)) for column in zip(*parts, strict=True))
+    localities = list(dict.fromkeys(locality for locality, _ in parts))
+    spreads = sorted({spread for _, spread in parts}, key=int)
     return {
         place: (COLOURS[localities.index(locality) % len(COLOURS)], STYLES[spreads.index(spread) % len(STYLES)])
         for place, (locality, spread) in zip(places, parts, strict=True)
@@ -126,6 +136,7 @@ def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
         f"tokens, with only the K_train tokens visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens. "
         f"Rank correlation {shown}, with a 95% interval by bootstrap over the {len(points)} runs.",
         handles=handles,
+        columns=3,
     )
     finding = f"Rank correlation of the spectrum at the training length and accuracy far beyond it: {shown}; {len(points)} runs."
     return Drawn(figure, "synthetic-spectrum", finding, one_column=1)

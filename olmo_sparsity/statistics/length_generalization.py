@@ -137,12 +137,32 @@ def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
         and one.num_chunks > 1
         and not one.hide_tokens
     ]
-    with_steps = {one.train_lengths for one in everything if one.scratchpad and one.task == "parity"}
+    with_steps = {(one.train_lengths, one.background) for one in everything if one.scratchpad and one.task == "parity"}
     num_sparsities = Counter((one.train_lengths, one.background) for one in found)
     return [
         one
         for one in found
-        if one.train_lengths not in with_steps or num_sparsities[one.train_lengths, one.background] > 1
+        if (one.train_lengths, one.background) not in with_steps
+        or num_sparsities[one.train_lengths, one.background] > 1
+    ]
+
+
+def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
+    """Return the settings of Figure 2 or 3, of which the ways to give position IDs are compared.
+
+    Those of the task with a scratchpad, and without one those of the same training lengths and K_train; of variable assignment
+    all, where none has a scratchpad.
+    """
+    own = [
+        one
+        for one in dict.fromkeys(settings)
+        if (one.task, one.background, one.placed, one.hide_tokens) == (task, "noise", "any/1", False)
+    ]
+    twins = {(one.train_lengths, one.max_sparsity) for one in own if one.scratchpad}
+    return [
+        one
+        for one in own
+        if one.scratchpad or (one.train_lengths, one.max_sparsity) in twins or (task == "variables" and not twins)
     ]
 
 

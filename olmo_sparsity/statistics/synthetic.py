@@ -248,7 +248,7 @@ def cells_of_table(table: Mapping[str, np.ndarray]) -> list[TableCell]:
     lengths, sparsities = table["length_tokens"].tolist(), table["sparsity"].tolist()
     places = table["place"].tolist() if "place" in table else [None] * len(lengths)
     cells = {TableCell(*cell) for cell in zip(lengths, sparsities, places, strict=True)}
-    return sorted(cells, key=lambda cell: (cell.length, cell.k, cell.place != "inside"))
+    return sorted(cells, key=lambda cell: (cell.length, cell.k, cell.place != "inside", cell.place or ""))
 
 
 def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:

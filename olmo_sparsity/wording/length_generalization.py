@@ -10,6 +10,7 @@ from olmo_sparsity.statistics.length_generalization import (
     Furthest,
     Generalization,
     num_learned,
+    of_methods,
     of_sparsity_alone,
     reaches_further,
 )
@@ -35,21 +36,18 @@ def furthest_words(one: Furthest) -> str:
 def generalization_sentences(found: Generalization) -> list[str]:
     """Return whether sparsity, coupling and locality decide, and which baseline breaks first, as far as the runs show it."""
     sentences = [sparsity_sentence(found)] if _parities(found) else []
-    tasks = dict.fromkeys(
-        (one.setting.task, one.setting.train_lengths) for one in found.furthest if one.setting.scratchpad
-    )
-    for task, train_lengths in tasks:
-        sentences.append(
-            methods_sentence(
-                found,
-                [
-                    one
-                    for one in found.furthest
-                    if (one.setting.task, one.setting.train_lengths) == (task, train_lengths)
-                    and one.k == one.setting.max_sparsity
-                ],
-            )
-        )
+    settings = list(dict.fromkeys(one.setting for one in found.furthest))
+    for task in ("parity", "variables"):
+        compared = of_methods(settings, task)
+        for kind in dict.fromkeys((one.train_lengths, one.max_sparsity) for one in compared):
+            own = [
+                one
+                for one in found.furthest
+                if one.setting in compared
+                and (one.setting.train_lengths, one.k, one.place) == (*kind, None)
+                and one.setting.max_sparsity == one.k
+            ]
+            sentences += [methods_sentence(found, own)] if own else []
     return sentences + ([bound_sentence(found)] if found.bound else [])
 
 

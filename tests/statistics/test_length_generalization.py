@@ -18,11 +18,13 @@ from olmo_sparsity.statistics.length_generalization import (
     fit_bound,
     furthest_lengths,
     num_learned,
+    of_methods,
+    of_sparsity_alone,
     rank_correlation,
     spectrum_points,
     task_runs,
 )
-from olmo_sparsity.statistics.synthetic import Accuracy, read_accuracies
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting, read_accuracies
 
 
 def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Path) -> None:
@@ -157,3 +159,24 @@ def test_settings_that_differ_in_locality_or_spread_are_no_seeds_of_one_model(tm
     assert len({one.setting for one in read_accuracies(folders)}) == 3
     with pytest.raises(UserError, match="the same setting and seed"):
         read_accuracies([folders[0], answers(tmp_path / "again", right)])
+
+
+def test_each_setting_is_in_the_figures_that_compare_it() -> None:
+    """Parity of K_train 2 and 4 compares sparsity; the one of the K_train with a scratchpad is its twin, too."""
+    base = Setting("parity", False, "pose", 2, (4, 8), 128)
+    steps = dataclasses.replace(base, scratchpad=True, positions="predicted")
+    larger = dataclasses.replace(base, max_sparsity=4)
+    ordinary = dataclasses.replace(base, num_chunks=1)
+    text = dataclasses.replace(base, background="text")
+    hidden, placed = dataclasses.replace(base, hide_tokens=True), dataclasses.replace(base, locality=4)
+    everything = [steps, base, larger, ordinary, text, hidden, placed]
+    assert of_sparsity_alone(everything) == [base, larger, text]
+    assert of_sparsity_alone([steps, base, ordinary]) == []
+    assert of_sparsity_alone([base]) == [base]
+    assert of_methods(everything, "parity") == [steps, base, ordinary]
+    assert of_methods([base, larger], "parity") == []
+    variables = dataclasses.replace(steps, task="variables")
+    alone = dataclasses.replace(variables, scratchpad=False, positions="shifted")
+    other = dataclasses.replace(alone, max_sparsity=3)
+    assert of_methods([*everything, variables, alone, other], "variables") == [variables, alone]
+    assert of_methods([alone, other], "variables") == [alone, other]
