@@ -40,10 +40,10 @@ from .output import Drawn, caption_text
 from .style import LOOKS, band
 from .synthetic_places import draw_places, draw_spectrum
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933")
-MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99")
+MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
 NUM_VALUES = 10  # of variable assignment
-LOGARITHMIC = 20  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
+LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
 MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 
