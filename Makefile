@@ -16,7 +16,8 @@
 # make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
 #                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
 #                after a stop
-# make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
+# make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop;
+#                SIZE=cpu10x: to ten times the training length (SEEDS, default "0 1 2"); hours, which -j2 shares between two processes
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity and the spectrum against the length; resumes
 #                after a stop
@@ -145,6 +146,58 @@ SYNTHETIC = $(wildcard configs/synthetic/scratchpad-cpu-*.yaml configs/synthetic
 PARITY_RUNS = $(foreach seed,$(SEEDS),$(foreach k,$(K_TRAIN),runs/synthetic/parity-cpu-K$(k)-seed$(seed)))
 OTHER_RUNS = $(foreach seed,$(SEEDS),$(foreach config,$(SYNTHETIC) bridge-cpu,runs/synthetic/$(basename $(notdir $(config)))-seed$(seed)))
 
+ifneq ($(filter-out cpu cpu10x,$(SIZE)),)
+$(error SIZE = $(SIZE): figures-synthetic has the sizes cpu and cpu10x)
+endif
+
+# To ten times the training length: a run NAME-seedN is of the configuration and with the keys of of_NAME.
+FOLDER_10X ?= runs/synthetic-cpu10x
+of_parity-K2 = parity-cpu10x synthetic.max_sparsity=2 synthetic.test_sparsity=[1,2,3,4,6]
+of_parity-K3 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[1,2,3,4,5,7]
+of_parity-K4 = parity-cpu10x
+of_parity-K6 = parity-cpu10x synthetic.max_sparsity=6 synthetic.test_sparsity=[1,2,4,6,7,8,10]
+# Not in the figures, of which it would be a second parity-K4: does it matter that runs end early?
+of_longer-K4 = parity-cpu10x training.stop_loss=1.0e-5
+of_predicted =
+of_coupled = synthetic.positions=coupled
+of_shifted = synthetic.positions=shifted
+of_pose = synthetic.positions=pose model.position_embedding=rope training.learning_rate=1.0e-3
+of_rope = $(of_pose) pose.num_chunks=1
+$(foreach method,shifted pose rope,$(eval of_$(method)-answer = $(of_$(method)) synthetic.scratchpad=false))
+METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-answer
+$(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
+	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
+of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=200 \
+	synthetic.test_lengths=[24,40,64,100,158,250] synthetic.test_placed=[8/1,8/3,16/1,16/3,32/1,32/3,32/10,any/1,any/3,any/10]
+of_placed-any-3 = $(of_placed-any-1) synthetic.spread=3
+$(foreach locality,8 16,$(foreach spread,1 3,\
+	$(eval of_placed-$(locality)-$(spread) = $(of_placed-any-$(spread)) synthetic.locality=$(locality))))
+IN_TEXT = parity-K2 parity-K4 placed-8-1 placed-any-1
+$(foreach name,$(IN_TEXT),$(eval of_text-$(name) = $(of_$(name)) synthetic.background=text))
+with_seeds = $(foreach seed,$(or $(SEEDS),0 1 2),$(1:%=$(FOLDER_10X)/%-seed$(seed)))
+# The twin of scratchpad-pose without a scratchpad is parity-K4.
+RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) \
+	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer,$(METHODS)))) \
+	$(call with_seeds,$(METHODS:%=variables-%)) \
+	$(call with_seeds,$(foreach locality,8 16 any,placed-$(locality)-1 placed-$(locality)-3)) $(call with_seeds,$(IN_TEXT:%=text-%))
+
+# What is evaluated is skipped; what was stopped goes on.
+$(FOLDER_10X)/%: FORCE | $(READY)
+	@grep -qs '"status": "complete"' $@/synthetic/*/manifest.json || { name=$*; \
+	set -- synth eval $(of_$(firstword $(subst -seed, ,$*))) --run $@ training.seed=$${name##*-seed}; \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
+
+# Whether K_train tokens suffice at the training length, of parity without a scratchpad. placed-any-1 is trained as parity-K3 is.
+NO_BRIDGE_10X = scratchpad-predicted scratchpad-coupled scratchpad-shifted scratchpad-pose scratchpad-rope \
+	scratchpad-shifted-answer variables-% placed-any-1
+BRIDGES_10X = $(foreach run,$(RUNS_10X:$(FOLDER_10X)/%=%),$(if $(filter $(NO_BRIDGE_10X),$(firstword $(subst -seed, ,$(run)))),,\
+	$(FOLDER_10X)/$(run)/bridge))
+$(FOLDER_10X)/%/bridge: $(FOLDER_10X)/%
+	@grep -qs '"status": "complete"' $@/*/manifest.json || { k=$$(sed -n 's/^ *max_sparsity: //p' $</config.yaml); \
+	set -- synth bridge $(firstword $(of_$(firstword $(subst -seed, ,$*)))) --run $< synthetic.test_lengths=[24] synthetic.test_sparsity=[$$k] \
+	synthetic.bridge_selectors=[mask-one]; echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
+
+ifneq ($(SIZE),cpu10x)
 figures-synthetic: SEEDS ?= 0
 figures-synthetic: $(READY)
 	@set -e; for seed in $(SEEDS); do \
@@ -154,6 +207,11 @@ figures-synthetic: $(READY)
 	$(BIN)/olmo-sparsity synth eval $$task --run runs/synthetic/$$task-seed$$seed training.seed=$$seed; done; \
 	$(BIN)/olmo-sparsity synth bridge bridge-cpu --run runs/synthetic/bridge-cpu-seed$$seed training.seed=$$seed; done
 	$(BIN)/python -m analysis.synthetic $(addprefix --run ,$(PARITY_RUNS) $(OTHER_RUNS)) --out runs/synthetic/figures
+else
+figures-synthetic: $(RUNS_10X) $(BRIDGES_10X)
+	$(BIN)/olmo-sparsity synth summary $(RUNS_10X:%=--run %)
+	$(BIN)/python -m analysis.synthetic $(RUNS_10X:%=--run %) --out $(FOLDER_10X)/figures
+endif
 
 real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml $(if $(DATA),--data '$(DATA)')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -13,6 +13,16 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.length_generalization import (
+    LEVEL,
+    fit_bound,
+    num_learned,
+    of_methods,
+    of_sparsity_alone,
+    spectrum_points,
+    split_by_places,
+    task_runs,
+)
 from olmo_sparsity.statistics.synthetic import (
     Accuracy,
     BridgePoint,
@@ -21,18 +31,25 @@ from olmo_sparsity.statistics.synthetic import (
     read_accuracies,
     read_bridge,
 )
-from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import setting_words
+from olmo_sparsity.wording.synthetic_tasks import learned_words, method_words, setting_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
 from .style import LOOKS, band
+from .synthetic_places import draw_places, draw_spectrum
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933")
-MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99")
+MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
 NUM_VALUES = 10  # of variable assignment
+LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
+MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
+
+
+Learned = Mapping[Setting, tuple[int, int]]  # seeds that have learned the task, and all seeds
+Draw = Callable[[list[Accuracy], Learned], Drawn]
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -60,7 +77,13 @@ def _frame(axis: Axes, setting: Setting, lengths: Sequence[int]) -> None:
     """Mark the training lengths and set the axes."""
     axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
     axis.set_ylim(-0.03, 1.05)
-    axis.set_xlim(0, max(lengths) * 1.03)
+    if max(lengths) >= LOGARITHMIC * min(lengths):
+        axis.set_xscale("log")
+        axis.set_xticks(lengths, [str(length) for length in lengths])
+        axis.minorticks_off()
+        axis.set_xlim(min(lengths) / 1.08, max(lengths) * 1.08)
+    else:
+        axis.set_xlim(0, max(lengths) * 1.03)
     axis.set_xlabel("prompt length, tokens")
 
 
@@ -89,8 +112,9 @@ def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
     return f"Bands: 95% intervals over sequences and, where there are several, training seeds ({numbers})"
 
 
-def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
-    """Draw Figure 1: a panel for each K_train, a line for each k."""
+def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
+    """Draw Figure 1: a panel for each K_train, a line for each k up to K_train and ``MORE_THAN_TRAINED``."""
+    accuracies = [one for one in accuracies if one.k <= one.setting.max_sparsity + MORE_THAN_TRAINED]
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
     first = _only_setting(
         settings,
@@ -121,7 +145,7 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
         if guaranteed:
             axis.plot(guaranteed, [1.015] * len(guaranteed), color="black", linestyle="--", linewidth=1)
         _frame(axis, setting, lengths)
-        axis.set_title(f"K_train = {setting.max_sparsity}")
+        axis.set_title(f"K_train = {setting.max_sparsity}{learned_words(*learned[setting])}")
     axes[0][0].set_ylabel("accuracy")
     handles = [Line2D([], [], label=f"k = {k}", **_look(number)) for number, k in enumerate(sparsities)]
     handles.append(Line2D([], [], color="black", linestyle="--", label="theory"))
@@ -133,37 +157,40 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
         f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
         f"{first.train_lengths[1]} tokens (grey). RoPE {'with PoSE' if first.num_chunks > 1 else 'without PoSE'}, position IDs "
         f"below {first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
-        "predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training.",
+        f"predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training."
+        f"{_learned_caption(learned, settings)}",
         handles=handles,
     )
     longest = [
         max((one for one in accuracies if one.setting == of), key=lambda one: (one.k == of.max_sparsity, one.length))
         for of in settings
     ]
-    found = "; ".join(f"K_train = {one.setting.max_sparsity}: {_at_words(one)}" for one in longest)
-    return Drawn(figure, "synthetic-parity", f"Accuracy in the longest prompts, {found}.")
+    found = "; ".join(
+        f"K_train = {one.setting.max_sparsity}{learned_words(*learned[one.setting])}: {_at_words(one)}"
+        for one in longest
+    )
+    name = "synthetic-parity" + "-text" * (first.background == "text")
+    return Drawn(figure, name, f"Accuracy in the longest prompts, {found}.")
 
 
-def _method(setting: Setting) -> str:
-    names = {
-        "predicted": "Predictive Position Coupling",
-        "coupled": "position coupling, true IDs given",
-        "shifted": "absolute, random shift",
-        "pose": "RoPE with PoSE",
-    }
-    return names[setting.positions] + ("" if setting.scratchpad else ", no scratchpad")
+def _learned_caption(learned: Learned, settings: Sequence[Setting]) -> str:
+    """Return what learned means, where a setting of a figure has seeds that have not."""
+    if all(num == seeds for num, seeds in (learned[setting] for setting in settings)):
+        return ""
+    return f" Learned: an accuracy of at least {LEVEL} at the training lengths, k up to K_train."
 
 
-def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
-    def draw(accuracies: list[Accuracy]) -> Drawn:
+def _draw_methods(task: str, name: str) -> Draw:
+    def draw(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         """Draw Figure 2 or 3: a panel for each k, a line for each way to give position IDs."""
         order = ("predicted", "coupled", "shifted", "pose")
         settings = sorted(
             {one.setting for one in accuracies},
-            key=lambda setting: (not setting.scratchpad, order.index(setting.positions), setting.max_sparsity),
+            key=lambda setting: (not setting.scratchpad, order.index(setting.positions), -setting.num_chunks),
         )
         first = _only_setting(settings, "train_lengths", "max_sparsity")
-        sparsities = sorted({one.k for one in accuracies})
+        with_steps = any(setting.scratchpad for setting in settings)
+        sparsities = sorted({one.k for one in accuracies if one.setting.scratchpad == with_steps})
         has_answers = not all(setting.scratchpad for setting in settings)
         figure, axes = plt.subplots(
             1,
@@ -191,7 +218,13 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
             axis.set_title(f"k = {k}")
         axes[0][0].set_ylabel("accuracy of the whole response")
         handles = [
-            Line2D([], [], label=_method(setting), linestyle="-" if setting.scratchpad else "--", **_look(number))
+            Line2D(
+                [],
+                [],
+                label=method_words(setting) + learned_words(*learned[setting]),
+                linestyle="-" if setting.scratchpad else "--",
+                **_look(number),
+            )
             for number, setting in enumerate(settings)
         ]
         if any(setting.positions == "predicted" for setting in settings):
@@ -203,15 +236,21 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
             "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
-            f"error; with the true IDs given, they tell what was read. {_seeds_words(accuracies)}.",
+            f"error; with the true IDs given, they tell what was read. {_seeds_words(accuracies)}."
+            f"{_learned_caption(learned, settings)}",
             handles=handles,
             columns=2,
         )
         hardest = [
-            max((one for one in accuracies if one.setting == of), key=lambda one: (one.k, one.length))
+            max(
+                (one for one in accuracies if one.setting == of and one.k in sparsities),
+                key=lambda one: (one.k, one.length),
+            )
             for of in settings
         ]
-        found = "; ".join(f"{_method(one.setting)}: {_at_words(one)}" for one in hardest)
+        found = "; ".join(
+            f"{method_words(one.setting)}{learned_words(*learned[one.setting])}: {_at_words(one)}" for one in hardest
+        )
         return Drawn(figure, name, f"Accuracy of the whole response by the way position IDs are given, {found}.")
 
     return draw
@@ -294,30 +333,52 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     Raises:
         UserError: no run has a table.
     """
-    accuracies, bridges = _tables(runs, "synthetic"), _tables(runs, "bridge")
-    if not accuracies and not bridges:
+    answers, bridges = _answers(runs), [newest_finished(run, "bridge") for run in runs if (run / "bridge").is_dir()]
+    if not answers and not bridges:
         raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
-    # The runs of the bridge are trained on rows with tokens left out, so they are no points of Figure 1.
-    found = read_accuracies(folder for run, folder in accuracies.items() if run not in bridges)
+    plain, placed = split_by_places(answers)
+    found = read_accuracies(plain)
     if any(one.place for one in found):
         raise UserError(
             "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
             "`python -m analysis.inside_and_beyond` draws them"
         )
-    parity = [one for one in found if one.setting.task == "parity"]
-    steps = [one for one in parity if one.setting.scratchpad]
-    lengths = {one.setting.train_lengths for one in steps}
-    beside = [one for one in parity if not one.setting.scratchpad and one.setting.train_lengths in lengths]
-    figures: tuple[tuple[list[Accuracy], Callable[[list[Accuracy]], Drawn]], ...] = (
-        ([one for one in parity if one not in steps and one not in beside], _draw_parity),
-        (steps + beside, _draw_methods("parity", "synthetic-scratchpad")),
-        ([one for one in found if one.setting.task == "variables"], _draw_methods("variables", "synthetic-variables")),
-    )
+    learned = num_learned(task_runs(answers))
+    # Runs that were trained on rows with tokens left out, for the bridge, are in no other figure.
+    settings = [one.setting for one in found]
+    alone = of_sparsity_alone(settings)
+    of_background = [[one for one in alone if one.background == background] for background in ("noise", "text")]
+    figures: list[tuple[list[Setting], Draw]] = [
+        *((chosen, _draw_parity) for chosen in of_background),
+        (of_methods(settings, "parity"), _draw_methods("parity", "synthetic-scratchpad")),
+        (of_methods(settings, "variables"), _draw_methods("variables", "synthetic-variables")),
+    ]
     for chosen, draw_figure in figures:
         if chosen:
-            yield draw_figure(chosen)
+            yield draw_figure([one for one in found if one.setting in chosen], learned)
+    in_places = read_accuracies(placed)
+    for background in ("noise", "text"):
+        sweep = [one for one in in_places if one.setting.background == background]
+        if sweep:
+            yield draw_places(sweep, learned, fit_bound(sweep))
     if bridges:
-        yield _draw_bridge(read_bridge(bridges.values()))
+        points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]
+        if points:
+            yield _draw_bridge(points)
+        spectra = [one for one in spectrum_points(bridges, answers) if not one.setting.hide_tokens]
+        if spectra:
+            yield draw_spectrum(spectra)
+
+
+def _answers(runs: list[Path]) -> list[Path]:
+    """Return of each run that was evaluated the newest tables without ``synthetic.test_placed``, and the newest with it."""
+    folders = []
+    for run in runs:
+        if (run / "synthetic").is_dir():
+            newest_finished(run, "synthetic")  # says that nothing was measured
+            for group in split_by_places(list_finished(run, "synthetic")):
+                folders += group[-1:]
+    return folders
 
 
 FIGURE = FigureOfRuns(draw)

@@ -7,7 +7,8 @@ written. It runs with deterministic kernels, as ``train`` does, and again withou
 
 The three take turns, 10 steps each, so that other load on the machine affects all of them. Medians are taken over these
 stretches, without the first two of each repeat, which warm up. The losses of the sides are compared, too, to show that they
-do the same work, and so are the gradient norms. ``training.z_loss`` is 0 on all sides.
+do the same work, and so are the gradient norms. ``training.z_loss`` is 0 on all sides. ``--synthetic`` trains a synthetic task,
+as ``synth train`` does; of position IDs, only those that are given.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ import torch.nn.functional as F
 
 from olmo_sparsity.config import Config, TrainingConfig
 from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.store import open_store
+from olmo_sparsity.synthetic.data import SYNTHETIC
+from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training import loop as training_module
-from olmo_sparsity.training.batches import batch_at, row_source
+from olmo_sparsity.training.data import TEXT, DataSource, TrainingData
 from olmo_sparsity.training.metrics import StepMetrics, metrics_writer
 from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.step import build_schedule, deterministic, resolve_compile, resolve_precision
@@ -76,6 +77,8 @@ def settle(config: Config, steps: int) -> Config:
         keep_every=None,
         eval_rows=config.training.batch_rows,
         z_loss=0.0,
+        stop_loss=None,
+        patience=None,
         trackers=[],
     )
     return dataclasses.replace(config, training=training)
@@ -100,15 +103,9 @@ class _DeviceBatch:
     num_targets: int
 
 
-def _device_batches(config: Config, folder: Path, device: torch.device) -> list[_DeviceBatch]:
-    training = config.training
-    source = row_source(open_store(folder, "train"), row_len=config.context.row_len, max_position=config.max_position)
-    batches = []
-    for step in range(training.steps):
-        batch = batch_at(source, config.pose, num_rows=training.batch_rows, seed=training.seed, step=step)
-        fields_BT = tuple(field.to(device) for field in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
-        batches.append(_DeviceBatch(fields_BT, batch.num_targets))
-    return batches
+def _device_batches(config: Config, data: TrainingData, device: torch.device) -> list[_DeviceBatch]:
+    batches = [data.draw(step) for step in range(config.training.steps)]
+    return [_DeviceBatch(tuple(field.to(device) for field in batch.fields), batch.num_targets) for batch in batches]
 
 
 def _plain_adamw(model: torch.nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
@@ -121,12 +118,13 @@ def _plain_adamw(model: torch.nn.Module, training: TrainingConfig) -> torch.opti
     )
 
 
-def bare_loop(config: Config, *, same_bits: bool) -> Iterator[tuple[float, float, float]]:
+def bare_loop(config: Config, *, same_bits: bool, source: DataSource = TEXT) -> Iterator[tuple[float, float, float]]:
     """Train by hand, one stretch each time that the iterator is advanced.
 
     Args:
         config: the experiment.
         same_bits: use deterministic kernels.
+        source: where the batches come from.
 
     Yields:
         (seconds per step, loss in nats at the end, gradient norm at the end) of the stretch.
@@ -134,11 +132,11 @@ def bare_loop(config: Config, *, same_bits: bool) -> Iterator[tuple[float, float
     training = config.training
     device = pick_device(training.device)
     bf16 = resolve_precision(training, device) == "bf16"
-    folder = prepare(config.data)
-    batches = _device_batches(config, folder, device)
+    data = source.open(config, SINGLE_PROCESS)
+    batches = _device_batches(config, data, device)
     schedule = build_schedule(training)
     rates = [schedule.get_lr(training.learning_rate, step, training.steps) for step in range(training.steps)]
-    model = _fresh_model(config).to(device).train()
+    model = _fresh_model(config, data).to(device).train()
     optimizer = _plain_adamw(model, training)
 
     def summed_loss(tokens_BT: torch.Tensor, positions_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
@@ -170,20 +168,21 @@ def bare_loop(config: Config, *, same_bits: bool) -> Iterator[tuple[float, float
         yield seconds, loss_nats, float(grad_norm)
 
 
-def _fresh_model(config: Config) -> OLMoWithPositions:
-    vocabulary = read_json(prepare(config.data) / "manifest.json")
-    model_config = olmo_model_config(config, vocab_size=vocabulary["vocab_size"], eos_id=vocabulary["eos_id"])
-    return build_model(model_config, config.training.seed)
+def _fresh_model(config: Config, data: TrainingData) -> OLMoWithPositions:
+    return build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), config.training.seed)
 
 
-def one_turn(config: Config, run: Path) -> dict[str, Turn]:
+def one_turn(config: Config, run: Path, source: DataSource = TEXT) -> dict[str, Turn]:
     """Train a new run with ``train()``. After each of its stretches, every bare loop does one of its own.
 
     The bare loops run when ``train()`` writes a line of metrics, which is outside the time that it measures.
     """
     turns = {name: Turn([], [], []) for name in (TOOL, BARE, FREE)}
-    loops = {BARE: bare_loop(config, same_bits=True), FREE: bare_loop(config, same_bits=False)}
-    batch_tokens = config.training.batch_rows * config.context.row_len
+    loops = {
+        BARE: bare_loop(config, same_bits=True, source=source),
+        FREE: bare_loop(config, same_bits=False, source=source),
+    }
+    batch_tokens = config.training.batch_rows * source.row_len(config)
 
     @contextmanager
     def writer(*arguments: Any, **named: Any) -> Iterator[Callable[[StepMetrics], None]]:
@@ -202,27 +201,27 @@ def one_turn(config: Config, run: Path) -> dict[str, Turn]:
             yield write_and_take_turns
 
     with mock.patch.object(training_module, "metrics_writer", writer):
-        training_module.train(config, run)
+        training_module.train(config, run, source=source)
     return turns
 
 
-def compare(config: Config, repeats: int) -> dict[str, list[Turn]]:
+def compare(config: Config, repeats: int, source: DataSource = TEXT) -> dict[str, list[Turn]]:
     """Measure every side ``repeats`` times, each time with new models."""
     turns: dict[str, list[Turn]] = {TOOL: [], BARE: [], FREE: []}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
-            for name, turn in one_turn(config, Path(folder) / f"run{repeat}").items():
+            for name, turn in one_turn(config, Path(folder) / f"run{repeat}", source).items():
                 turns[name].append(turn)
             torch.compiler.reset()  # otherwise the models of earlier repeats slow down the lookup of compiled code
     return turns
 
 
-def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
+def _print_all(config: Config, turns: dict[str, list[Turn]], source: DataSource = TEXT) -> bool:
     """Print the results. Return True if both sides did the same work."""
-    training, row_len = config.training, config.context.row_len
+    training, row_len = config.training, source.row_len(config)
     device = pick_device(training.device)
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    model = _fresh_model(config)
+    model = _fresh_model(config, source.open(config, SINGLE_PROCESS))
     peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     batch_tokens = training.batch_rows * row_len
     flops = training_flops_per_token(model, row_len) * batch_tokens
@@ -261,17 +260,23 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser.add_argument("--config", type=Path, help="default: configs/demo.yaml")
     parser.add_argument("--steps", type=int, default=60, help="steps of each side after the warm-up; default 60")
     parser.add_argument("--repeats", type=int, default=3, help="repeats with new models; default 3")
+    parser.add_argument("--synthetic", action="store_true", help="train the synthetic task of the configuration")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="for example training.batch_rows=64")
     given = parser.parse_args(arguments)
     try:
         config = settle(load_config(given.config, given.overrides), given.steps)
         if config.training.threads is not None:
             torch.set_num_threads(config.training.threads)
-        turns = compare(config, max(1, given.repeats))
+        source = SYNTHETIC if given.synthetic else TEXT
+        require(
+            not given.synthetic or config.synthetic.positions != "predicted",
+            "synthetic.positions = predicted: the bare loop has no loss of position IDs; choose another",
+        )
+        turns = compare(config, max(1, given.repeats), source)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    return 0 if _print_all(config, turns) else 1
+    return 0 if _print_all(config, turns, source) else 1
 
 
 if __name__ == "__main__":

@@ -134,15 +134,18 @@ def synth_summary(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_md: Annotated[bool, typer.Option("--md", help="Print the tables as Markdown.")] = False,
 ) -> None:
-    """Print the accuracies of several runs inside the training row and beyond it, by k, and minus the ceiling.
+    """Print steps, minutes, loss and whether the task is learned, of several runs, and up to which length they hold.
 
-    Each run must be evaluated with synthetic.test_row_len. The ceiling is the model with the longest training rows.
+    Of runs that were evaluated with synthetic.test_row_len: the accuracies inside the training row and beyond it, by k, and minus
+    the ceiling, the model with the longest training rows.
     """
-    from olmo_sparsity.tables.reading import newest_finished
-    from olmo_sparsity.view.inside_and_beyond import print_inside_and_beyond
+    from olmo_sparsity.view.synth_summary import print_synth_summary
 
-    print_inside_and_beyond([newest_finished(run, "synthetic") for run in runs], as_json=as_json)
+    if as_json and as_md:
+        raise UserError("synth summary: give one of --json and --md")
+    print_synth_summary(runs, form="json" if as_json else "md" if as_md else "text")
 
 
 def _measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, Optional
 
@@ -12,9 +13,14 @@ QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind i
 TaskName = Literal["parity", "variables"]
 Background = Literal["noise", "text"]
 TaskPositions = Literal["pose", "shifted", "coupled", "predicted"]
-Place = Literal[
-    "inside", "beyond"
-]  # of planted tokens, in the last tokens of a prompt, as many as a row has, or before them
+# Of planted tokens: "inside", in the last tokens of a prompt, as many as a row has; "beyond", before them; or one of test_placed.
+Place = str
+
+
+def read_place(place: Place) -> tuple[Optional[int], int]:
+    """Return (locality or None, spread) of one of ``synthetic.test_placed``."""
+    locality, spread = place.split("/")
+    return (None if locality == "any" else int(locality)), int(spread)
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,11 @@ class SyntheticConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
+    test_placed: list[str] = key(
+        [],
+        "parity: evaluate with the planted tokens placed in each of these ways, L/S: within L consecutive tokens (any: anywhere "
+        "in the prompt) and at least S apart, such as 8/1. []: as in training. `synth bridge` does not use it.",
+    )
     test_rows: int = key(
         400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
     )
@@ -164,6 +175,27 @@ class SyntheticConfig:
         )
 
         self._check_row_len()
+        self._check_placed()
+
+    def _check_placed(self) -> None:
+        """Check that the ways in which planted tokens are placed can be read, and leave room for the largest k."""
+        require(
+            not self.test_placed or (self.task == "parity" and self.test_row_len is None),
+            f"synthetic.test_placed = {list(self.test_placed)}: only for synthetic.task = parity without synthetic.test_row_len",
+        )
+        for place in self.test_placed:
+            require(
+                re.fullmatch("([1-9][0-9]{0,5}|any)/[1-9][0-9]{0,5}", place) is not None,
+                f"synthetic.test_placed: {place!r} must be L/S, tokens and least distance, such as 8/1 or any/4",
+            )
+            locality, spread = read_place(place)
+            needed = (self.test_sparsity[-1] - 1) * spread + 1
+            room = min(locality or self.test_lengths[0], self.test_lengths[0])
+            require(
+                needed <= room,
+                f"synthetic.test_placed: {place} has no room for k = {self.test_sparsity[-1]}, which takes {needed} of {room} "
+                "tokens",
+            )
 
     def _check_row_len(self) -> None:
         """Check that the tokens inside and beyond the row of evaluated prompts hold the largest k."""
@@ -180,9 +212,9 @@ class SyntheticConfig:
                 )
 
     def places(self, length: int) -> tuple[Optional[Place], ...]:
-        """Return where the planted tokens of evaluated prompts of a length lie; None: anywhere."""
+        """Return where the planted tokens of evaluated prompts of a length lie; None: as in training, anywhere in the prompt."""
         if self.test_row_len is None:
-            return (None,)
+            return tuple(self.test_placed) or (None,)
         return ("inside",) if length <= self.test_row_len else ("inside", "beyond")
 
     def places_planted(self, length: int, place: Optional[Place]) -> tuple[int, int]:

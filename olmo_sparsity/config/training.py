@@ -24,6 +24,19 @@ class TrainingConfig:
     """The training loop."""
 
     steps: int = key(1000, "Number of optimizer steps.", least=1, most=10**9)
+    stop_loss: Optional[float] = key(
+        None,
+        "Training ends before training.steps at the first evaluation whose validation loss, in nats, is at most this (null: it "
+        "does not).",
+        above=0,
+    )
+    patience: Optional[int] = key(
+        None,
+        "Training ends before training.steps when so many evaluations in a row have not been 1% below the lowest validation loss "
+        "before them (null: it does not). A schedule that depends on training.steps is cut off.",
+        least=1,
+        most=10**6,
+    )
     batch_rows: int = key(256, "Number of rows in a batch, over all devices.", least=1, most=10**7)
     micro_batch_rows: Optional[int] = key(
         None,

@@ -75,7 +75,7 @@ def measure_bridge(
     """
     settings = config.synthetic
     check_bridge(settings)
-    settings = dataclasses.replace(settings, test_rows=settings.bridge_rows, test_row_len=None)
+    settings = dataclasses.replace(settings, test_rows=settings.bridge_rows, test_row_len=None, test_placed=[])
     config = dataclasses.replace(config, synthetic=settings)
     opened = open_synthetic_run(config, run)
     run_id = fingerprint(

@@ -145,6 +145,10 @@ def synthetic_manifest(
         "num_windows": num_windows,
         "num_parameters": opened.manifest["num_parameters"],
         "training_seconds": opened.manifest.get("seconds"),
+        "validation_loss_nats": opened.manifest.get("validation_loss_nats"),
+        "ended_by": opened.manifest.get("ended_by"),
+        "locality": settings.locality,
+        "spread": settings.spread,
         "checkpoint": opened.checkpoint.record,
         "context": {"max_position": config.max_position, "num_long_range": settings.test_lengths[-1]},
         "device": device_name(opened.device),
@@ -175,6 +179,7 @@ def evaluate_synthetic(
         [getattr(settings, name) for name in EVALUATED_KEYS],
         # Folders from before there were these have the ID that they were written with.
         *([settings.test_row_len] if settings.test_row_len else []),
+        *([settings.test_placed] if settings.test_placed else []),
         *([opened.background.text_sha256] if opened.background.text_sha256 else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
@@ -187,6 +192,7 @@ def evaluate_synthetic(
     )
     manifest = synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows)
     manifest["test_row_len"] = settings.test_row_len
+    manifest["test_placed"] = list(settings.test_placed)
     schema = schemas_of(manifest)["answers"]
     # A part is a cell, unless the folder was begun with parts of another size.
     answers = functools.lru_cache(maxsize=1)(lambda cell: _answers(config, opened, cell=cell))

@@ -59,6 +59,8 @@ class CheckpointInfo:
         seconds: training time, over all interruptions.
         sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
         run_id: of the run that saved it.
+        lowest_loss_nats: the lowest validation loss so far; None: not evaluated yet.
+        evaluations_since_lowest: how many evaluations came after it.
     """
 
     step: int
@@ -66,6 +68,8 @@ class CheckpointInfo:
     seconds: float
     run_id: str
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
+    lowest_loss_nats: Optional[float] = None
+    evaluations_since_lowest: int = 0
 
     @property
     def model_sha256(self) -> str:

@@ -41,6 +41,8 @@ class Setting:
         modulus: of the sums of planted values; 2: their parity.
         background: ``noise`` or ``text``.
         num_chunks: of PoSE; 1: ordinary position IDs.
+        locality: tokens that hold all planted ones in training; None: anywhere in the prompt.
+        spread: least distance of two planted tokens in training.
     """
 
     task: str
@@ -53,6 +55,13 @@ class Setting:
     modulus: int = 2
     background: str = "noise"
     num_chunks: int = 2
+    locality: Optional[int] = None
+    spread: int = 1
+
+    @property
+    def placed(self) -> str:
+        """How planted tokens are placed in training, as ``synthetic.test_placed`` writes it."""
+        return f"{self.locality or 'any'}/{self.spread}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ class Accuracy:
         right: share of right responses, the mean over the seeds, with its interval.
         tokens_right: the same where wrong position IDs are forgiven.
         of_seeds: share of right responses of each seed.
-        place: of the planted tokens, ``inside`` the row or ``beyond`` it; None: anywhere in the prompt.
+        place: of the planted tokens, ``inside`` the row or ``beyond`` it, or one of ``synthetic.test_placed``; None: as in
+            training.
     """
 
     setting: Setting
@@ -127,6 +137,8 @@ def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
         modulus=tables.modulus,
         background=tables.background,
         num_chunks=tables.num_chunks,
+        locality=tables.locality,
+        spread=tables.spread,
     )
 
 
@@ -236,7 +248,7 @@ def cells_of_table(table: Mapping[str, np.ndarray]) -> list[TableCell]:
     lengths, sparsities = table["length_tokens"].tolist(), table["sparsity"].tolist()
     places = table["place"].tolist() if "place" in table else [None] * len(lengths)
     cells = {TableCell(*cell) for cell in zip(lengths, sparsities, places, strict=True)}
-    return sorted(cells, key=lambda cell: (cell.length, cell.k, cell.place != "inside"))
+    return sorted(cells, key=lambda cell: (cell.length, cell.k, cell.place != "inside", cell.place or ""))
 
 
 def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:

@@ -172,6 +172,11 @@ class SyntheticTables(AnyTables, kw_only=True):
     background: Background
     num_chunks: Count
     test_row_len: Optional[Count] = None
+    test_placed: list[str] = []
+    locality: Optional[Count] = None
+    spread: Count = 1
+    ended_by: Optional[str] = None
+    validation_loss_nats: Optional[float] = None
     training_seconds: Optional[float] = None
     selectors: list[str] = []
 

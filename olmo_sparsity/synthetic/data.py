@@ -11,7 +11,7 @@ import torch
 
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place
+from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place, read_place
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -33,7 +33,7 @@ from olmo_sparsity.training.processes import share_of_rows
 
 # Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
 VALIDATION, EVALUATION = 1_000_003, 1_000_004
-# What the seed of evaluated sequences ends with, by the place of the planted tokens.
+# What the seed of evaluated sequences ends with, by the place of the planted tokens; L/S: 3, L or 0, S.
 PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
 
 
@@ -116,6 +116,8 @@ def draw_sequences(
     row_len: int,
     background: Optional[Background] = None,
     within: Optional[tuple[int, int]] = None,
+    locality: Optional[int],
+    spread: int,
 ) -> Sequences:
     """Draw sequences of a task.
 
@@ -127,6 +129,8 @@ def draw_sequences(
         row_len: T.
         background: of a parity task; None: noise of ``num_noise`` tokens.
         within: first position at which a parity task plants tokens, and the end of these; None: the whole prompt.
+        locality: tokens of the interval that holds the planted tokens of a parity task; None: all of them.
+        spread: least distance of two of them.
     """
     if settings.task == "variables":
         return variable_sequences(
@@ -140,8 +144,8 @@ def draw_sequences(
         scratchpad=settings.scratchpad,
         row_len=row_len,
         modulus=settings.modulus,
-        locality=settings.locality,
-        spread=settings.spread,
+        locality=locality,
+        spread=spread,
         within=within,
     )
 
@@ -171,11 +175,18 @@ def evaluated_sequences(
         config: the experiment.
         length: tokens of each prompt, without the query.
         k: the sparsity.
-        place: where the planted tokens lie, as ``test_row_len`` says; None: anywhere.
+        place: where the planted tokens lie, as ``test_row_len`` or ``test_placed`` says; None: as in training.
         background: as in ``draw_sequences``.
     """
     settings = config.synthetic
-    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *PLACE_SEEDS[place]])
+    within, place_seed = None, PLACE_SEEDS.get(place, [])
+    locality, spread = settings.locality, settings.spread
+    if place is not None and place in settings.test_placed:
+        locality, spread = read_place(place)
+        place_seed = [3, locality or 0, spread]
+    elif place is not None:
+        within = settings.places_planted(length, place)
+    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *place_seed])
     sequences = draw_sequences(
         settings,
         rng,
@@ -183,7 +194,9 @@ def evaluated_sequences(
         k_B=np.full(settings.test_rows, k),
         row_len=settings.row_len(length, k),
         background=background,
-        within=None if place is None else settings.places_planted(length, place),
+        within=within,
+        locality=locality,
+        spread=spread,
     )
     return _placed(config, rng, sequences, training=False)
 
@@ -197,7 +210,16 @@ def training_sequences(
     length_B = rng.integers(shortest, longest + 1, num_rows)
     k_B = rng.integers(1, settings.max_sparsity + 1, num_rows)
     row_len = settings.row_len(longest, settings.max_sparsity)
-    sequences = draw_sequences(settings, rng, length_B=length_B, k_B=k_B, row_len=row_len, background=background)
+    sequences = draw_sequences(
+        settings,
+        rng,
+        length_B=length_B,
+        k_B=k_B,
+        row_len=row_len,
+        background=background,
+        locality=settings.locality,
+        spread=settings.spread,
+    )
     placed = _placed(config, rng, sequences, training=True)
     return with_hidden_tokens(rng, placed) if settings.hide_tokens else placed
 

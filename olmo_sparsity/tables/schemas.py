@@ -28,7 +28,7 @@ class Column:
     Attributes:
         one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
         only_of_groups: is there where ``influence.unit`` is not token.
-        only_of_places: is there where ``synthetic.test_row_len`` is given.
+        only_of_places: is there where ``synthetic.test_row_len`` or ``test_placed`` is given.
         least: the smallest number that it may hold.
         is_position: its numbers are long-range positions, 0 to M - 1.
         as_many_as: the column whose lists have as many entries, row by row.
@@ -398,8 +398,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "place",
             pa.string(),
-            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them. "
-            "The column is there where that key is given.",
+            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them; or "
+            "one of `synthetic.test_placed`. The column is there where one of these keys is given.",
             only_of_places=True,
         ),
         Column("response_ids", _INT32S, "Token IDs that the model generated."),
@@ -437,7 +437,7 @@ def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = Fals
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
-        has_places: whether planted tokens lie inside a row or beyond it (``synthetic.test_row_len``).
+        has_places: whether ``synthetic.test_row_len`` or ``test_placed`` is given.
     """
     has_groups = unit != "token"
 
@@ -460,7 +460,7 @@ def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = Fals
 def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table of the folder of a manifest."""
     unit = manifest.get("influence", {}).get("unit", "token")
-    has_places = manifest.get("test_row_len") is not None
+    has_places = manifest.get("test_row_len") is not None or bool(manifest.get("test_placed"))
     return schemas(manifest["context"]["num_long_range"], unit, has_places=has_places)
 
 

@@ -31,6 +31,7 @@ from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.progress import count_slow_start, progress_bar
 from olmo_sparsity.storage.files import remove_leftovers, write_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training.data import TEXT, DataSource, TrainingData, training_batches
 from olmo_sparsity.training.evaluation import Evaluation, evaluate
@@ -95,7 +96,8 @@ def train(
         check_same_source(run, is_synthetic=source.is_synthetic)
         check_same_experiment(run, config)
         if is_trained(run, verified=True):
-            logger.info(f"{run}: already trained ({training.steps} steps); nothing to do (--overwrite trains it again)")
+            steps = read_manifest_of(run, "steps")["steps"]
+            logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
             return
     check_trackers(training.trackers)
     share_of_rows(training.batch_rows, process, key="training.batch_rows")  # an error here comes before long work
@@ -129,7 +131,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
         Interrupted: a signal was received; the run is saved.
     """
     training, train_state, process = run.config.training, run.train_state, run.train_state.process
-    steps = range(state.step, training.steps)
+    steps = range(state.step, state.step if state.end(training) else training.steps)
     train_state.model.train()
     with (
         collect_stop_signals(ignore_repeats=process.world_size > 1) as signals,
@@ -159,9 +161,11 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
                 state.steps_per_second() * run.batch_tokens
             )  # read before the evaluation, which does not count
             if due.evaluate:
-                state.evaluation = evaluate(train_state, run.data.evaluation_rows)
+                state.note(evaluate(train_state, run.data.evaluation_rows))
+                assert state.evaluation is not None
                 validation_nats = state.evaluation.validation_loss_nats
                 _check_finite(run, state.step, loss_nats=validation_nats or 0.0, grad_norm=float(grad_norm))
+            has_ended = state.end(training) is not None
             metrics = StepMetrics(
                 step=state.step,
                 loss_nats=loss_nats,
@@ -176,9 +180,11 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
             bar.set_postfix(_shown(metrics, state.evaluation), refresh=False)
             if due.log:
                 write_metrics(metrics)
-            if due.save:
+            if due.save or has_ended:
                 _save(run, state)
             state.start_stretch()  # so that evaluating and saving do not count
+            if has_ended:
+                break
             if due.stop:
                 raise Interrupted(
                     f"{run.folder}: stopped and saved at step {state.step}; the same command, without --overwrite, resumes "
@@ -216,7 +222,7 @@ def _due_after(step: int, training: TrainingConfig, *, interrupted: bool) -> _Du
         evaluate=evaluate,
         log=evaluate or step % training.log_every == 0,
         save=last or interrupted or step % training.checkpoint_every == 0,
-        stop=interrupted and not last,
+        stop=interrupted,
     )
 
 
@@ -249,6 +255,8 @@ def _save(run: TrainingRun, state: LoopState) -> None:
                 tokens=state.step * run.batch_tokens,
                 seconds=state.seconds(),
                 run_id=run.manifest["run_id"],
+                lowest_loss_nats=state.lowest_loss_nats,
+                evaluations_since_lowest=state.evaluations_since_lowest,
             ),
             config=train_state.model.config,
             state=checkpoint_state,
@@ -267,6 +275,7 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         **run.manifest,
         "status": "complete",
         "steps": state.step,
+        "ended_by": state.end(run.config.training),
         "tokens": tokens,
         "validation_loss_nats": loss_nats,
         "seconds": state.seconds(),

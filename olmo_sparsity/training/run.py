@@ -7,12 +7,12 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import torch
 from olmo.optim import Scheduler
 
-from olmo_sparsity.config import Config, to_dict
+from olmo_sparsity.config import Config, TrainingConfig, to_dict
 from olmo_sparsity.model.checkpoint import CheckpointState, check_checkpoint_of_run, read_state
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
@@ -33,6 +33,9 @@ from olmo_sparsity.training.step import (
 )
 
 logger = logging.getLogger(__name__)
+
+LEAST_FALL = 0.01  # of a validation loss that counts as lower than the lowest before it
+End = Literal["steps", "stop_loss", "patience"]  # the key that ended training
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class LoopState:
         started_at: when this process started, on the monotonic clock.
         timed_step, timed_at: where the stretch begins whose speed is measured.
         evaluation: the newest one.
+        lowest_loss_nats, evaluations_since_lowest: as in ``CheckpointInfo``.
     """
 
     step: int = 0
@@ -86,6 +90,25 @@ class LoopState:
     timed_step: int = 0
     timed_at: float = 0.0
     evaluation: Optional[Evaluation] = None
+    lowest_loss_nats: Optional[float] = None
+    evaluations_since_lowest: int = 0
+
+    def note(self, evaluation: Evaluation) -> None:
+        """Take in a new evaluation."""
+        self.evaluation = evaluation
+        loss_nats = evaluation.validation_loss_nats
+        if self.lowest_loss_nats is None or loss_nats < (1 - LEAST_FALL) * self.lowest_loss_nats:
+            self.lowest_loss_nats, self.evaluations_since_lowest = loss_nats, 0
+        else:
+            self.evaluations_since_lowest += 1
+
+    def end(self, training: TrainingConfig) -> Optional[End]:
+        """Return why training ends here; None: it goes on."""
+        if self.step == training.steps:
+            return "steps"
+        if training.stop_loss and self.lowest_loss_nats is not None and self.lowest_loss_nats <= training.stop_loss:
+            return "stop_loss"
+        return "patience" if training.patience and self.evaluations_since_lowest >= training.patience else None
 
     def seconds(self) -> float:
         """Return the training time since the start of the run, over all interruptions."""
@@ -171,7 +194,12 @@ def load_checkpoint(run: TrainingRun) -> LoopState:
     load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
     logger.info(f"{run.folder}: resuming at step {info.step}")
     logger.debug(f"loaded {run.checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
-    return LoopState(step=info.step, seconds_before=info.seconds)
+    return LoopState(
+        step=info.step,
+        seconds_before=info.seconds,
+        lowest_loss_nats=info.lowest_loss_nats,
+        evaluations_since_lowest=info.evaluations_since_lowest,
+    )
 
 
 def log_settings(run: TrainingRun) -> None:

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from olmo_sparsity.statistics.inside_and_beyond import Twin, read_inside_and_beyond
-from olmo_sparsity.view.as_json import record_json
-from olmo_sparsity.view.console import print_json
+from olmo_sparsity.statistics.inside_and_beyond import Twin
 from olmo_sparsity.view.result_table import Item, ResultTable, Sentence, estimated, keys, number, plain, words
-from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.inside_and_beyond import DIGITS, arm_words, evaluated_words, twin_sentences
 
 
-def print_inside_and_beyond(folders: Sequence[Path], *, as_json: bool = False) -> None:
-    """Print the accuracies inside the row and beyond it, by k: sentences, then tables; or JSON.
-
-    Args:
-        folders: of ``synth eval``; seeds of a configuration are one model.
-        as_json: print all of it as JSON instead.
-    """
-    twin = read_inside_and_beyond(folders)
-    if as_json:
-        print_json(record_json(twin))
-        return
+def twin_items(twin: Twin) -> list[Item]:
+    """Return the accuracies inside the row and beyond it, by k: sentences, then tables."""
     items: list[Item] = [Sentence(sentence, is_bold=True) for sentence in twin_sentences(twin)]
     items += [Sentence(evaluated_words(twin)), accuracy_table(twin)]
     if twin.minus_reference:
         items.append(reference_table(twin))
-    print_items(items, results_console())
+    return items
 
 
 def accuracy_table(twin: Twin) -> ResultTable:

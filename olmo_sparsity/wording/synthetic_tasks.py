@@ -12,7 +12,32 @@ def setting_words(setting: Setting) -> str:
     """Return a setting in words."""
     scratchpad = "with" if setting.scratchpad else "without"
     positions = setting.positions if setting.num_chunks > 1 else "ordinary"
-    return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}"
+    planted = "" if setting.placed == "any/1" else f", planted {place_words(setting.placed)}"
+    return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}{planted}"
+
+
+def place_words(place: str) -> str:
+    """Return one of ``synthetic.test_placed`` in words."""
+    locality, spread = place.split("/")
+    return f"{'anywhere' if locality == 'any' else f'within {locality}'}, {spread} apart"
+
+
+def method_words(setting: Setting) -> str:
+    """Return the way position IDs are given, and whether without a scratchpad."""
+    names = {
+        "predicted": "Predictive Position Coupling",
+        "coupled": "position coupling, true IDs given",
+        "shifted": "absolute, random shift",
+        "pose": "RoPE with PoSE" if setting.num_chunks > 1 else "RoPE without PoSE",
+    }
+    return names[setting.positions] + ("" if setting.scratchpad else ", no scratchpad")
+
+
+def learned_words(learned: int, seeds: int) -> str:
+    """Return how many seeds have learned a task, such as `` (not learned)``; nothing where all have."""
+    if learned == seeds:
+        return ""
+    return f" (learned by {learned} of {seeds} seeds)" if learned else " (not learned)"
 
 
 def task_words(setting: Setting) -> str:

@@ -12,12 +12,14 @@ from drawn_figures import figures_of, words_on
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from scipy.stats import spearmanr
 
 from analysis import synthetic
 from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.length_generalization import SpectrumPoint
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
 LENGTHS = (6, 12, 24)
@@ -25,6 +27,7 @@ LENGTHS = (6, 12, 24)
 BY_CHANCE = {"parity": {1: [0.5] * 3, 2: [0.5] * 3}, "variables": {1: [0.4, 0.25, 0.175], 2: [0.55, 0.4, 0.25]}}
 NUMBERS = np.random.default_rng(0)
 PARITY = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(4, 8), max_position=32)
+HIDDEN = dataclasses.replace(PARITY, hide_tokens=True)
 
 
 def share() -> Estimate:
@@ -37,7 +40,7 @@ def accuracies_of(setting: Setting, sparsities: tuple[int, ...], *, seeds: int =
     return [Accuracy(setting, length, k, share(), share(), (0.5,) * seeds) for k in sparsities for length in LENGTHS]
 
 
-def bridge_points(setting: Setting = PARITY, *, sparsities: tuple[int, ...] = (1, 2)) -> list[BridgePoint]:
+def bridge_points(setting: Setting = HIDDEN, *, sparsities: tuple[int, ...] = (1, 2)) -> list[BridgePoint]:
     return [
         BridgePoint(
             setting, length, k, selector, share(), share(), share(),
@@ -50,15 +53,35 @@ def bridge_points(setting: Setting = PARITY, *, sparsities: tuple[int, ...] = (1
 
 @pytest.fixture
 def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Draw made-up accuracies and points of the bridge; return the figures by name."""
+    """Draw made-up accuracies and points of the bridge; return the figures by name. All seeds have learned but those named."""
 
-    def figures(accuracies: list[Accuracy], points: list[BridgePoint]) -> dict[str, Figure]:
-        tables = {"synthetic": bool(accuracies), "bridge": bool(points)}
+    def figures(
+        accuracies: list[Accuracy],
+        points: list[BridgePoint],
+        learned: dict[Setting, tuple[int, int]] | None = None,
+        placed: list[Accuracy] | None = None,
+        spectra: list[SpectrumPoint] | None = None,
+    ) -> dict[str, Figure]:
+        counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*accuracies, *(placed or [])]}
+        tables = {"synthetic": bool(accuracies or placed), "bridge": bool(points)}
         for kind, wanted in tables.items():
             if wanted:
                 (tmp_path / kind / kind).mkdir(parents=True, exist_ok=True)
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
-        monkeypatch.setattr(synthetic, "read_accuracies", lambda folders: accuracies if list(folders) else [])
+        monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind / "older", run / kind / "newest"])
+        monkeypatch.setattr(
+            synthetic,
+            "split_by_places",
+            lambda folders: ([one for one in folders if one.name == "newest"], [Path("placed")] if placed else []),
+        )
+        monkeypatch.setattr(
+            synthetic,
+            "read_accuracies",
+            lambda folders: {"newest": accuracies, "placed": placed}[folders[0].name] if folders else [],
+        )
+        monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
+        monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts | (learned or {}))
+        monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: spectra or [])
         monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
         drawn = synthetic.draw([tmp_path / kind for kind, wanted in tables.items() if wanted])
         return {one.name: one.figure for one in drawn}
@@ -207,7 +230,7 @@ def test_runs_that_one_caption_cannot_describe_are_refused(
 
 def test_bridges_of_two_settings_are_refused(draw) -> None:
     with pytest.raises(UserError, match="differ in max_sparsity"):
-        draw([], bridge_points() + bridge_points(dataclasses.replace(PARITY, max_sparsity=4)))
+        draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, max_sparsity=4)))
 
 
 @pytest.mark.parametrize("kind", ["synthetic", "bridge"])
@@ -224,7 +247,7 @@ def test_runs_without_tables_are_refused(tmp_path: Path) -> None:
 
 def test_sums_have_their_own_chance_and_name(draw) -> None:
     setting = dataclasses.replace(PARITY, modulus=4, background="text")
-    figure = draw(accuracies_of(setting, (2,)), [])["synthetic-parity"]
+    figure = draw(accuracies_of(setting, (2,)), [])["synthetic-parity-text"]
     (chance,) = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert set(chance.get_ydata()) == {0.25}
     assert "Sum modulo 4 in text: accuracy" in words_on(figure) and "k planted values" in words_on(figure)
@@ -234,3 +257,90 @@ def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
     placed = [dataclasses.replace(one, place="beyond") for one in accuracies_of(PARITY, (2,))]
     with pytest.raises(UserError, match=r"analysis\.inside_and_beyond"):
         draw(placed, [])
+
+
+def test_what_has_not_learned_is_drawn_and_marked(draw) -> None:
+    ways = [Setting("parity", True, positions, 2, (4, 8), 32) for positions in ("predicted", "shifted", "pose")]
+    made = [one for setting in ways for one in accuracies_of(setting, (2,))]
+    figure = draw(made, [], {ways[1]: (0, 3), ways[2]: (2, 3)})["synthetic-scratchpad"]
+    assert {
+        "Predictive Position Coupling",
+        "absolute, random shift (not learned)",
+        "RoPE with PoSE (learned by 2 of 3 seeds)",
+    } <= set(legend(figure))
+    for number, setting in enumerate(ways):
+        assert_line(figure.axes[0], [one for one in made if one.setting == setting], color=COLOURS[number])
+    assert "Learned: an accuracy of at least 0.95 at the training lengths" in words_on(figure)
+    panels = draw(accuracies_of(PARITY, (2,)), [], {PARITY: (0, 3)})["synthetic-parity"]
+    assert panels.axes[0].get_title() == "K_train = 2 (not learned)"
+
+
+def test_figure_1_shows_k_up_to_four_more_than_trained_and_text_apart(draw) -> None:
+    in_text = dataclasses.replace(PARITY, background="text")
+    figures = draw(accuracies_of(PARITY, (2, 6, 7)) + accuracies_of(in_text, (2,)), [])
+    assert {"k = 2", "k = 6"} < set(legend(figures["synthetic-parity"]))
+    assert "k = 7" not in legend(figures["synthetic-parity"])
+    assert "Sparse parity in text" in words_on(figures["synthetic-parity-text"])
+
+
+def test_the_twin_without_a_scratchpad_is_in_figure_1_where_k_train_is_compared(draw) -> None:
+    steps = Setting("parity", True, "pose", 2, (4, 8), 32)
+    made = [
+        one
+        for setting in (
+            steps,
+            PARITY,
+            dataclasses.replace(PARITY, max_sparsity=4),
+            dataclasses.replace(PARITY, num_chunks=1),
+        )
+        for one in accuracies_of(setting, (2,))
+    ]
+    figures = draw(made, [])
+    assert [axis.get_title() for axis in figures["synthetic-parity"].axes] == ["K_train = 2", "K_train = 4"]
+    assert {"RoPE with PoSE, no scratchpad", "RoPE without PoSE, no scratchpad"} <= set(
+        legend(figures["synthetic-scratchpad"])
+    )
+
+
+def test_lengths_far_apart_are_on_a_logarithmic_axis(draw) -> None:
+    far = [dataclasses.replace(one, length=10 * one.length) for one in accuracies_of(PARITY, (2,)) if one.length == 24]
+    axis = draw(accuracies_of(PARITY, (2,)) + far, [])["synthetic-parity"].axes[0]
+    assert axis.get_xscale() == "log"
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["6", "12", "24", "240"]
+    assert draw(accuracies_of(PARITY, (2,)), [])["synthetic-parity"].axes[0].get_xscale() == "linear"
+
+
+def test_places_have_a_panel_for_training_and_a_line_for_evaluation_with_the_bound_of_the_corner(draw) -> None:
+    """The corner is trained and evaluated within 4: errors of at most 0.2 and 0.6 at 0.75 and 3 times the training length."""
+    local = dataclasses.replace(PARITY, locality=4)
+    lows = {("4/1", 6): 0.8, ("4/1", 24): 0.4}
+    made = [
+        Accuracy(setting, length, k, Estimate(0.9, lows.get((place, length), 0.5), 1.0), share(), (0.5,), place)
+        for setting in (PARITY, local) for k in (1, 2) for length in (6, 24) for place in ("4/1", "any/1", "any/3")
+    ]  # fmt: skip
+    figure = draw([], [], {local: (0, 1)}, made)["synthetic-places"]
+    assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
+        "trained within 4, 1 apart (not learned)",
+        "trained anywhere, 1 apart",
+    ]
+    assert {"evaluated within 4, 1 apart", "evaluated anywhere, 3 apart", "linear bound"} < set(legend(figure))
+    assert "k = 2 planted bits" in words_on(figure)
+    for axis in figure.axes:
+        drawn = [(line.get_linestyle(), list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
+        assert [style for style, x, y in drawn if (x, y) == ([0.75, 3.0], [0.9, 0.9])] == ["-", "-", "--"]
+        assert ("-", [0.75, 3.0], pytest.approx([0.8, 0.2])) in drawn
+    assert legend(figure)["evaluated anywhere, 1 apart"] != legend(figure)["evaluated anywhere, 3 apart"]
+
+
+def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
+    text = dataclasses.replace(PARITY, background="text")
+    pairs = [(0.1, 0.5), (0.4, 0.6), (0.7, 0.5), (0.9, 1.0), (1.0, 0.9)]
+    spectra = [SpectrumPoint(text if seed > 2 else PARITY, seed, x, 8, y, 80) for seed, (x, y) in enumerate(pairs)]
+    figure = draw([], bridge_points(), None, None, spectra)["synthetic-spectrum"]
+    (axis,) = figure.axes
+    assert {line.get_label(): list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axis.lines} == {
+        "parity": pairs[:3],
+        "parity in text": pairs[3:],
+    }
+    assert "over the 5 runs" in words_on(figure) and "prompts of 8 tokens" in words_on(figure)
+    assert f"Rank correlation {spearmanr(*zip(*pairs, strict=True)).statistic:.2f} [" in words_on(figure)

@@ -9,6 +9,10 @@ import pytest
 
 from benchmarks import training
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.synthetic.data import SYNTHETIC
+
+SMALL = ["model.d_model=16", "model.n_layers=1", "training.batch_rows=8", "training.compile=never"]
 
 
 @pytest.mark.parametrize("micro_batch_rows", [None, 4])
@@ -33,6 +37,15 @@ def test_the_bare_loop_trains_as_the_tool_does(
     assert tool.losses[-1] < tool.losses[0] - 0.1
 
 
+def test_of_a_synthetic_task_it_does_the_same_work_too(tmp_path: Path) -> None:
+    config = training.settle(load_config(config_folder() / "synthetic" / "parity-cpu10x.yaml", SMALL), 10)
+    turns = training.one_turn(config, tmp_path / "run", SYNTHETIC)
+    tool, bare = turns[training.TOOL], turns[training.BARE]
+    assert len(tool.losses) == 3 and tool.losses == pytest.approx(bare.losses, abs=1e-4)
+    assert tool.grad_norms == pytest.approx(bare.grad_norms, rel=2e-3)
+    assert len(set(tool.losses)) == 3
+
+
 def test_other_work_is_told(tiny_config: Config, capsys: pytest.CaptureFixture[str]) -> None:
     config = training.settle(tiny_config, 10)
     turns = {name: [training.Turn([0.5], [2.0], [3.0])] for name in (training.TOOL, training.BARE, training.FREE)}
@@ -43,3 +56,4 @@ def test_other_work_is_told(tiny_config: Config, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert "train to bare loop, stretch by stretch: median 0.800" in printed and printed.count("NOT the same work") == 2
     assert training.main(["training.no_such_key=1"]) == 2
+    assert training.main(["--synthetic", "synthetic.scratchpad=true", "synthetic.positions=predicted"]) == 2

@@ -33,8 +33,10 @@ from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
 from olmo_sparsity.training import loop
+from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.resources import least_bytes
+from olmo_sparsity.training.run import LoopState
 
 
 def tiny(positions: str = "predicted", **keys: Any) -> Config:
@@ -101,6 +103,84 @@ def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop:
     assert metrics(run) == metrics(predicted_run)
     resumed, uninterrupted = weights(run)["model.pt"], weights(predicted_run)["model.pt"]
     assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
+
+
+@pytest.mark.parametrize(("place", "within", "apart"), [("6/2", 6, 2), ("any/3", 12, 3), ("12/1", 12, 1)])
+def test_planted_tokens_are_evaluated_where_they_are_to_lie_whatever_training_was(
+    place: str, within: int, apart: int
+) -> None:
+    config = tiny("pose", locality=4)
+    keys: dict[str, Any] = {"test_placed": ["6/2", "any/3", "12/1"], "test_lengths": [12], "test_rows": 300}
+    config = dataclasses.replace(config, synthetic=dataclasses.replace(config.synthetic, **keys))
+    planted_BT = evaluated_sequences(config, 12, 3, place=place).sequences.planted_BT[:, :12]
+    positions_BK = np.stack([np.flatnonzero(row_T) for row_T in planted_BT])
+    assert positions_BK.shape == (300, 3)
+    assert (positions_BK[:, -1] - positions_BK[:, 0]).max() == within - 1
+    assert np.diff(positions_BK).min() == apart
+    as_trained = evaluated_sequences(config, 12, 3).sequences.planted_BT[:, :12]
+    assert max(np.ptp(np.flatnonzero(row_T)) for row_T in as_trained) == 3
+
+
+def test_each_place_has_its_answers(parity_run: Path, tmp_path: Path) -> None:
+    """Of a run that was trained without any of these keys, which are free to differ."""
+    config = tiny("pose", hide_tokens=True, test_placed=["3/1", "any/1"])
+    folder = evaluate_synthetic(config, parity_run, out=tmp_path / "tables")
+    frame = read_table(folder, "answers").to_pandas()
+    assert frame.groupby(["length_tokens", "sparsity", "place"], sort=False).size().to_dict() == {
+        (length, k, place): 10 for length in (6, 12) for k in (1, 3) for place in ("3/1", "any/1")
+    }
+    assert {one.place for one in read_accuracies([folder])} == {"3/1", "any/1"}
+    assert evaluate_synthetic(tiny("pose", hide_tokens=True), parity_run, out=tmp_path / "other") != folder
+
+
+def stopping(**keys: Any) -> Config:
+    """Return a configuration that is evaluated after every step and learns nothing, so that the first loss is the lowest."""
+    config = tiny("pose")
+    training = dataclasses.replace(config.training, eval_every=1, checkpoint_every=1, learning_rate=1e-12, **keys)
+    return dataclasses.replace(config, training=training)
+
+
+@pytest.mark.parametrize(
+    ("keys", "step", "ended_by"),
+    [
+        ({"stop_loss": 100.0}, 1, "stop_loss"),
+        ({"patience": 3}, 4, "patience"),
+        ({"patience": 7}, 8, "steps"),
+        ({"stop_loss": 0.01, "patience": 8}, 8, "steps"),
+    ],
+)
+def test_training_ends_where_the_held_out_loss_is_low_or_has_stopped_falling(
+    tmp_path: Path, keys: dict[str, Any], step: int, ended_by: str
+) -> None:
+    run = tmp_path / "run"
+    train(stopping(**keys), run, source=SYNTHETIC)
+    manifest = read_json(run / "manifest.json")
+    assert (manifest["status"], manifest["steps"], manifest["ended_by"]) == ("complete", step, ended_by)
+    assert [line["step"] for line in metrics(run)] == list(range(1, step + 1))
+    assert manifest["checkpoint"]["step"] == step
+    train(stopping(**keys), run, source=stopping_after(0))  # finished, so that no batch is drawn
+
+
+def test_a_killed_run_ends_where_it_would_have_ended(tmp_path: Path) -> None:
+    """Killed after its second step, and again after its last checkpoint, before the manifest says that it is complete."""
+    config, run = stopping(patience=3), tmp_path / "killed"
+    with pytest.raises(Interrupted):
+        train(config, run, source=stopping_after(2))
+    train(config, run, source=SYNTHETIC)
+    finished = read_json(run / "manifest.json")
+    write_json(run / "manifest.json", {**finished, "status": "running"})
+    train(config, run, source=stopping_after(0))
+    again = read_json(run / "manifest.json")
+    for manifest in (finished, again):
+        assert (manifest["status"], manifest["steps"], manifest["ended_by"]) == ("complete", 4, "patience")
+    assert again["validation_loss_nats"] == finished["validation_loss_nats"]
+
+
+def test_a_fall_of_less_than_one_percent_is_none() -> None:
+    state = LoopState()
+    for nats in (2.0, 1.99, 1.981, 1.979, 1.97):
+        state.note(Evaluation(nats))
+    assert (state.lowest_loss_nats, state.evaluations_since_lowest) == (1.979, 1)
 
 
 def test_the_ids_are_trained_with_the_tokens(predicted_run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""Figures of what a synthetic task depends on: where tokens are planted, and the spectrum at the training length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Optional
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.lines import Line2D
+
+from olmo_sparsity.config.synthetic import read_place
+from olmo_sparsity.statistics.length_generalization import (
+    LinearBound,
+    SpectrumPoint,
+    length_ratio,
+    rank_correlation,
+)
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.synthetic_tasks import learned_words, place_words, task_words
+
+from .output import Drawn, caption_text
+from .style import band
+
+# By the locality and the spread of a place. More of either than there are colours and styles begin again.
+COLOURS = ("#332288", "#0072B2", "#009E73", "#E69F00", "#D55E00")
+STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+RATIOS = (1, 2, 4, 10)  # that the axis of lengths names
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def draw_places(
+    accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[int, int]], bound: Optional[LinearBound]
+) -> Drawn:
+    """Draw a panel for each way in which tokens are planted in training, a line for each in evaluation, at the largest k."""
+    k = max(one.k for one in accuracies)
+    settings = sorted({one.setting for one in accuracies}, key=lambda one: (one.spread, one.locality or np.inf))
+    places = sorted({one.place for one in accuracies if one.place is not None}, key=_by_size)
+    looks = _looks(places)
+    columns = max(sum(one.spread == setting.spread for one in settings) for setting in settings)
+    rows = -(-len(settings) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.3 * columns + 0.8, 2.9 * rows + 0.4), sharex=True, sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for axis in axes.flat[len(settings) :]:
+        axis.set_visible(False)
+    for axis, setting in zip(axes.flat, settings, strict=False):
+        own = [one for one in accuracies if one.setting == setting and one.k == k]
+        for place in places:
+            points = sorted((one for one in own if one.place == place), key=lambda one: one.length)
+            if points:
+                color, style = looks[place]
+                ratios = [length_ratio(one) for one in points]
+                band(axis, ratios, estimates=[one.right for one in points], color=color, linestyle=style)
+        if bound is not None:
+            ratios = sorted({length_ratio(one) for one in own})
+            axis.plot(ratios, [1 - bound.slope * ratio for ratio in ratios], color="black", linewidth=0.8)
+        axis.axvline(1, color="grey", linewidth=0.8)
+        axis.set_xscale("log")
+        axis.set_xticks(RATIOS, [str(ratio) for ratio in RATIOS])
+        axis.minorticks_off()
+        axis.set_ylim(-0.03, 1.05)
+        axis.set_title(f"trained {place_words(setting.placed)}{learned_words(*learned[setting])}", fontsize="small")
+    for axis in axes[-1]:
+        axis.set_xlabel("length / longest of training")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("accuracy")
+    handles = [
+        Line2D([], [], color=looks[place][0], linestyle=looks[place][1], label=f"evaluated {place_words(place)}")
+        for place in places
+    ]
+    fitted = ""
+    if bound is not None:
+        handles.append(Line2D([], [], color="black", linewidth=0.8, label="linear bound"))
+        fitted = (
+            f" Black: the bound 1 - {bound.slope:.3f} length / training length, fitted to one corner, trained and evaluated "
+            f"{place_words(bound.place)}; that it is linear is an assumption."
+        )
+    first = settings[0]
+    caption_text(
+        figure,
+        f"{task_words(first).capitalize()}, k = {k} planted bits, by where they lie: all within so many tokens, and at least so "
+        f"many apart, in training (panels; K_train = {first.max_sparsity}, {first.train_lengths[0]} to {first.train_lengths[1]} "
+        f"tokens) and in evaluation (lines).{fitted} Bands: 95% intervals over sequences and training seeds.",
+        handles=handles,
+        columns=columns,
+    )
+    far = max(one.length for one in accuracies)
+    ends = [one for one in accuracies if one.k == k and one.length == far and one.place == one.setting.placed]
+    found = "; ".join(f"{place_words(one.setting.placed)} {interval(one.right)}" for one in ends)
+    name = "synthetic-places" + "-text" * (first.background == "text")
+    return Drawn(figure, name, f"Accuracy in prompts of {far} tokens, k = {k}, evaluated as trained: {found}.")
+
+
+def _by_size(place: str) -> tuple[float, int]:
+    locality, spread = read_place(place)
+    return (locality or np.inf), spread
+
+
+def _looks(places: Sequence[str]) -> dict[str, tuple[str, Literal["-", "--", ":", "-."]]]:
+    """Return colour and line style of each place, by its locality and its spread."""
+    parts = [place.split("/") for place in places]
+    localities = list(dict.fromkeys(locality for locality, _ in parts))
+    spreads = sorted({spread for _, spread in parts}, key=int)
+    return {
+        place: (COLOURS[localities.index(locality) % len(COLOURS)], STYLES[spreads.index(spread) % len(STYLES)])
+        for place, (locality, spread) in zip(places, parts, strict=True)
+    }
+
+
+def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
+    """Draw the accuracy far beyond the training lengths against the spectrum at the training length, a point for each run."""
+    figure, axis = plt.subplots(figsize=(5.0, 3.8), layout="constrained")
+    kinds = list(dict.fromkeys(_kind(one.setting) for one in points))
+    handles = []
+    for number, kind in enumerate(kinds):
+        own = [one for one in points if _kind(one.setting) == kind]
+        handles += axis.plot(
+            [one.sufficient for one in own], [one.right for one in own], linestyle="none", label=kind, alpha=0.8,
+            color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
+        )  # fmt: skip
+    axis.set_xlim(-0.03, 1.03)
+    axis.set_ylim(-0.03, 1.05)
+    axis.set_xlabel("share of prompts for which K_train tokens suffice, at the training length")
+    axis.set_ylabel("accuracy at ten times the length")
+    correlation = rank_correlation(points)
+    shown = "none (too few runs, or no differences)" if correlation is None else interval(correlation)
+    near, far = (sorted({getattr(one, name) for one in points}) for name in ("length", "far"))
+    caption_text(
+        figure,
+        "Does the dependency spectrum at the training length predict the accuracy far beyond it? A point is a run, at k = "
+        f"K_train. Across: share of prompts of {_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all "
+        f"tokens, with only the K_train tokens visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens. "
+        f"Rank correlation {shown}, with a 95% interval by bootstrap over the {len(points)} runs.",
+        handles=handles,
+        columns=3,
+    )
+    finding = f"Rank correlation of the spectrum at the training length and accuracy far beyond it: {shown}; {len(points)} runs."
+    return Drawn(figure, "synthetic-spectrum", finding, one_column=1)
+
+
+def _kind(setting: Setting) -> str:
+    """Return what tells groups of runs apart in the scatter."""
+    return f"{task_words(setting)}{'' if setting.num_chunks > 1 else ', no PoSE'}" + (
+        "" if setting.placed == "any/1" else ", placed"
+    )
+
+
+def _range(lengths: Sequence[int]) -> str:
+    return str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"

@@ -1,0 +1,427 @@
+"""How far synthetic tasks generalize in length: which runs have learned their task, up to which length they hold, and why.
+
+Nothing here ranks a run that has not learned: its accuracy beyond the training lengths says nothing about length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
+from olmo_sparsity.tables.reading import read_manifest
+
+LEVEL = 0.95  # the accuracy of a task that is learned, and of a length at which it holds
+MANY_TIMES = 10  # the training length, at which the spectrum is to predict the accuracy
+LEAST_RUNS = 4  # of a rank correlation
+NUM_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One run of a synthetic task.
+
+    Attributes:
+        setting: what was trained.
+        seed: of training.
+        run: name of the folder.
+        num_parameters: of the model.
+        steps: optimizer steps.
+        minutes: training time; None: not recorded.
+        validation_loss_nats: held-out loss at the end, of prompts as in training; None: not recorded.
+        ended_by: the key that ended training: ``steps``, ``stop_loss`` or ``patience``; None: not recorded.
+        accuracy_within: share of right responses to the evaluated prompts that are as in training: its lengths, k up to K_train,
+            its places of planted tokens. None: none was evaluated.
+    """
+
+    setting: Setting
+    seed: int
+    run: str
+    num_parameters: int
+    steps: int
+    minutes: Optional[float]
+    validation_loss_nats: Optional[float]
+    ended_by: Optional[str]
+    accuracy_within: Optional[float]
+
+    @property
+    def has_learned(self) -> bool:
+        """True if the accuracy on prompts as in training is at least ``LEVEL``."""
+        return self.accuracy_within is not None and self.accuracy_within >= LEVEL
+
+
+def task_runs(folders: Iterable[Path]) -> list[TaskRun]:
+    """Return the runs of folders of ``synth eval``, by setting and seed.
+
+    Raises:
+        UserError: a folder has no finished table, or two are of one setting and seed, and evaluated in the same ways.
+    """
+    found: dict[tuple[Setting, int], TaskRun] = {}
+    for (setting, seed), of_seed in _answers_by_seed(folders):
+        found.setdefault((setting, seed), _task_run(setting, of_seed))
+    return list(found.values())
+
+
+def split_by_places(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the folders of ``synth eval`` without ``synthetic.test_placed``, and those with it.
+
+    A setting and seed may be evaluated both ways, so the two are read apart.
+    """
+    plain: list[Path] = []
+    placed: list[Path] = []
+    for folder in folders:
+        (placed if read_manifest(folder, "synthetic").get("test_placed") else plain).append(folder)
+    return plain, placed
+
+
+def _answers_by_seed(folders: Iterable[Path]) -> Iterator[tuple[tuple[Setting, int], TableOfSeed]]:
+    """Yield the tables by setting and seed, of those without ``synthetic.test_placed`` first."""
+    for group in split_by_places(folders):
+        for setting, seeds in tables_by_setting(group, "synthetic", "answers").items():
+            for of_seed in sorted(seeds, key=lambda one: one.manifest["training_seed"]):
+                yield (setting, of_seed.manifest["training_seed"]), of_seed
+
+
+def _task_run(setting: Setting, of_seed: TableOfSeed) -> TaskRun:
+    manifest = of_seed.manifest
+    seconds = manifest.get("training_seconds")
+    right_R = of_seed.columns["right"][_is_as_trained(setting, of_seed.columns)]
+    return TaskRun(
+        setting=setting,
+        seed=manifest["training_seed"],
+        run=manifest["run"],
+        num_parameters=manifest["num_parameters"],
+        steps=manifest["checkpoint"]["step"],
+        minutes=None if seconds is None else seconds / 60,
+        validation_loss_nats=manifest.get("validation_loss_nats"),
+        ended_by=manifest.get("ended_by"),
+        accuracy_within=float(right_R.mean()) if len(right_R) else None,
+    )
+
+
+def _is_as_trained(setting: Setting, table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return which rows of ``answers`` are of prompts as in training, bool."""
+    shortest, longest = setting.train_lengths
+    is_trained_R = (table["length_tokens"] >= shortest) & (table["length_tokens"] <= longest)
+    is_trained_R &= table["sparsity"] <= setting.max_sparsity
+    if "place" in table:
+        is_trained_R &= np.isin(table["place"], ["inside", setting.placed])
+    return np.asarray(is_trained_R)
+
+
+def num_learned(runs: Iterable[TaskRun]) -> dict[Setting, tuple[int, int]]:
+    """Return, by setting, how many seeds have learned the task, and how many there are."""
+    learned: dict[Setting, list[bool]] = {}
+    for run in runs:
+        learned.setdefault(run.setting, []).append(run.has_learned)
+    return {setting: (sum(of_seeds), len(of_seeds)) for setting, of_seeds in learned.items()}
+
+
+def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
+    """Return the settings of Figure 1, of which K_train is compared: parity without a scratchpad, with PoSE, planted anywhere.
+
+    One that is there as the twin of settings with a scratchpad, of the same training lengths and no other K_train, is none.
+    """
+    everything = list(dict.fromkeys(settings))
+    found = [
+        one
+        for one in everything
+        if (one.task, one.scratchpad, one.positions, one.placed) == ("parity", False, "pose", "any/1")
+        and one.num_chunks > 1
+        and not one.hide_tokens
+    ]
+    with_steps = {(one.train_lengths, one.background) for one in everything if one.scratchpad and one.task == "parity"}
+    num_sparsities = Counter((one.train_lengths, one.background) for one in found)
+    return [
+        one
+        for one in found
+        if (one.train_lengths, one.background) not in with_steps
+        or num_sparsities[one.train_lengths, one.background] > 1
+    ]
+
+
+def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
+    """Return the settings of Figure 2 or 3, of which the ways to give position IDs are compared.
+
+    Those of the task with a scratchpad, and without one those of the same training lengths and K_train; of variable assignment
+    all, where none has a scratchpad.
+    """
+    own = [
+        one
+        for one in dict.fromkeys(settings)
+        if (one.task, one.background, one.placed, one.hide_tokens) == (task, "noise", "any/1", False)
+    ]
+    twins = {(one.train_lengths, one.max_sparsity) for one in own if one.scratchpad}
+    return [
+        one
+        for one in own
+        if one.scratchpad or (one.train_lengths, one.max_sparsity) in twins or (task == "variables" and not twins)
+    ]
+
+
+@dataclass(frozen=True)
+class Furthest:
+    """The largest evaluated length up to which the accuracy of a setting at one k is at least ``LEVEL`` at every one.
+
+    None stands for no length: the accuracy is lower at the shortest one already.
+
+    Attributes:
+        setting: what was trained.
+        k: sparsity of the evaluated sequences.
+        place: as in ``Accuracy``.
+        length: of the mean over the seeds.
+        low: of the lower ends of its intervals; an accuracy without an interval is one of width 0.
+        high: of the upper ends.
+        of_seeds: of each seed.
+        longest: the longest evaluated length; a value that equals it is "at least".
+    """
+
+    setting: Setting
+    k: int
+    place: Optional[str]
+    length: Optional[int]
+    low: Optional[int]
+    high: Optional[int]
+    of_seeds: tuple[Optional[int], ...]
+    longest: int
+
+
+def furthest_lengths(accuracies: Sequence[Accuracy]) -> list[Furthest]:
+    """Return how far each setting holds, by k and place, in the order in which the accuracies name them."""
+    cells: dict[tuple[Setting, int, Optional[str]], list[Accuracy]] = {}
+    for one in accuracies:
+        cells.setdefault((one.setting, one.k, one.place), []).append(one)
+    return [_furthest(*cell, sorted(own, key=lambda one: one.length)) for cell, own in cells.items()]
+
+
+def _furthest(setting: Setting, k: int, place: Optional[str], own: Sequence[Accuracy]) -> Furthest:
+    lengths = [one.length for one in own]
+
+    def reached(values: Iterable[float]) -> Optional[int]:
+        last = None
+        for length, value in zip(lengths, values, strict=True):
+            if value < LEVEL:
+                break
+            last = length
+        return last
+
+    ends = [one.right.bounds or (one.right.mean, one.right.mean) for one in own]
+    return Furthest(
+        setting=setting,
+        k=k,
+        place=place,
+        length=reached(one.right.mean for one in own),
+        low=reached(low for low, _ in ends),
+        high=reached(high for _, high in ends),
+        of_seeds=tuple(reached(values) for values in zip(*(one.of_seeds for one in own), strict=True)),
+        longest=lengths[-1],
+    )
+
+
+@dataclass(frozen=True)
+class LinearBound:
+    """A bound on the error, 1 - accuracy, that is linear in length / training length, fitted to one corner of a sweep.
+
+    That it is linear is an assumption: the constants of the bound of arXiv 2502.16792 are unknown.
+
+    Attributes:
+        setting: the corner: what was trained.
+        place: the corner: how planted tokens were placed in evaluation.
+        k: of the corner.
+        slope: the smallest with which no upper end of the corner's errors lies above the line.
+    """
+
+    setting: Setting
+    place: str
+    k: int
+    slope: float
+
+    def error(self, one: Accuracy) -> float:
+        """Return the bound for the length of an accuracy."""
+        return self.slope * length_ratio(one)
+
+    def is_broken(self, one: Accuracy) -> bool:
+        """Return whether the whole interval of the error lies above the bound."""
+        high = one.right.mean if one.right.high is None else one.right.high
+        return 1 - high > self.error(one)
+
+
+def length_ratio(one: Accuracy) -> float:
+    """Return the length of the prompts over the longest prompt of training."""
+    return one.length / one.setting.train_lengths[1]
+
+
+def fit_bound(accuracies: Sequence[Accuracy]) -> Optional[LinearBound]:
+    """Return the bound of a sweep of ``synthetic.test_placed``; None where its corner was not evaluated.
+
+    The corner is the setting with the smallest locality and, of those, the smallest spread, evaluated as it was trained, at the
+    largest k.
+    """
+    settings = {one.setting for one in accuracies if one.place is not None and one.place == one.setting.placed}
+    if not settings:
+        return None
+    corner = min(settings, key=lambda setting: (setting.locality or np.inf, setting.spread))
+    own = [one for one in accuracies if one.setting == corner and one.place == corner.placed]
+    k = max(one.k for one in own)
+    errors = [
+        (1 - (one.right.mean if one.right.low is None else one.right.low)) / length_ratio(one)
+        for one in own
+        if one.k == k
+    ]
+    return LinearBound(corner, corner.placed, k, max(errors))
+
+
+@dataclass(frozen=True)
+class SpectrumPoint:
+    """What the spectrum of one run says at the training length, and its accuracy beyond it, both at k = K_train.
+
+    Attributes:
+        setting: what was trained.
+        seed: of training.
+        sufficient: share of the prompts whose sufficient k is at most K_train: that many positions, chosen by ``mask-one``, bring
+            the prediction within ``TOLERANCE`` nats of that of all tokens.
+        length: tokens of these prompts, the longest that were measured within the training lengths.
+        right: accuracy at the evaluated length next to ``MANY_TIMES`` the longest of training, placed as in training.
+        far: that length.
+    """
+
+    setting: Setting
+    seed: int
+    sufficient: float
+    length: int
+    right: float
+    far: int
+
+
+def spectrum_points(bridges: Iterable[Path], answers: Iterable[Path]) -> list[SpectrumPoint]:
+    """Return a point for each run that has both tables, of ``synth bridge`` and ``synth eval``, at k = K_train.
+
+    Raises:
+        UserError: a folder has no finished table, or two are of one setting and seed.
+    """
+    far: dict[tuple[Setting, int], Optional[tuple[float, int]]] = {}
+    for (setting, seed), of_seed in _answers_by_seed(answers):
+        far.setdefault((setting, seed), _far_accuracy(setting, of_seed.columns))
+    points = []
+    for setting, seeds in tables_by_setting(bridges, "bridge", "parities").items():
+        for of_seed in seeds:
+            seed = of_seed.manifest["training_seed"]
+            near, beyond = _sufficient(setting, of_seed.columns), far.get((setting, seed))
+            if near and beyond:
+                points.append(SpectrumPoint(setting, seed, *near, *beyond))
+    return points
+
+
+def _sufficient(setting: Setting, table: Mapping[str, np.ndarray]) -> Optional[tuple[float, int]]:
+    within_R = (table["selector"] == "mask-one") & (table["sparsity"] == setting.max_sparsity)
+    within_R &= table["length_tokens"] <= setting.train_lengths[1]
+    if not within_R.any():
+        return None
+    length = int(table["length_tokens"][within_R].max())
+    kl_W = table["kl_sparse_nats"][within_R & (table["length_tokens"] == length)]
+    return float((kl_W <= TOLERANCE).mean()), length
+
+
+def _far_accuracy(setting: Setting, table: Mapping[str, np.ndarray]) -> Optional[tuple[float, int]]:
+    of_k_R = table["sparsity"] == setting.max_sparsity
+    if "place" in table:
+        of_k_R &= table["place"] == setting.placed
+    if not of_k_R.any():
+        return None
+    target = MANY_TIMES * setting.train_lengths[1]
+    far = min(np.unique(table["length_tokens"][of_k_R]).tolist(), key=lambda length: abs(length - target))
+    return float(table["right"][of_k_R & (table["length_tokens"] == far)].mean()), far
+
+
+def rank_correlation(points: Sequence[SpectrumPoint]) -> Optional[Estimate]:
+    """Return Spearman's rank correlation of the spectrum and the accuracy, with a bootstrap interval over runs.
+
+    None where there are fewer than ``LEAST_RUNS`` runs, or one of the two is the same in all of them.
+    """
+    x, y = np.array([one.sufficient for one in points]), np.array([one.right for one in points])
+    if len(points) < LEAST_RUNS or len(np.unique(x)) == 1 or len(np.unique(y)) == 1:
+        return None
+    from scipy import stats  # half a second to import
+
+    found = stats.bootstrap(
+        (x, y),
+        _spearman,
+        paired=True,
+        vectorized=False,
+        n_resamples=NUM_RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    low, high = (float(end) for end in found.confidence_interval)
+    return Estimate(_spearman(x, y), low, high, float(found.standard_error))
+
+
+def _spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the rank correlation; 0 where a resample holds one value alone, which is no order."""
+    if len(np.unique(x)) == 1 or len(np.unique(y)) == 1:
+        return 0.0
+    from scipy import stats
+
+    found: Any = stats.spearmanr(x, y)
+    return float(found.statistic)
+
+
+@dataclass(frozen=True)
+class Generalization:
+    """What runs of synthetic tasks show of length generalization.
+
+    Attributes:
+        runs: by setting and seed.
+        furthest: how far each setting holds, by k and place.
+        bound: of a sweep of places; None without one.
+        num_broken: accuracies of the sweep, without the corner, whose whole interval lies below what the bound allows.
+        num_held: the others of them.
+    """
+
+    runs: tuple[TaskRun, ...]
+    furthest: tuple[Furthest, ...]
+    bound: Optional[LinearBound]
+    num_broken: int
+    num_held: int
+
+    def has_learned(self, setting: Setting) -> bool:
+        """Return whether all seeds of a setting have learned the task, so that it may be ranked."""
+        learned, seeds = num_learned(self.runs)[setting]
+        return learned == seeds
+
+
+def read_generalization(folders: Sequence[Path]) -> Generalization:
+    """Return what the tables of ``synth eval`` show.
+
+    Raises:
+        UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
+    """
+    plain, placed = split_by_places(folders)
+    accuracies = read_accuracies(plain) + read_accuracies(placed)
+    bound = fit_bound(accuracies)
+    held = [
+        not bound.is_broken(one)
+        for one in accuracies
+        if bound is not None
+        and one.place is not None
+        and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
+    ]
+    return Generalization(
+        runs=tuple(task_runs(folders)),
+        furthest=tuple(furthest_lengths(accuracies)),
+        bound=bound,
+        num_broken=held.count(False),
+        num_held=held.count(True),
+    )
+
+
+def reaches_further(first: Furthest, second: Furthest) -> bool:
+    """Return whether one holds further than another, with intervals that do not touch."""
+    return (first.low or 0) > (second.high or 0)

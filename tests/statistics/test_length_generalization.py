@@ -1,0 +1,182 @@
+"""How far tasks generalize in length, on planted tables: each number from the rows that it is of."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+from planted_answers import LOCAL, ROWS, Right, answers, write
+from scipy.stats import rankdata
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.length_generalization import (
+    SpectrumPoint,
+    fit_bound,
+    furthest_lengths,
+    num_learned,
+    of_methods,
+    of_sparsity_alone,
+    rank_correlation,
+    spectrum_points,
+    task_runs,
+)
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting, read_accuracies
+
+
+def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Path) -> None:
+    """Of the training lengths and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
+    folders = [
+        answers(tmp_path / f"seed{seed}", lambda length, k, place, n=n: n if (length, k) == (8, 2) else 0,
+                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience")
+        for seed, n in ((6, 18), (5, 19))
+    ]  # fmt: skip
+    first, second = task_runs(folders)
+    assert (first.seed, first.run, first.accuracy_within, first.has_learned) == (5, "seed5", 0.95, True)
+    assert (second.seed, second.run, second.accuracy_within, second.has_learned) == (6, "seed6", 0.9, False)
+    assert (first.steps, first.minutes, first.validation_loss_nats, first.ended_by) == (70, 1.5, 0.25, "patience")
+    assert (first.setting, first.num_parameters) == (LOCAL, 9000)
+    assert num_learned([first, second]) == {LOCAL: (1, 2)}
+
+
+def test_where_places_are_evaluated_that_of_training_decides(tmp_path: Path) -> None:
+    folder = answers(tmp_path / "run", lambda length, k, place: ROWS * (place == "4/2"), places=("4/1", "4/2", "any/2"))
+    (run,) = task_runs([folder])
+    assert run.accuracy_within == 1.0
+    elsewhere = answers(tmp_path / "other", lambda length, k, place: ROWS, places=("any/1",))
+    assert [one.accuracy_within for one in task_runs([elsewhere])] == [None]
+    assert not task_runs([elsewhere])[0].has_learned
+
+
+def accuracy(length: int, mean: float, bounds: Optional[tuple[float, float]], *seeds: float, **keys: Any) -> Accuracy:
+    right = Estimate(mean, *(bounds or ()))
+    return Accuracy(keys.pop("setting", LOCAL), length, keys.pop("k", 2), right, right, seeds or (mean,), **keys)
+
+
+def test_the_furthest_length_ends_before_the_first_that_fails() -> None:
+    """At 40 tokens the mean fails; that it is high again at 80 does not count."""
+    own = [
+        accuracy(80, 1.0, (1.0, 1.0), 1.0, 1.0),
+        accuracy(8, 1.0, (0.96, 1.0), 1.0, 1.0),
+        accuracy(16, 0.95, (0.9, 0.99), 0.9, 1.0),
+        accuracy(40, 0.9, (0.8, 0.97), 0.85, 0.95),
+    ]
+    (found,) = furthest_lengths(own)
+    assert (found.length, found.low, found.high, found.of_seeds, found.longest) == (16, 8, 80, (8, 80), 80)
+    (never,) = furthest_lengths([accuracy(8, 0.5, None, 0.5), accuracy(16, 1.0, None, 1.0)])
+    assert (never.length, never.low, never.high, never.of_seeds) == (None, None, None, (None,))
+
+
+def test_each_k_and_place_has_its_own_furthest_length() -> None:
+    own = [
+        accuracy(length, value, None, k=k, place=place)
+        for k, place, values in ((2, "4/1", (1, 1)), (3, "4/1", (1, 0)), (2, "any/1", (0, 1)))
+        for length, value in zip((8, 16), values, strict=True)
+    ]
+    found = {(one.k, one.place): one.length for one in furthest_lengths(own)}
+    assert found == {(2, "4/1"): 16, (3, "4/1"): 8, (2, "any/1"): None}
+
+
+def test_the_bound_is_the_lowest_line_above_the_corner_and_broken_by_whole_intervals_only() -> None:
+    """Errors of at most 0.1, 0.3 and 0.5 at 1, 2 and 10 times the training length of 8: the steepest line is of 2 times."""
+    wide = dataclasses.replace(LOCAL, locality=None)
+    corner = [
+        accuracy(8, 0.95, (0.9, 1.0), k=3, place="4/2"),
+        accuracy(16, 0.8, (0.7, 0.9), k=3, place="4/2"),
+        accuracy(80, 0.6, (0.5, 0.7), k=3, place="4/2"),
+    ]
+    others = [
+        accuracy(16, 0.0, None, k=2, place="4/2"),
+        accuracy(16, 0.0, None, k=3, place="any/2"),
+        accuracy(16, 0.0, None, k=3, place="any/2", setting=wide),
+    ]
+    bound = fit_bound(others + corner)
+    assert bound is not None
+    assert (bound.setting, bound.place, bound.k, bound.slope) == (LOCAL, "4/2", 3, pytest.approx(0.15))
+    assert bound.error(corner[2]) == pytest.approx(1.5)
+    assert not any(bound.is_broken(one) for one in corner)
+    assert bound.is_broken(accuracy(16, 0.6, (0.5, 0.69)))
+    assert not bound.is_broken(accuracy(16, 0.6, (0.5, 0.71)))
+    assert fit_bound([accuracy(8, 1.0, None)]) is fit_bound([others[1]]) is None
+
+
+def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **manifest: Any) -> Path:
+    rows = [
+        {
+            "window_id": number, "length_tokens": length, "sparsity": k, "selector": selector, "planted_positions": [0],
+            "positions": [0], "num_found": 1, "right": True, "loss_short_nats": 1.0, "loss_long_nats": 0.0,
+            "loss_sparse_nats": 0.0, "loss_planted_nats": 0.0, "kl_short_nats": 1.0, "kl_sparse_nats": kl,
+        }
+        for number, ((length, k, selector), kl) in enumerate(
+            (cell, kl) for cell, values in kl_nats.items() for kl in values
+        )
+    ]  # fmt: skip
+    return write(folder, "bridge", "parities", rows, LOCAL, **manifest)
+
+
+def test_a_point_of_the_spectrum_is_of_k_train_at_the_training_length_and_far_beyond(tmp_path: Path) -> None:
+    """At 8 tokens and k = 2, 3 of 4 prompts are within 0.05 nats; at 80 tokens, ten times as many, 7 of 20 are right."""
+    measured = {
+        (4, 2, "mask-one"): [0.0] * 4,
+        (8, 1, "mask-one"): [0.0] * 4,
+        (8, 2, "kl"): [0.0] * 4,
+        (8, 2, "mask-one"): [0.0, 0.05, 0.01, 0.06],
+        (16, 2, "mask-one"): [0.0] * 4,
+    }
+    right: Right = lambda length, k, place: 7 if (length, k) == (80, 2) else ROWS  # noqa: E731
+    folders = [answers(tmp_path / f"answers{seed}", right, training_seed=seed) for seed in (5, 7)]
+    bridges = [bridge(tmp_path / f"bridge{seed}", measured, training_seed=seed) for seed in (5, 6)]
+    assert spectrum_points(bridges, folders) == [SpectrumPoint(LOCAL, 5, 0.75, 8, 0.35, 80)]
+
+
+def points(pairs: list[tuple[float, float]]) -> list[SpectrumPoint]:
+    return [SpectrumPoint(LOCAL, seed, x, 8, y, 80) for seed, (x, y) in enumerate(pairs)]
+
+
+def test_the_rank_correlation_is_that_of_the_ranks_with_an_interval_over_runs() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.random(12).round(1)
+    pairs = list(zip(x.tolist(), (x + rng.normal(0, 0.3, 12)).tolist(), strict=True))
+    found = rank_correlation(points(pairs))
+    assert found is not None and found.bounds is not None
+    ranks = [rankdata(values) for values in zip(*pairs, strict=True)]
+    assert found.mean == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert -1 <= found.bounds[0] < found.mean < found.bounds[1] <= 1
+    falling = rank_correlation(points([(x, 1 - x) for x, _ in pairs]))
+    assert falling is not None and falling.mean == pytest.approx(-1)
+    assert rank_correlation(points(pairs[:3])) is rank_correlation(points([(1.0, y) for _, y in pairs])) is None
+
+
+def test_settings_that_differ_in_locality_or_spread_are_no_seeds_of_one_model(tmp_path: Path) -> None:
+    right: Right = lambda length, k, place: ROWS  # noqa: E731
+    folders = [
+        answers(tmp_path / f"{number}", right, setting=dataclasses.replace(LOCAL, **keys))
+        for number, keys in enumerate(({}, {"locality": None}, {"spread": 1}))
+    ]
+    assert len({one.setting for one in read_accuracies(folders)}) == 3
+    with pytest.raises(UserError, match="the same setting and seed"):
+        read_accuracies([folders[0], answers(tmp_path / "again", right)])
+
+
+def test_each_setting_is_in_the_figures_that_compare_it() -> None:
+    """Parity of K_train 2 and 4 compares sparsity; the one of the K_train with a scratchpad is its twin, too."""
+    base = Setting("parity", False, "pose", 2, (4, 8), 128)
+    steps = dataclasses.replace(base, scratchpad=True, positions="predicted")
+    larger = dataclasses.replace(base, max_sparsity=4)
+    ordinary = dataclasses.replace(base, num_chunks=1)
+    text = dataclasses.replace(base, background="text")
+    hidden, placed = dataclasses.replace(base, hide_tokens=True), dataclasses.replace(base, locality=4)
+    everything = [steps, base, larger, ordinary, text, hidden, placed]
+    assert of_sparsity_alone(everything) == [base, larger, text]
+    assert of_sparsity_alone([steps, base, ordinary]) == []
+    assert of_sparsity_alone([base]) == [base]
+    assert of_methods(everything, "parity") == [steps, base, ordinary]
+    assert of_methods([base, larger], "parity") == []
+    variables = dataclasses.replace(steps, task="variables")
+    alone = dataclasses.replace(variables, scratchpad=False, positions="shifted")
+    other = dataclasses.replace(alone, max_sparsity=3)
+    assert of_methods([*everything, variables, alone, other], "variables") == [variables, alone]
+    assert of_methods([alone, other], "variables") == [alone, other]

@@ -1,0 +1,131 @@
+"""``olmo-sparsity synth summary`` of runs that were evaluated by length: numbers under their labels, words as intervals allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Optional
+
+import pytest
+from planted_answers import ROWS, answers
+from typer.testing import CliRunner
+
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.statistics.length_generalization import Generalization, read_generalization
+from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.view.synth_summary import table_of_lengths, table_of_runs
+from olmo_sparsity.wording.length_generalization import generalization_sentences
+
+PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
+STEPS = Setting("parity", True, "predicted", 3, (4, 8), 128)
+
+
+def runs_of(folder: Path, furthest: dict[Setting, dict[int, Optional[int]]]) -> list[Path]:
+    """Return two seeds of each setting, all right up to a length by k (None: none right), all wrong beyond."""
+    folders = []
+    for number, (setting, by_k) in enumerate(furthest.items()):
+        for seed in (0, 1):
+            folders.append(
+                answers(
+                    folder / f"run{number}-seed{seed}" / "synthetic" / "tables",
+                    lambda length, k, place, by_k=by_k: ROWS * (length <= (by_k[k] or 0)),
+                    setting=setting, training_seed=seed, training_seconds=61.0, validation_loss_nats=0.01,
+                    run=f"run{number}-seed{seed}", ended_by="stop_loss",
+                )
+            )  # fmt: skip
+    return folders
+
+
+def found(folder: Path, furthest: dict[Setting, dict[int, Optional[int]]]) -> Generalization:
+    return read_generalization(runs_of(folder, furthest))
+
+
+def test_the_command_prints_the_runs_and_how_far_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    folders = runs_of(tmp_path, {PARITY: {2: 16, 3: None}})
+    named = [word for folder in folders for word in ("--run", str(folder.parents[1]))]
+    result = CliRunner().invoke(app, ["synth", "summary", *named])
+    assert result.exit_code == 0, result.output
+    for words in ("run0-seed1", "stop_loss", "every k up to it to 16 tokens, larger k to none at most", "learned"):
+        assert words in result.output
+    printed = json.loads(CliRunner().invoke(app, ["synth", "summary", *named, "--json"]).output)
+    assert [(run["seed"], run["minutes"], run["accuracy_within"]) for run in printed["runs"]] == [
+        (seed, 61 / 60, 1.0) for seed in (0, 1)
+    ]
+    assert [(one["k"], one["length"], one["of_seeds"]) for one in printed["furthest"]] == [
+        (2, 16, [16, 16]), (3, None, [None, None]),
+    ]  # fmt: skip
+    assert printed["bound"] is None
+    markdown = CliRunner().invoke(app, ["synth", "summary", *named, "--md"]).output
+    assert "| 1 | 70 | stop\\_loss | 1.0 | 0.0100 | 1.000 | learned |" in markdown
+
+
+def test_the_tables_have_each_number_under_its_name(tmp_path: Path) -> None:
+    shown = found(tmp_path, {PARITY: {2: 80, 3: 8}})
+    runs = table_of_runs(shown.runs)
+    (first, _) = (dict(zip((column.name for column in runs.columns), row, strict=True)) for row in runs.rows)
+    assert {name: cell.text for name, cell in first.items() if name not in ("trained", "run")} == {
+        "seed": "0", "steps": "70", "ended by": "stop_loss", "minutes": "1.0", "held-out loss": "0.0100",
+        "accuracy within": "1.000", "task": "learned",
+    }  # fmt: skip
+    lengths = table_of_lengths(shown)
+    assert [[cell.text for cell in row[1:]] for row in lengths.rows] == [
+        ["as in training", "2", "at least 80", "at least 80, at least 80"],
+        ["as in training", "3", "8", "8, 8"],
+    ]
+
+
+def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger_one(tmp_path: Path) -> None:
+    wider = dataclasses.replace(PARITY, max_sparsity=1, train_lengths=(4, 16))
+    (shown,) = generalization_sentences(found(tmp_path / "a", {PARITY: {2: 80, 3: 16}}))
+    assert shown.startswith(
+        "That k up to K_train holds further than larger k: shown. Accuracy of at least 0.95: parity, "
+    )
+    assert "K_train = 2: every k up to it to at least 80 tokens, larger k to 16 at most" in shown
+    (equal,) = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16, 3: 16}}))
+    assert "larger k: not shown in every setting" in equal
+    (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
+    assert "larger k: not shown. " in unlearned and "K_train = 2: not learned by every seed" in unlearned
+    (nothing,) = generalization_sentences(found(tmp_path / "d", {wider: {2: 8, 3: 8}}))
+    assert "larger k: not shown. " in nothing
+
+
+@pytest.mark.parametrize(
+    ("coupled", "shifted", "pose", "decides", "first"),
+    [
+        (80, 16, 8, "shown", "RoPE with PoSE"),
+        (16, 16, 8, "not shown", "RoPE with PoSE"),
+        (8, 16, 16, "no, a baseline holds further", "not shown"),
+        (80, 16, None, "shown", "not shown"),
+        (None, 16, 8, "not shown", "RoPE with PoSE"),
+    ],
+)
+def test_methods_that_have_not_learned_are_named_and_never_ranked(
+    tmp_path: Path, coupled: Optional[int], shifted: int, pose: Optional[int], decides: str, first: str
+) -> None:
+    ways = {"predicted": coupled, "shifted": shifted, "pose": pose}
+    settings = {
+        dataclasses.replace(STEPS, positions=positions): {2: length, 3: length} for positions, length in ways.items()
+    }
+    (sentence,) = generalization_sentences(found(tmp_path, settings))
+    assert f"that coupling holds further than every baseline that has learned: {decides}; " in sentence
+    assert f"the baseline that breaks first: {first}. " in sentence
+    ranked, _, unranked = sentence.partition(" Not learned by every seed, so not ranked: ")
+    names = {"predicted": "Predictive Position Coupling", "shifted": "absolute, random shift", "pose": "RoPE with PoSE"}
+    for positions, length in ways.items():
+        assert (names[positions] in unranked) == (length is None)
+        if length is not None:
+            assert f"{names[positions]} to {'at least 80' if length == 80 else length} tokens" in ranked
+
+
+def test_the_bound_is_said_to_be_an_assumption_and_counts_what_breaks_it(tmp_path: Path) -> None:
+    """The corner has no errors. Of the others, planted anywhere or k = 2, those at 16 and 80 tokens are wrong."""
+    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
+    folder = answers(
+        tmp_path / "run", lambda length, k, place: ROWS * (length == 8 or (place, k) == ("4/1", 3)), setting=local,
+        places=("4/1", "any/1"), training_seed=0,
+    )  # fmt: skip
+    sentence = generalization_sentences(read_generalization([folder]))[-1]
+    assert "an error of at most 0.000 times length / training length" in sentence
+    assert "is broken by 6 of 9 other points. That the bound is linear is an assumption." in sentence
