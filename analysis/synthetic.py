@@ -23,7 +23,7 @@ from olmo_sparsity.statistics.synthetic import (
 )
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import setting_words
+from olmo_sparsity.wording.synthetic_tasks import method_words, setting_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -103,6 +103,7 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
             "modulus",
             "background",
             "num_chunks",
+            "position_embedding",
         ),
     )
     sparsities = sorted({one.k for one in accuracies})
@@ -131,7 +132,7 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
         f"{'Sparse parity' if first.modulus == 2 else f'Sum modulo {first.modulus}'}{' in text' * (first.background == 'text')}: "
         "accuracy against the length of the prompt, for k planted "
         f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
-        f"{first.train_lengths[1]} tokens (grey). RoPE {'with PoSE' if first.num_chunks > 1 else 'without PoSE'}, position IDs "
+        f"{first.train_lengths[1]} tokens (grey). {method_words(first)}, position IDs "
         f"below {first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
         "predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training.",
         handles=handles,
@@ -145,19 +146,13 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
 
 
 def _method(setting: Setting) -> str:
-    names = {
-        "predicted": "Predictive Position Coupling",
-        "coupled": "position coupling, true IDs given",
-        "shifted": "absolute, random shift",
-        "pose": "RoPE with PoSE",
-    }
-    return names[setting.positions] + ("" if setting.scratchpad else ", no scratchpad")
+    return method_words(setting) + ("" if setting.scratchpad else ", no scratchpad")
 
 
 def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
     def draw(accuracies: list[Accuracy]) -> Drawn:
         """Draw Figure 2 or 3: a panel for each k, a line for each way to give position IDs."""
-        order = ("predicted", "coupled", "shifted", "pose")
+        order = ("predicted", "coupled", "shifted", "pose", "randpos")
         settings = sorted(
             {one.setting for one in accuracies},
             key=lambda setting: (not setting.scratchpad, order.index(setting.positions), setting.max_sparsity),

@@ -8,6 +8,8 @@ from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 
+PositionEmbedding = Literal["rope", "alibi", "none", "absolute"]
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -180,7 +182,7 @@ class ModelConfig:
     attention_layer_norm: bool = key(False, "Normalise queries and keys, as OLMo 2 does.")
     layer_norm_type: Literal["default", "low_precision", "rms"] = key("default", "Type of the layer norms.")
     layer_norm_with_affine: bool = key(False, "Learn the scale of the layer norms. OLMo 1 does not.")
-    position_embedding: Literal["rope", "alibi", "none", "absolute"] = key(
+    position_embedding: PositionEmbedding = key(
         "rope",
         "rope: rotary embeddings, as OLMo has them. alibi: a bias of the attention scores that falls with the distance of the "
         "position IDs, with a slope for each head (Press et al. 2022). none: no positions at all (NoPE, Kazemnejad et al. 2023). "

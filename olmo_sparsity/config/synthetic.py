@@ -11,7 +11,7 @@ from olmo_sparsity.records.selectors import ALL_SELECTORS
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
 TaskName = Literal["parity", "variables"]
 Background = Literal["noise", "text"]
-TaskPositions = Literal["pose", "shifted", "coupled", "predicted"]
+TaskPositions = Literal["pose", "randpos", "shifted", "coupled", "predicted"]
 Place = Literal[
     "inside", "beyond"
 ]  # of planted tokens, in the last tokens of a prompt, as many as a row has, or before them
@@ -45,10 +45,12 @@ class SyntheticConfig:
     )
     positions: TaskPositions = key(
         "pose",
-        "Position IDs. pose: PoSE (pose.num_chunks, pose.max_position). shifted: consecutive, with a random shift. coupled: a "
-        "response token has the ID of the token that it reads, with a random shift; evaluation gives the true IDs, which tell "
-        "what was read. predicted: Predictive Position Coupling: as coupled, and the model predicts the ID of each response "
-        "token; evaluation gives the IDs of the prompt only, and a wrong ID is an error.",
+        "Position IDs. pose: PoSE in training (pose.num_chunks, pose.max_position), consecutive in evaluation. randpos: RandPos "
+        "(Ruoss et al. 2023), a sorted sample of the IDs below pose.max_position, in training and, as in the paper, in "
+        "evaluation. shifted: consecutive, with a random shift. coupled: a response token has the ID of the token that it reads, "
+        "with a random shift; evaluation gives the true IDs, which tell what was read. predicted: Predictive Position Coupling: "
+        "as coupled, and the model predicts the ID of each response token; evaluation gives the IDs of the prompt only, and a "
+        "wrong ID is an error.",
     )
     max_sparsity: int = key(
         4,
@@ -120,7 +122,7 @@ class SyntheticConfig:
             f"synthetic.train_lengths = {lengths}: must be two positive numbers, the shortest and the longest prompt",
         )
         require(
-            self.scratchpad or self.positions in ("pose", "shifted"),
+            self.scratchpad or self.positions not in ("coupled", "predicted"),
             f"synthetic.positions = {self.positions}: couples the tokens of a scratchpad; set synthetic.scratchpad=true",
         )
         require(

@@ -135,6 +135,7 @@ def synthetic_manifest(
         "task": settings.task,
         "scratchpad": settings.scratchpad,
         "positions": settings.positions,
+        "position_embedding": config.model.position_embedding,
         "max_sparsity": settings.max_sparsity,
         "hide_tokens": settings.hide_tokens,
         "modulus": settings.modulus,

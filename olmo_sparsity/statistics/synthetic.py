@@ -41,6 +41,7 @@ class Setting:
         modulus: of the sums of planted values; 2: their parity.
         background: ``noise`` or ``text``.
         num_chunks: of PoSE; 1: ordinary position IDs.
+        position_embedding: ``model.position_embedding``.
     """
 
     task: str
@@ -53,6 +54,7 @@ class Setting:
     modulus: int = 2
     background: str = "noise"
     num_chunks: int = 2
+    position_embedding: str = "rope"
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
         modulus=tables.modulus,
         background=tables.background,
         num_chunks=tables.num_chunks,
+        # In earlier versions the way to give IDs decided their embedding.
+        position_embedding=tables.position_embedding or ("rope" if tables.positions == "pose" else "absolute"),
     )
 
 

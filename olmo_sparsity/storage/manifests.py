@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Optional
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.sections import PositionEmbedding
 from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
@@ -170,6 +171,7 @@ class SyntheticTables(AnyTables, kw_only=True):
     modulus: Annotated[int, Meta(ge=2)]
     background: Background
     num_chunks: Count
+    position_embedding: Optional[PositionEmbedding] = None
     test_row_len: Optional[Count] = None
     training_seconds: Optional[float] = None
     selectors: list[str] = []

@@ -11,7 +11,14 @@ from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 def setting_words(setting: Setting) -> str:
     """Return a setting in words."""
     scratchpad = "with" if setting.scratchpad else "without"
-    positions = setting.positions if setting.num_chunks > 1 else "ordinary"
+    positions = "ordinary" if setting.positions == "pose" and setting.num_chunks == 1 else setting.positions
+    if setting.position_embedding == "none":
+        positions = "none"
+    elif setting.positions in ("pose", "randpos") and (setting.positions, setting.position_embedding) != (
+        "pose",
+        "rope",
+    ):
+        positions += f" with {setting.position_embedding}"
     return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}"
 
 
@@ -21,8 +28,27 @@ def task_words(setting: Setting) -> str:
     return task + " in text" * (setting.background == "text")
 
 
+def method_words(setting: Setting) -> str:
+    """Return how positions were given and embedded, as legends say it."""
+    coupled = {
+        "predicted": "Predictive Position Coupling",
+        "coupled": "position coupling, true IDs given",
+        "shifted": "absolute, random shift",
+    }
+    if setting.positions in coupled:
+        return coupled[setting.positions]
+    if setting.position_embedding == "none":
+        return "no positions (NoPE)"
+    embedding = {"rope": "RoPE", "alibi": "ALiBi"}.get(setting.position_embedding, setting.position_embedding)
+    if setting.positions == "randpos":
+        return f"{embedding} with RandPos"
+    return f"{embedding} with{'' if setting.num_chunks > 1 else 'out'} PoSE"
+
+
 def positions_words(setting: Setting) -> str:
     """Return how position IDs were given in training."""
+    if setting.position_embedding in ("alibi", "none"):
+        return method_words(setting)
     if setting.positions != "pose":
         return setting.positions
     return "PoSE" if setting.num_chunks > 1 else "without PoSE"
