@@ -104,6 +104,8 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
             "background",
             "num_chunks",
             "position_embedding",
+            "rope_scaling",
+            "rope_factor",
         ),
     )
     sparsities = sorted({one.k for one in accuracies})

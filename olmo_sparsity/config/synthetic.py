@@ -12,6 +12,7 @@ QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind i
 TaskName = Literal["parity", "variables"]
 Background = Literal["noise", "text"]
 TaskPositions = Literal["pose", "randpos", "shifted", "coupled", "predicted"]
+TaskScaling = Literal["none", "linear", "yarn"]
 Place = Literal[
     "inside", "beyond"
 ]  # of planted tokens, in the last tokens of a prompt, as many as a row has, or before them
@@ -101,6 +102,18 @@ class SyntheticConfig:
     test_rows: int = key(
         400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
     )
+    rope_scaling: TaskScaling = key(
+        "none",
+        "How evaluation scales the rotary positions of a model trained without PoSE, as transformers does. none: not at all. "
+        "linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest training row as "
+        "the original length. Training does not use it, and `synth bridge` refuses it.",
+    )
+    rope_factor: Optional[float] = key(
+        None,
+        "The factor of rope_scaling. null: of each evaluated length, that divided by the longest training prompt, at least 1.",
+        least=1,
+        most=10**4,
+    )
     bridge_rows: int = key(
         50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
     )
@@ -165,6 +178,10 @@ class SyntheticConfig:
             f"k = {max(self.max_sparsity, self.test_sparsity[-1])} with synthetic.spread = {self.spread}",
         )
 
+        require(
+            self.rope_factor is None or self.rope_scaling != "none",
+            f"synthetic.rope_factor = {self.rope_factor}: the factor of a synthetic.rope_scaling, and that is none",
+        )
         self._check_row_len()
 
     def _check_row_len(self) -> None:
@@ -180,6 +197,12 @@ class SyntheticConfig:
                     f"synthetic.test_row_len = {self.test_row_len}: of a prompt of {length} tokens {end - begin} lie {place} the "
                     f"row, too few for k = {self.test_sparsity[-1]}, which takes {needed}",
                 )
+
+    def scaling_factor(self, length: int) -> float:
+        """Return the factor by which rotary positions are scaled in evaluated prompts of a length; 1: they are not."""
+        if self.rope_scaling == "none":
+            return 1.0
+        return self.rope_factor or max(1.0, length / self.train_lengths[1])
 
     def places(self, length: int) -> tuple[Optional[Place], ...]:
         """Return where the planted tokens of evaluated prompts of a length lie; None: anywhere."""

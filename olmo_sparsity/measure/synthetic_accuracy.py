@@ -176,6 +176,7 @@ def evaluate_synthetic(
         [getattr(settings, name) for name in EVALUATED_KEYS],
         # Folders from before there were these have the ID that they were written with.
         *([settings.test_row_len] if settings.test_row_len else []),
+        *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
         *([opened.background.text_sha256] if opened.background.text_sha256 else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
@@ -187,7 +188,7 @@ def evaluate_synthetic(
         f"{settings.test_rows} of each"
     )
     manifest = synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows)
-    manifest["test_row_len"] = settings.test_row_len
+    manifest |= {name: getattr(settings, name) for name in ("test_row_len", "rope_scaling", "rope_factor")}
     schema = schemas_of(manifest)["answers"]
     # A part is a cell, unless the folder was begun with parts of another size.
     answers = functools.lru_cache(maxsize=1)(lambda cell: _answers(config, opened, cell=cell))
@@ -210,8 +211,18 @@ def evaluate_synthetic(
 
 
 def _answers(config: Config, opened: SyntheticRun, *, cell: Cell) -> Responses:
+    settings, model = config.synthetic, opened.model
     placed = evaluated_sequences(config, cell.length, cell.k, place=cell.place, background=opened.background)
-    return respond(opened.model, placed, predict_ids=config.synthetic.positions == "predicted")
+    if settings.scaling_factor(cell.length) > 1:
+        from olmo_sparsity.model.rope_scaling import (
+            with_scaled_rotation,  # it needs libraries that other runs do not need
+        )
+
+        row_len = settings.row_len(settings.train_lengths[1], settings.max_sparsity)
+        model = with_scaled_rotation(
+            model, method=settings.rope_scaling, factor=settings.scaling_factor(cell.length), row_len=row_len
+        )
+    return respond(model, placed, predict_ids=settings.positions == "predicted")
 
 
 def _answer_rows(cell: Cell, rows_w: np.ndarray, responses: Responses, *, predicted: bool) -> list[dict[str, Any]]:

@@ -42,6 +42,8 @@ class Setting:
         background: ``noise`` or ``text``.
         num_chunks: of PoSE; 1: ordinary position IDs.
         position_embedding: ``model.position_embedding``.
+        rope_scaling: how evaluation scaled rotary positions, ``synthetic.rope_scaling``.
+        rope_factor: its factor; None: each length divided by the longest of training.
     """
 
     task: str
@@ -55,6 +57,8 @@ class Setting:
     background: str = "noise"
     num_chunks: int = 2
     position_embedding: str = "rope"
+    rope_scaling: str = "none"
+    rope_factor: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
         num_chunks=tables.num_chunks,
         # In earlier versions the way to give IDs decided their embedding.
         position_embedding=tables.position_embedding or ("rope" if tables.positions == "pose" else "absolute"),
+        rope_scaling=tables.rope_scaling,
+        rope_factor=tables.rope_factor,
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.sections import PositionEmbedding
-from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions
+from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions, TaskScaling
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.records.measured import (
@@ -172,6 +172,8 @@ class SyntheticTables(AnyTables, kw_only=True):
     background: Background
     num_chunks: Count
     position_embedding: Optional[PositionEmbedding] = None
+    rope_scaling: TaskScaling = "none"
+    rope_factor: Optional[float] = None
     test_row_len: Optional[Count] = None
     training_seconds: Optional[float] = None
     selectors: list[str] = []

@@ -300,6 +300,17 @@ def check_synthetic(config: Config) -> None:
         f"model.attention_scale = {config.model.attention_scale}: synthetic tasks, whose rows have several lengths, take "
         "constant",
     )
+    scaling = f"synthetic.rope_scaling = {settings.rope_scaling}"
+    require(
+        settings.rope_scaling == "none" or (settings.positions == "pose" and embedding == "rope"),
+        f"{scaling}: it scales rotary positions that are consecutive, not model.position_embedding = {embedding} with "
+        f"synthetic.positions = {settings.positions}",
+    )
+    require(
+        settings.rope_scaling == "none" or config.pose.num_chunks == 1,
+        f"{scaling}: it extends a model to positions that it was not trained on, and PoSE (pose.num_chunks = "
+        f"{config.pose.num_chunks}) trains on all of them; take a run with pose.num_chunks=1",
+    )
     used = {name: getattr(config.pose, name) for name in ("method", "num_chunks", "max_position")}
     for field in dataclasses.fields(PoseConfig):
         require(

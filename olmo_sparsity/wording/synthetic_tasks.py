@@ -19,6 +19,7 @@ def setting_words(setting: Setting) -> str:
         "rope",
     ):
         positions += f" with {setting.position_embedding}"
+    positions += _scaling_words(setting)
     return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}"
 
 
@@ -42,7 +43,15 @@ def method_words(setting: Setting) -> str:
     embedding = {"rope": "RoPE", "alibi": "ALiBi"}.get(setting.position_embedding, setting.position_embedding)
     if setting.positions == "randpos":
         return f"{embedding} with RandPos"
-    return f"{embedding} with{'' if setting.num_chunks > 1 else 'out'} PoSE"
+    return f"{embedding} with{'' if setting.num_chunks > 1 else 'out'} PoSE{_scaling_words(setting)}"
+
+
+def _scaling_words(setting: Setting) -> str:
+    if setting.rope_scaling == "none":
+        return ""
+    name = {"linear": "position interpolation", "yarn": "YaRN"}[setting.rope_scaling]
+    factor = "the length over that of training" if setting.rope_factor is None else f"{setting.rope_factor:g}"
+    return f", {name} by {factor}"
 
 
 def positions_words(setting: Setting) -> str:
