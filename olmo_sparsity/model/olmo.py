@@ -248,7 +248,7 @@ class OLMoWithPositions(OLMo):
     def keys_values(
         self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
     ) -> KeysValues:
-        """Return the keys (rotated) and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
+        """Return the keys and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
         layers = self.all_keys_values(tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
         return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
 
@@ -324,7 +324,9 @@ class OLMoWithPositions(OLMo):
         if self.transformer.wte.weight.dtype == dtype:
             return self
         if self.needs_fp32:
-            raise UserError("a model with ALiBi is measured in fp32, because keys in bf16 cannot hold its biases")
+            raise UserError(
+                "a model with ALiBi takes influence.precision=fp32, because keys in bf16 cannot hold its biases"
+            )
         copied = copy.deepcopy(self).to(dtype)
         copied._sin, copied._cos = self._sin, self._cos
         return copied

@@ -368,7 +368,8 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
         num_bos=0,
         described=f"{settings.task}{f' modulo {settings.modulus}' * (settings.modulus != 2)}"
         f"{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, background {settings.background}, prompts "
-        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}",
+        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}, embedding "
+        f"{config.model.position_embedding}",
         draw=draw,
         evaluation_rows=EvaluationRows(held_out, consecutive=None, num_bos=0),
         few_targets=background.text_sha256 is not None,

@@ -139,6 +139,6 @@ def test_bf16_is_refused_before_training_where_keys_hold_biases(key: str) -> Non
     with pytest.raises(UserError, match=rf"^influence\.{re.escape(key)} = bf16: [^\n]*$"):
         check_before_training(config)
     check_before_training(dataclasses.replace(config, model=PLAIN))
-    with pytest.raises(UserError, match="measured in fp32"):
+    with pytest.raises(UserError, match=r"takes influence\.precision=fp32"):
         build(ALIBI).in_dtype(torch.bfloat16)
     assert build(NO_POSITIONS).in_dtype(torch.bfloat16).transformer.wte.weight.dtype == torch.bfloat16
