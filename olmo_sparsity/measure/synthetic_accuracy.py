@@ -176,8 +176,8 @@ def evaluate_synthetic(
         [getattr(settings, name) for name in EVALUATED_KEYS],
         # Folders from before there were these have the ID that they were written with.
         *([settings.test_row_len] if settings.test_row_len else []),
-        *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
         *([opened.background.text_sha256] if opened.background.text_sha256 else []),
+        *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
@@ -188,7 +188,8 @@ def evaluate_synthetic(
         f"{settings.test_rows} of each"
     )
     manifest = synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows)
-    manifest |= {name: getattr(settings, name) for name in ("test_row_len", "rope_scaling", "rope_factor")}
+    manifest |= {"rope_scaling": settings.rope_scaling, "rope_factor": settings.rope_factor}
+    manifest["test_row_len"] = settings.test_row_len
     schema = schemas_of(manifest)["answers"]
     # A part is a cell, unless the folder was begun with parts of another size.
     answers = functools.lru_cache(maxsize=1)(lambda cell: _answers(config, opened, cell=cell))

@@ -11,8 +11,7 @@ import torch
 
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.sections import PositionEmbedding
-from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place, TaskPositions
+from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -32,17 +31,17 @@ from olmo_sparsity.training.evaluation import EvaluationRows
 from olmo_sparsity.training.positions import pose_positions, random_positions
 from olmo_sparsity.training.processes import share_of_rows
 
-# Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
-VALIDATION, EVALUATION = 1_000_003, 1_000_004
-# What the seed of evaluated sequences ends with, by the place of the planted tokens.
 # The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
-EMBEDDINGS: dict[TaskPositions, tuple[PositionEmbedding, ...]] = {
+EMBEDDINGS: dict[str, tuple[str, ...]] = {
     "pose": ("rope", "alibi", "none"),
     "randpos": ("rope", "alibi", "absolute"),
     "shifted": ("absolute",),
     "coupled": ("absolute",),
     "predicted": ("absolute",),
 }
+# Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
+VALIDATION, EVALUATION = 1_000_003, 1_000_004
+# What the seed of evaluated sequences ends with, by the place of the planted tokens.
 PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
 
 
