@@ -157,7 +157,12 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
         order = ("predicted", "coupled", "shifted", "pose", "randpos")
         settings = sorted(
             {one.setting for one in accuracies},
-            key=lambda setting: (not setting.scratchpad, order.index(setting.positions), setting.max_sparsity),
+            key=lambda setting: (
+                not setting.scratchpad,
+                order.index(setting.positions),
+                method_words(setting),
+                setting.max_sparsity,
+            ),
         )
         first = _only_setting(settings, "train_lengths", "max_sparsity")
         sparsities = sorted({one.k for one in accuracies})
