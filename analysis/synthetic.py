@@ -33,7 +33,7 @@ from olmo_sparsity.statistics.synthetic import (
 )
 from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import learned_words, method_words, setting_words
+from olmo_sparsity.wording.synthetic_tasks import encoding_words, learned_words, method_words, setting_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -127,6 +127,9 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
             "modulus",
             "background",
             "num_chunks",
+            "position_embedding",
+            "rope_scaling",
+            "rope_factor",
         ),
     )
     sparsities = sorted({one.k for one in accuracies})
@@ -155,7 +158,7 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         f"{'Sparse parity' if first.modulus == 2 else f'Sum modulo {first.modulus}'}{' in text' * (first.background == 'text')}: "
         "accuracy against the length of the prompt, for k planted "
         f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
-        f"{first.train_lengths[1]} tokens (grey). RoPE {'with PoSE' if first.num_chunks > 1 else 'without PoSE'}, position IDs "
+        f"{first.train_lengths[1]} tokens (grey). {encoding_words(first)}, position IDs "
         f"below {first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
         f"predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training."
         f"{_learned_caption(learned, settings)}",
@@ -183,10 +186,15 @@ def _learned_caption(learned: Learned, settings: Sequence[Setting]) -> str:
 def _draw_methods(task: str, name: str) -> Draw:
     def draw(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         """Draw Figure 2 or 3: a panel for each k, a line for each way to give position IDs."""
-        order = ("predicted", "coupled", "shifted", "pose")
+        order = ("predicted", "coupled", "shifted", "pose", "randpos")
         settings = sorted(
             {one.setting for one in accuracies},
-            key=lambda setting: (not setting.scratchpad, order.index(setting.positions), -setting.num_chunks),
+            key=lambda setting: (
+                not setting.scratchpad,
+                order.index(setting.positions),
+                -setting.num_chunks,
+                method_words(setting),
+            ),
         )
         first = _only_setting(settings, "train_lengths", "max_sparsity")
         with_steps = any(setting.scratchpad for setting in settings)

@@ -13,7 +13,10 @@ from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas_of
 
-SETTING = Setting("parity", False, "pose", 3, (4, 9), 32, hide_tokens=True, modulus=4, background="text", num_chunks=3)
+SETTING = Setting(
+    "parity", False, "pose", 3, (4, 9), 32, hide_tokens=True, modulus=4, background="text", num_chunks=3,
+    position_embedding="alibi",
+)  # fmt: skip
 
 
 def written_sequences(folder: Path, kind: str, table: str, rows: list[dict[str, Any]], *, seed: int = 5) -> Path:

@@ -59,8 +59,9 @@ def evaluate(
             if config.attention_layer_norm:
                 q = _norm(q, weights.get(prefix + "q_norm.weight"), kind, eps)
                 k = _norm(k, weights.get(prefix + "k_norm.weight"), kind, eps)
-            queries.append([_rotate(part, position, config.rope_theta) for part in q.reshape(heads, width)])
-            keys.append([_rotate(part, position, config.rope_theta) for part in k.reshape(heads, width)])
+            turned = position if config.rope else 0
+            queries.append([_rotate(part, turned, config.rope_theta) for part in q.reshape(heads, width)])
+            keys.append([_rotate(part, turned, config.rope_theta) for part in k.reshape(heads, width)])
             values.append(v.reshape(heads, width))
         updated = []
         for i, state in enumerate(states):
@@ -70,7 +71,10 @@ def evaluate(
             scale = 1.0 if log_scale_keys is None else np.log(factors.sum()) / np.log(log_scale_keys)
             mixed = []
             for head in range(heads):
+                slope = 2.0 ** (-config.alibi_bias_max * (head + 1) / heads) if config.alibi else 0.0
+                distances = np.array([positions[i] - positions[j] for j in allowed])
                 scores = np.array([scale * (queries[i][head] @ keys[j][head]) / np.sqrt(width) for j in allowed])
+                scores -= slope * distances
                 shares = np.exp(scores - scores.max()) * factors
                 shares /= shares.sum()
                 if i == len(states) - 1:

@@ -1,4 +1,4 @@
-"""Tiny models of two kinds, built in memory."""
+"""Tiny models of several kinds, built in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from olmo_sparsity.config import Config, ContextConfig, ModelConfig
+from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 
 PLAIN = ModelConfig(d_model=32, n_heads=2, n_layers=3, mlp_ratio=8, init_std=0.2)
@@ -24,12 +24,21 @@ LOG_SCALED = dataclasses.replace(PLAIN, attention_scale="log_keys")
 VOCAB, EOS = 100, 0
 
 
-OLMO_KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"])
-KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED, LOG_SCALED], ids=["olmo1", "qk-norm", "log-keys"])
+ALIBI = dataclasses.replace(NORMED, n_heads=4, position_embedding="alibi")
+
+
+NO_POSITIONS = dataclasses.replace(PLAIN, position_embedding="none")
+
+
+OF_OLMO = {"olmo1": PLAIN, "qk-norm": NORMED, "alibi": ALIBI, "no-positions": NO_POSITIONS}
+ALL = OF_OLMO | {"log-keys": LOG_SCALED}
+OLMO_KINDS = pytest.mark.parametrize("kind", OF_OLMO.values(), ids=OF_OLMO)
+KINDS = pytest.mark.parametrize("kind", ALL.values(), ids=ALL)
 
 
 def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: int = VOCAB) -> OLMoWithPositions:
-    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=positions))
+    pose = PoseConfig(num_chunks=1 if kind.position_embedding == "none" else 2)
+    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=positions), pose=pose)
     model = build_model(olmo_model_config(config, vocab_size=vocab_size, eos_id=EOS), seed)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

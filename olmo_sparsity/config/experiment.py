@@ -57,6 +57,13 @@ class Config:
             self.max_position >= self.context.full_len,
             f"pose.max_position = {self.max_position}: must be at least context.full_len = {self.context.full_len}",
         )
+        require(
+            self.model.position_embedding != "none" or (self.pose.method == "pose" and self.pose.num_chunks == 1),
+            f"model.position_embedding = none: a model without positions has no use for pose.method = {self.pose.method} with "
+            f"pose.num_chunks = {self.pose.num_chunks}; set pose.num_chunks=1"
+            + ", without pose.method"
+            * (self.pose.method != "pose"),
+        )
         self._check_measured_lengths()
 
     def _check_measured_lengths(self) -> None:

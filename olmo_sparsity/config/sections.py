@@ -8,6 +8,8 @@ from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 
+PositionEmbedding = Literal["rope", "alibi", "none", "absolute"]
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -180,10 +182,12 @@ class ModelConfig:
     attention_layer_norm: bool = key(False, "Normalise queries and keys, as OLMo 2 does.")
     layer_norm_type: Literal["default", "low_precision", "rms"] = key("default", "Type of the layer norms.")
     layer_norm_with_affine: bool = key(False, "Learn the scale of the layer norms. OLMo 1 does not.")
-    position_embedding: Literal["rope", "absolute"] = key(
+    position_embedding: PositionEmbedding = key(
         "rope",
-        "rope: rotary embeddings, as OLMo has them. absolute: a learned embedding of each position ID, added to that of the "
-        "token; for synthetic tasks.",
+        "rope: rotary embeddings, as OLMo has them. alibi: a bias of the attention scores that falls with the distance of the "
+        "position IDs, with a slope for each head (Press et al. 2022). none: no positions at all (NoPE, Kazemnejad et al. 2023). "
+        "absolute: a learned embedding of each position ID, added to that of the token; for synthetic tasks. Only rope can be "
+        "exported to Hugging Face.",
     )
     rope_theta: int = key(10000, "Base of the rotary frequencies.", least=1, most=10**12)
     attention_scale: Literal["constant", "log_keys"] = key(

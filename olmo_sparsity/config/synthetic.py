@@ -12,7 +12,8 @@ from olmo_sparsity.records.selectors import ALL_SELECTORS
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
 TaskName = Literal["parity", "variables"]
 Background = Literal["noise", "text"]
-TaskPositions = Literal["pose", "shifted", "coupled", "predicted"]
+TaskPositions = Literal["pose", "randpos", "shifted", "coupled", "predicted"]
+TaskScaling = Literal["none", "linear", "yarn"]
 # Of planted tokens: "inside", in the last tokens of a prompt, as many as a row has; "beyond", before them; or one of test_placed.
 Place = str
 
@@ -51,10 +52,12 @@ class SyntheticConfig:
     )
     positions: TaskPositions = key(
         "pose",
-        "Position IDs. pose: PoSE (pose.num_chunks, pose.max_position). shifted: consecutive, with a random shift. coupled: a "
-        "response token has the ID of the token that it reads, with a random shift; evaluation gives the true IDs, which tell "
-        "what was read. predicted: Predictive Position Coupling: as coupled, and the model predicts the ID of each response "
-        "token; evaluation gives the IDs of the prompt only, and a wrong ID is an error.",
+        "Position IDs. pose: PoSE in training (pose.num_chunks, pose.max_position), consecutive in evaluation. randpos: RandPos "
+        "(Ruoss et al. 2023), a sorted sample of the IDs below pose.max_position, in training and, as in the paper, in "
+        "evaluation. shifted: consecutive, with a random shift. coupled: a response token has the ID of the token that it reads, "
+        "with a random shift; evaluation gives the true IDs, which tell what was read. predicted: Predictive Position Coupling: "
+        "as coupled, and the model predicts the ID of each response token; evaluation gives the IDs of the prompt only, and a "
+        "wrong ID is an error.",
     )
     max_sparsity: int = key(
         4,
@@ -110,6 +113,18 @@ class SyntheticConfig:
     test_rows: int = key(
         400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
     )
+    rope_scaling: TaskScaling = key(
+        "none",
+        "How evaluation scales the rotary positions of a model trained without PoSE, as transformers does. none: not at all. "
+        "linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest training row as "
+        "the original length. Training does not use it, and `synth bridge` refuses it.",
+    )
+    rope_factor: Optional[float] = key(
+        None,
+        "The factor of rope_scaling. null: of each evaluated length, that divided by the longest training prompt, at least 1.",
+        least=1,
+        most=10**4,
+    )
     bridge_rows: int = key(
         50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
     )
@@ -131,7 +146,7 @@ class SyntheticConfig:
             f"synthetic.train_lengths = {lengths}: must be two positive numbers, the shortest and the longest prompt",
         )
         require(
-            self.scratchpad or self.positions in ("pose", "shifted"),
+            self.scratchpad or self.positions not in ("coupled", "predicted"),
             f"synthetic.positions = {self.positions}: couples the tokens of a scratchpad; set synthetic.scratchpad=true",
         )
         require(
@@ -174,6 +189,10 @@ class SyntheticConfig:
             f"k = {max(self.max_sparsity, self.test_sparsity[-1])} with synthetic.spread = {self.spread}",
         )
 
+        require(
+            self.rope_factor is None or self.rope_scaling != "none",
+            f"synthetic.rope_factor = {self.rope_factor}: the factor of a synthetic.rope_scaling, and that is none",
+        )
         self._check_row_len()
         self._check_placed()
 
@@ -210,6 +229,12 @@ class SyntheticConfig:
                     f"synthetic.test_row_len = {self.test_row_len}: of a prompt of {length} tokens {end - begin} lie {place} the "
                     f"row, too few for k = {self.test_sparsity[-1]}, which takes {needed}",
                 )
+
+    def scaling_factor(self, length: int) -> float:
+        """Return the factor by which rotary positions are scaled in evaluated prompts of a length; 1: they are not."""
+        if self.rope_scaling == "none":
+            return 1.0
+        return self.rope_factor or max(1.0, length / self.train_lengths[1])
 
     def places(self, length: int) -> tuple[Optional[Place], ...]:
         """Return where the planted tokens of evaluated prompts of a length lie; None: as in training, anywhere in the prompt."""

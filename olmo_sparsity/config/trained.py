@@ -25,6 +25,8 @@ FREE_TO_TRAIN = frozenset(
         ("synthetic", "test_placed"),
         ("synthetic", "test_rows"),
         ("synthetic", "test_seed"),
+        ("synthetic", "rope_scaling"),
+        ("synthetic", "rope_factor"),
         ("synthetic", "bridge_rows"),
         ("synthetic", "bridge_selectors"),
     }

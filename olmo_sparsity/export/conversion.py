@@ -137,6 +137,11 @@ def to_transformers(model: OLMoWithPositions, *, rows_have_bos: Optional[bool] =
         UserError: no architecture of ``transformers`` computes such attention.
     """
     config = model.config
+    if not config.rope:
+        raise UserError(
+            "model.position_embedding: transformers has no model with OLMo's layers whose positions are not rotary; export a run "
+            "with model.position_embedding = rope"
+        )
     if isinstance(config, LogScaledConfig):
         raise UserError(
             "model.attention_scale = log_keys: transformers has no model whose attention scores grow with the number of keys; "

@@ -49,12 +49,16 @@ def check_bridge(settings: SyntheticConfig) -> None:
     """Check that a task is one of which the bridge can be measured.
 
     Raises:
-        UserError: it is not parity without a scratchpad.
+        UserError: it is not parity without a scratchpad, or its positions are to be scaled.
     """
     if settings.task != "parity" or settings.scratchpad or settings.positions != "pose":
         raise UserError(
             f"synth bridge: synthetic.task = {settings.task}, synthetic.scratchpad = {settings.scratchpad}, "
             f"synthetic.positions = {settings.positions}: the bridge is of parity without a scratchpad, with pose"
+        )
+    if settings.rope_scaling != "none":
+        raise UserError(
+            f"synth bridge: synthetic.rope_scaling = {settings.rope_scaling}: only `synth eval` scales positions; leave it out"
         )
 
 

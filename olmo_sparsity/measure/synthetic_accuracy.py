@@ -135,6 +135,7 @@ def synthetic_manifest(
         "task": settings.task,
         "scratchpad": settings.scratchpad,
         "positions": settings.positions,
+        "position_embedding": config.model.position_embedding,
         "max_sparsity": settings.max_sparsity,
         "hide_tokens": settings.hide_tokens,
         "modulus": settings.modulus,
@@ -181,6 +182,7 @@ def evaluate_synthetic(
         *([settings.test_row_len] if settings.test_row_len else []),
         *([settings.test_placed] if settings.test_placed else []),
         *([opened.background.text_sha256] if opened.background.text_sha256 else []),
+        *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
@@ -191,6 +193,7 @@ def evaluate_synthetic(
         f"{settings.test_rows} of each"
     )
     manifest = synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows)
+    manifest |= {"rope_scaling": settings.rope_scaling, "rope_factor": settings.rope_factor}
     manifest["test_row_len"] = settings.test_row_len
     manifest["test_placed"] = list(settings.test_placed)
     schema = schemas_of(manifest)["answers"]
@@ -215,8 +218,18 @@ def evaluate_synthetic(
 
 
 def _answers(config: Config, opened: SyntheticRun, *, cell: Cell) -> Responses:
+    settings, model = config.synthetic, opened.model
     placed = evaluated_sequences(config, cell.length, cell.k, place=cell.place, background=opened.background)
-    return respond(opened.model, placed, predict_ids=config.synthetic.positions == "predicted")
+    if settings.scaling_factor(cell.length) > 1:
+        from olmo_sparsity.model.rope_scaling import (
+            with_scaled_rotation,  # it needs libraries that other runs do not need
+        )
+
+        row_len = settings.row_len(settings.train_lengths[1], settings.max_sparsity)
+        model = with_scaled_rotation(
+            model, method=settings.rope_scaling, factor=settings.scaling_factor(cell.length), row_len=row_len
+        )
+    return respond(model, placed, predict_ids=settings.positions == "predicted")
 
 
 def _answer_rows(cell: Cell, rows_w: np.ndarray, responses: Responses, *, predicted: bool) -> list[dict[str, Any]]:

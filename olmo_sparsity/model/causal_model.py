@@ -18,7 +18,7 @@ from olmo_sparsity.model.attribution import AttentionState, LossOfLogits
 from olmo_sparsity.model.observation import Observer
 
 KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
-"""Keys (rotated) and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""
+"""Keys, which know their positions, and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""
 
 
 class CausalModel(Protocol):

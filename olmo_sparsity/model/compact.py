@@ -25,14 +25,14 @@ from olmo_sparsity.model.olmo_layers import LayerKeysValues, mlp, queries_keys_v
 def last_logits(model: OLMoWithPositions, tokens_RY: torch.Tensor, *, positions_RY: torch.Tensor) -> torch.Tensor:
     """Return logits after the last token of each row under plain causal attention, fp32 [R, V]."""
     x_RYD = model.embed(tokens_RY, positions_RY)
-    return model.logits_of(model.last_hidden(x_RYD, tables=model.rotary_tables(positions_RY)))
+    return model.logits_of(model.last_hidden(x_RYD, tables=model.position_tables(positions_RY)))
 
 
 def _keys_values_alone(
     model: OLMoWithPositions, tokens_RP: torch.Tensor, *, positions_RP: torch.Tensor
 ) -> list[LayerKeysValues]:
     """Return the keys and values in every layer of tokens that attend only to themselves; [R, P, H, E] each."""
-    x_RPD, tables = model.embed(tokens_RP, positions_RP), model.rotary_tables(positions_RP)
+    x_RPD, tables = model.embed(tokens_RP, positions_RP), model.position_tables(positions_RP)
     keys_values = []
     for block in model.transformer.blocks:
         _, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=x_RPD.shape[-2])
@@ -84,7 +84,7 @@ def single_logits(
     num_windows, num_candidates = candidates_WJ.shape
     windows_per_pass = max(1, rows_per_pass // num_candidates)
     local_L = torch.arange(tokens_WT.shape[1] - local_len, tokens_WT.shape[1], device=tokens_WT.device)
-    tables = model.rotary_tables(local_L)
+    tables = model.position_tables(local_L)
     block = model.transformer.blocks[0]
     for begin in range(0, num_windows, windows_per_pass):
         windows = slice(begin, begin + windows_per_pass)
@@ -117,13 +117,13 @@ def all_but_one_logits(
     What precedes the hidden token is computed once.
     """
     positions_T = torch.arange(tokens_WT.shape[1], device=tokens_WT.device)
-    sin_T1e, cos_T1e = model.rotary_tables(positions_T)
+    tables = model.position_tables(positions_T)
     embedded_WTD = model.embed(tokens_WT, positions_T)
     keys_values = model.all_keys_values(tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range])
     for j in range(num_long_range):
         hidden_WD = model.last_hidden(
             embedded_WTD[:, j + 1 :],
-            tables=(sin_T1e[j + 1 :], cos_T1e[j + 1 :]),
+            tables=tables.last(len(positions_T) - j - 1),
             prefix=[(k_WMHE[:, :j], v_WMHE[:, :j]) for k_WMHE, v_WMHE in keys_values],
         )
         yield model.logits_of(hidden_WD)

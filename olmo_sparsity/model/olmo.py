@@ -6,6 +6,7 @@ The suffix of a tensor's name is its shape; the letters are listed in the docstr
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from typing import Optional
 
@@ -16,13 +17,15 @@ from olmo.model import BufferCache, OLMo, RotaryEmbedding
 from torch import nn
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.olmo_layers import (
     LayerKeysValues,
     LogScaledConfig,
-    RotaryTables,
+    PositionTables,
+    alibi_slopes,
     attend,
     attention_of_last,
     mlp,
@@ -83,21 +86,25 @@ class RotaryAtPositions(RotaryEmbedding):
 class OLMoWithPositions(OLMo):
     """An OLMo model that takes position IDs. It has the parameters of ``olmo.model.OLMo``, under the same names.
 
-    Positions are rotary (``config.rope``), or a learned embedding of absolute positions that is added to that of the tokens.
-    With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit; under a ``LogScaledConfig``, which OLMo does not
-    have, attention scores grow with the number of keys. Position IDs must lie below ``config.max_sequence_length``. Tokens and
-    positions are int64 [B, T].
+    Positions are rotary (``config.rope``), biases of attention scores (``config.alibi``), or a learned embedding of absolute
+    positions that is added to that of the tokens. A model without positions (NoPE) is one with biases of slope 0:
+    ``config.alibi_bias_max`` is infinite. With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit; under a
+    ``LogScaledConfig``, which OLMo does not have, attention scores grow with the number of keys. Position IDs must lie below
+    ``config.max_sequence_length``. Tokens and positions are int64 [B, T].
     """
 
     def __init__(self, config: olmo_config.ModelConfig, init_params: bool = True):
-        super().__init__(config, init_params)
-        assert config.rope_full_precision and config.block_group_size == 1 and not config.alibi
+        assert config.rope_full_precision and config.block_group_size == 1
+        # With ALiBi, OLMo would keep the biases of all pairs of positions. It adds no weights, and neither do rotary positions.
+        super().__init__(dataclasses.replace(config, alibi=False, rope=True) if config.alibi else config, init_params)
+        self.config = config
         self._rotation = _Rotation()
         cache = BufferCache()
-        if config.rope:
-            for block in self.transformer.blocks:
+        for block in self.transformer.blocks:
+            block.config = config
+            if config.rope:
                 block.rotary_emb = RotaryAtPositions(config, cache, rotation=self._rotation)
-        else:
+        if self._has_embedding:
             self.transformer.wpe = EmbeddingAtPositions.from_pretrained(self.transformer.wpe.weight, freeze=False)
         table = RotaryEmbedding(config, cache)
         sin, cos = table.get_rotary_embedding(config.max_sequence_length, torch.device("cpu"))
@@ -106,6 +113,12 @@ class OLMoWithPositions(OLMo):
         # Buffers move to a device with the model. They are not persistent: the state dict stays OLMo's.
         self.register_buffer("_sin", sin[0, 0], persistent=False)
         self.register_buffer("_cos", cos[0, 0], persistent=False)
+        self.register_buffer("_slopes", alibi_slopes(config), persistent=False)
+
+    @property
+    def _has_embedding(self) -> bool:
+        """Whether positions are a learned embedding."""
+        return not (self.config.rope or self.config.alibi)
 
     def forward(
         self,
@@ -123,7 +136,8 @@ class OLMoWithPositions(OLMo):
             last_logits_only: skip the output projection of all tokens but the last.
         """
         self._set_positions(positions_BT, attention_bias)
-        output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
+        bias = self._attention_bias(positions_BT, attention_bias)
+        output = super().forward(tokens_BT, attention_bias=bias, last_logits_only=last_logits_only)
         return output.logits
 
     def logits_and_position_logits(
@@ -153,9 +167,9 @@ class OLMoWithPositions(OLMo):
             is_chosen_BT: bool, the tokens; their logits have the order of the rows.
         """
         self._set_positions(positions_BT)
-        x_BTD = self.embed(tokens_BT, positions_BT)
+        x_BTD, bias = self.embed(tokens_BT, positions_BT), self._attention_bias(positions_BT)
         for block in self.transformer.blocks:
-            x_BTD, _ = block(x_BTD)
+            x_BTD, _ = block(x_BTD, attention_bias=bias)
         return F.linear(self.transformer.ln_f(x_BTD[is_chosen_BT]), self.output_weight)
 
     @property
@@ -169,12 +183,13 @@ class OLMoWithPositions(OLMo):
     def embed(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return what the first layer reads, [..., D], of tokens at position IDs of a shape that broadcasts to theirs."""
         embedded = self.transformer.wte(tokens)
-        return embedded if self.config.rope else embedded + self.transformer.wpe.weight[positions]
+        return embedded + self.transformer.wpe.weight[positions] if self._has_embedding else embedded
 
     def _set_positions(self, positions_BT: torch.Tensor, attention_bias: Optional[torch.Tensor] = None) -> None:
         """Set the position IDs of a forward pass and, from its bias (None: causal attention), the numbers of keys."""
-        if not self.config.rope:
+        if self._has_embedding:
             self.transformer.wpe.positions_BT = positions_BT
+        if not self.config.rope:
             return
         self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
         self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
@@ -182,10 +197,36 @@ class OLMoWithPositions(OLMo):
             seen = torch.arange(1, positions_BT.shape[1] + 1, device=positions_BT.device)
             self._rotation.num_keys = (seen if attention_bias is None else num_allowed(attention_bias))[..., None]
 
+    def _attention_bias(
+        self, positions_BT: torch.Tensor, attention_bias: Optional[torch.Tensor] = None
+    ) -> Optional[torch.Tensor]:
+        """Return what OLMo is to add to the attention scores, from what a caller gives; None: nothing, attention is causal.
+
+        OLMo would add the biases of ALiBi only where it is given none, and by the places of the tokens, not their position IDs.
+        """
+        if not self.config.alibi:
+            return attention_bias
+        num_tokens, device = positions_BT.shape[1], positions_BT.device
+        if attention_bias is None:
+            attention_bias = torch.ones(1, 1, num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
+        if attention_bias.dtype == torch.bool:
+            never = torch.finfo(torch.float).min
+            attention_bias = torch.zeros(attention_bias.shape, device=device).masked_fill(~attention_bias, never)
+        if self._slopes is None:
+            return attention_bias
+        # In the order of OLMo's own operations.
+        distances_B1TT = -(positions_BT[:, None, None, :] - positions_BT[:, None, :, None]).abs().float()
+        return attention_bias + distances_B1TT * self._slopes[:, None, None]
+
     @property
     def vocab_size(self) -> int:
         """V, the width of the logits, without the padding of the embedding."""
         return self.config.vocab_size
+
+    @property
+    def needs_fp32(self) -> bool:
+        """Whether keys hold biases of ALiBi, for which bf16 has too few digits."""
+        return self._slopes is not None
 
     @property
     def max_position(self) -> int:
@@ -207,7 +248,7 @@ class OLMoWithPositions(OLMo):
     def keys_values(
         self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
     ) -> KeysValues:
-        """Return the keys (rotated) and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
+        """Return the keys and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
         layers = self.all_keys_values(tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
         return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
 
@@ -235,7 +276,7 @@ class OLMoWithPositions(OLMo):
         loss: LossOfLogits,
     ) -> list[AttentionState]:
         """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
-        blocks, tables = self.transformer.blocks, self.rotary_tables(positions_BY)
+        blocks, tables = self.transformer.blocks, self.position_tables(positions_BY)
         x_BYD, probes = self.embed(tokens_BY, positions_BY), AttentionProbes()
         num_before = 0 if prefix is None else prefix[0][0].shape[2]
         with torch.enable_grad():
@@ -264,7 +305,7 @@ class OLMoWithPositions(OLMo):
     @torch.no_grad()
     def observe(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, observer: Observer) -> None:
         """Run whole windows under causal attention, and let the observer read every layer; see ``CausalModel``."""
-        x_BTD, tables = self.embed(tokens_BT, positions_BT), self.rotary_tables(positions_BT)
+        x_BTD, tables = self.embed(tokens_BT, positions_BT), self.position_tables(positions_BT)
         for block in self.transformer.blocks:
             observer.states(x_BTD)
             q_BTHE, k_BTHE, v_BTHE = queries_keys_values(block, x_BTD, tables=tables, num_queries=x_BTD.shape[1])
@@ -275,9 +316,17 @@ class OLMoWithPositions(OLMo):
         observer.states(self.transformer.ln_f(x_BTD))
 
     def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
-        """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""
+        """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32.
+
+        Raises:
+            UserError: it has ALiBi, and keys of that dtype cannot hold their biases.
+        """
         if self.transformer.wte.weight.dtype == dtype:
             return self
+        if self.needs_fp32:
+            raise UserError(
+                "a model with ALiBi takes influence.precision=fp32, because keys in bf16 cannot hold its biases"
+            )
         copied = copy.deepcopy(self).to(dtype)
         copied._sin, copied._cos = self._sin, self._cos
         return copied
@@ -311,19 +360,23 @@ class OLMoWithPositions(OLMo):
         layers = None
         if prefix is not None:
             layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
-        x_BYD, tables = self.embed(tokens_BY, positions_BY), self.rotary_tables(positions_BY)
+        x_BYD, tables = self.embed(tokens_BY, positions_BY), self.position_tables(positions_BY)
         return self.logits_of(self.last_hidden(x_BYD, tables=tables, prefix=layers, attention=attention))
 
-    def rotary_tables(self, positions_RY: torch.Tensor) -> RotaryTables:
-        """Return the sines and cosines at position IDs (int64), for half a head: both halves turn by the same angles."""
+    def position_tables(self, positions_RY: torch.Tensor) -> PositionTables:
+        """Return the tables at position IDs (int64), of half a head: both halves turn by the same angles."""
         half = self._sin.shape[-1] // 2
-        return self._sin[positions_RY, None, :half], self._cos[positions_RY, None, :half]
+        biases_RYH1 = None
+        if self._slopes is not None:
+            # Counted from the last position: near the target the biases are small, and added to a score they cost it no digits.
+            biases_RYH1 = (positions_RY - (self.max_position - 1))[..., None, None] * self._slopes[:, None]
+        return PositionTables(self._sin[positions_RY, None, :half], self._cos[positions_RY, None, :half], biases_RYH1)
 
     def last_hidden(
         self,
         x_RYD: torch.Tensor,
         *,
-        tables: RotaryTables,
+        tables: PositionTables,
         prefix: Optional[list[LayerKeysValues]] = None,
         from_layer: int = 0,
         attention: Optional[list[torch.Tensor]] = None,
@@ -366,7 +419,7 @@ class OLMoWithPositions(OLMo):
         allowed_RPP: Optional[torch.Tensor] = None,
     ) -> list[LayerKeysValues]:
         """Return keys and values of tokens in every layer, [R, P, H, E] each, under causal attention or to what is allowed."""
-        x_RPD, tables = self.embed(tokens_RP, positions_RP), self.rotary_tables(positions_RP)
+        x_RPD, tables = self.embed(tokens_RP, positions_RP), self.position_tables(positions_RP)
         blocks = self.transformer.blocks
         keys_values = []
         for block in blocks:
@@ -401,6 +454,8 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         pad_token_id=eos_id,
         max_sequence_length=config.num_positions,
         rope=model.position_embedding == "rope",
+        alibi=model.position_embedding in ("alibi", "none"),
+        alibi_bias_max=math.inf if model.position_embedding == "none" else 8.0,
         rope_full_precision=True,
         activation_type=olmo_config.ActivationType.swiglu,
         block_type=olmo_config.BlockType.sequential,

@@ -307,11 +307,12 @@ def _open_olmo(
         )
     checkpoint = open_checkpoint(path, device)
     own_max_position = checkpoint.model.max_position
-    can_be_longer = settings.train_len is not None and checkpoint.model.config.rope
+    config = checkpoint.model.config
+    can_be_longer = settings.train_len is not None and (config.rope or config.alibi)
     if can_be_longer and (longest or 0) > own_max_position:
         checkpoint = open_checkpoint(path, device, max_position=longest)
     tokenizer = _plain_text_only(Tokenizer.from_str(checkpoint.tokenizer_text))
-    eos_id = checkpoint.model.config.eos_token_id
+    eos_id = config.eos_token_id
     dtype = _dtype(precision, device, rows_have_bos=checkpoint.rows_have_bos)
     model = checkpoint.model.in_dtype(dtype)
     _check_same_vocabulary(str(settings.model), tokenizer, vocab_size=model.vocab_size)

@@ -37,6 +37,9 @@ class Setting:
         max_sparsity: K_train.
         train_lengths: shortest and longest training prompt, in tokens.
         max_position: position IDs lie below this.
+        position_embedding: ``model.position_embedding``.
+        rope_scaling: how evaluation scaled rotary positions, ``synthetic.rope_scaling``.
+        rope_factor: its factor; None: each length divided by the longest of training.
         hide_tokens: whether training rows leave out some of their tokens.
         modulus: of the sums of planted values; 2: their parity.
         background: ``noise`` or ``text``.
@@ -51,6 +54,9 @@ class Setting:
     max_sparsity: int
     train_lengths: tuple[int, int]
     max_position: int
+    position_embedding: str = "rope"
+    rope_scaling: str = "none"
+    rope_factor: Optional[float] = None
     hide_tokens: bool = False
     modulus: int = 2
     background: str = "noise"
@@ -133,6 +139,10 @@ def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
         max_sparsity=tables.max_sparsity,
         train_lengths=tables.train_lengths,
         max_position=tables.context.max_position,
+        # In earlier versions the way to give IDs decided their embedding.
+        position_embedding=tables.position_embedding or ("rope" if tables.positions == "pose" else "absolute"),
+        rope_scaling=tables.rope_scaling,
+        rope_factor=tables.rope_factor,
         hide_tokens=tables.hide_tokens,
         modulus=tables.modulus,
         background=tables.background,

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Optional
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from olmo_sparsity.config import Config
-from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions
+from olmo_sparsity.config.sections import PositionEmbedding
+from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions, TaskScaling
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.records.measured import (
@@ -171,6 +172,9 @@ class SyntheticTables(AnyTables, kw_only=True):
     modulus: Annotated[int, Meta(ge=2)]
     background: Background
     num_chunks: Count
+    position_embedding: Optional[PositionEmbedding] = None
+    rope_scaling: TaskScaling = "none"
+    rope_factor: Optional[float] = None
     test_row_len: Optional[Count] = None
     test_placed: list[str] = []
     locality: Optional[Count] = None

@@ -28,9 +28,17 @@ from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
 from olmo_sparsity.training.data import TEXT, DataSource, TrainingData
 from olmo_sparsity.training.evaluation import EvaluationRows
-from olmo_sparsity.training.positions import pose_positions
+from olmo_sparsity.training.positions import pose_positions, random_positions
 from olmo_sparsity.training.processes import share_of_rows
 
+# The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
+EMBEDDINGS: dict[str, tuple[str, ...]] = {
+    "pose": ("rope", "alibi", "none"),
+    "randpos": ("rope", "alibi", "absolute"),
+    "shifted": ("absolute",),
+    "coupled": ("absolute",),
+    "predicted": ("absolute",),
+}
 # Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
 VALIDATION, EVALUATION = 1_000_003, 1_000_004
 # What the seed of evaluated sequences ends with, by the place of the planted tokens; L/S: 3, L or 0, S.
@@ -60,17 +68,17 @@ def shifted_ids(rng: np.random.Generator, ids_BT: np.ndarray, *, length_B: np.nd
     return np.where(is_used_BT, ids_BT + shift_B[:, None], 0)
 
 
-def pose_ids(
-    rng: np.random.Generator, *, length_B: np.ndarray, row_len: int, max_position: int, num_chunks: int
+def spread_ids(
+    rng: np.random.Generator, *, length_B: np.ndarray, row_len: int, max_position: int, num_chunks: Optional[int]
 ) -> np.ndarray:
-    """Draw PoSE position IDs for rows of several lengths.
+    """Draw position IDs of PoSE or RandPos for rows of several lengths.
 
     Args:
         rng: the random generator.
         length_B: int64, tokens of each row that are not filling.
         row_len: T.
         max_position: the IDs lie below this.
-        num_chunks: chunks of a row, each with its own skip.
+        num_chunks: chunks of a row, each with its own skip; None: RandPos, which has none.
 
     Returns:
         int64 [B, T]; 0 in the filling.
@@ -81,9 +89,12 @@ def pose_ids(
     ids_BT = np.zeros((len(length_B), row_len), dtype=np.int64)
     for length in np.unique(length_B).tolist():
         rows = np.flatnonzero(length_B == length)
-        ids_BT[rows, :length] = pose_positions(
-            rng, len(rows), row_len=length, max_position=max_position, num_chunks=num_chunks
-        )
+        if num_chunks is None:
+            ids_BT[rows, :length] = random_positions(rng, len(rows), row_len=length, max_position=max_position)
+        else:
+            ids_BT[rows, :length] = pose_positions(
+                rng, len(rows), row_len=length, max_position=max_position, num_chunks=num_chunks
+            )
     return ids_BT
 
 
@@ -154,10 +165,9 @@ def _placed(config: Config, rng: np.random.Generator, sequences: Sequences, *, t
     settings, max_position = config.synthetic, config.max_position
     num_rows, row_len = sequences.tokens_BT.shape
     length_B = sequences.prompt_len_B + sequences.response_len_B
-    if settings.positions == "pose" and training:
-        ids_BT = pose_ids(
-            rng, length_B=length_B, row_len=row_len, max_position=max_position, num_chunks=config.pose.num_chunks
-        )
+    if settings.positions == "randpos" or (settings.positions == "pose" and training):
+        num_chunks = config.pose.num_chunks if settings.positions == "pose" else None
+        ids_BT = spread_ids(rng, length_B=length_B, row_len=row_len, max_position=max_position, num_chunks=num_chunks)
         return PlacedSequences(sequences, ids_BT)
     is_consecutive = settings.positions in ("pose", "shifted")
     ids_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len)) if is_consecutive else sequences.coupled_BT
@@ -296,20 +306,31 @@ def check_synthetic(config: Config) -> None:
         UserError: they do not.
     """
     settings = config.synthetic
-    embedding = config.model.position_embedding
+    embedding, fitting = config.model.position_embedding, EMBEDDINGS[settings.positions]
     require(
-        (embedding == "rope") == (settings.positions == "pose"),
-        f"model.position_embedding = {embedding}: synthetic.positions = {settings.positions} takes "
-        f"{'rope' if settings.positions == 'pose' else 'absolute'}",
+        embedding in fitting,
+        f"model.position_embedding = {embedding}: synthetic.positions = {settings.positions} takes {' or '.join(fitting)}",
     )
     require(
         config.pose.method == "pose" and not config.context.bos,
-        f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have PoSE and no BOS",
+        f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have no BOS, and RandPos as "
+        "synthetic.positions = randpos",
     )
     require(
         config.model.attention_scale == "constant",
         f"model.attention_scale = {config.model.attention_scale}: synthetic tasks, whose rows have several lengths, take "
         "constant",
+    )
+    scaling = f"synthetic.rope_scaling = {settings.rope_scaling}"
+    require(
+        settings.rope_scaling == "none" or (settings.positions == "pose" and embedding == "rope"),
+        f"{scaling}: it scales rotary positions that are consecutive, not model.position_embedding = {embedding} with "
+        f"synthetic.positions = {settings.positions}",
+    )
+    require(
+        settings.rope_scaling == "none" or config.pose.num_chunks == 1,
+        f"{scaling}: it extends a model to positions that it was not trained on, and PoSE (pose.num_chunks = "
+        f"{config.pose.num_chunks}) trains on all of them; take a run with pose.num_chunks=1",
     )
     used = {name: getattr(config.pose, name) for name in ("method", "num_chunks", "max_position")}
     for field in dataclasses.fields(PoseConfig):
@@ -368,7 +389,8 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
         num_bos=0,
         described=f"{settings.task}{f' modulo {settings.modulus}' * (settings.modulus != 2)}"
         f"{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, background {settings.background}, prompts "
-        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}",
+        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}, embedding "
+        f"{config.model.position_embedding}",
         draw=draw,
         evaluation_rows=EvaluationRows(held_out, consecutive=None, num_bos=0),
         few_targets=background.text_sha256 is not None,

@@ -11,7 +11,15 @@ from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 def setting_words(setting: Setting) -> str:
     """Return a setting in words."""
     scratchpad = "with" if setting.scratchpad else "without"
-    positions = setting.positions if setting.num_chunks > 1 else "ordinary"
+    positions = "ordinary" if setting.positions == "pose" and setting.num_chunks == 1 else setting.positions
+    if setting.position_embedding == "none":
+        positions = "none"
+    elif setting.positions in ("pose", "randpos") and (setting.positions, setting.position_embedding) != (
+        "pose",
+        "rope",
+    ):
+        positions += f" with {setting.position_embedding}"
+    positions += _scaling_words(setting)
     planted = "" if setting.placed == "any/1" else f", planted {place_words(setting.placed)}"
     return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}{planted}"
 
@@ -23,14 +31,8 @@ def place_words(place: str) -> str:
 
 
 def method_words(setting: Setting) -> str:
-    """Return the way position IDs are given, and whether without a scratchpad."""
-    names = {
-        "predicted": "Predictive Position Coupling",
-        "coupled": "position coupling, true IDs given",
-        "shifted": "absolute, random shift",
-        "pose": "RoPE with PoSE" if setting.num_chunks > 1 else "RoPE without PoSE",
-    }
-    return names[setting.positions] + ("" if setting.scratchpad else ", no scratchpad")
+    """Return how positions were given and embedded, and whether without a scratchpad."""
+    return encoding_words(setting) + ("" if setting.scratchpad else ", no scratchpad")
 
 
 def learned_words(learned: int, seeds: int) -> str:
@@ -46,8 +48,35 @@ def task_words(setting: Setting) -> str:
     return task + " in text" * (setting.background == "text")
 
 
+def encoding_words(setting: Setting) -> str:
+    """Return how positions were given and embedded, as legends say it."""
+    coupled = {
+        "predicted": "Predictive Position Coupling",
+        "coupled": "position coupling, true IDs given",
+        "shifted": "absolute, random shift",
+    }
+    if setting.positions in coupled:
+        return coupled[setting.positions]
+    if setting.position_embedding == "none":
+        return "no positions (NoPE)"
+    embedding = {"rope": "RoPE", "alibi": "ALiBi"}.get(setting.position_embedding, setting.position_embedding)
+    if setting.positions == "randpos":
+        return f"{embedding} with RandPos"
+    return f"{embedding} with{'' if setting.num_chunks > 1 else 'out'} PoSE{_scaling_words(setting)}"
+
+
+def _scaling_words(setting: Setting) -> str:
+    if setting.rope_scaling == "none":
+        return ""
+    name = {"linear": "position interpolation", "yarn": "YaRN"}[setting.rope_scaling]
+    factor = "the length over that of training" if setting.rope_factor is None else f"{setting.rope_factor:g}"
+    return f", {name} by {factor}"
+
+
 def positions_words(setting: Setting) -> str:
     """Return how position IDs were given in training."""
+    if setting.position_embedding in ("alibi", "none"):
+        return encoding_words(setting)
     if setting.positions != "pose":
         return setting.positions
     return "PoSE" if setting.num_chunks > 1 else "without PoSE"

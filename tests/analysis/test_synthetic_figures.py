@@ -168,6 +168,37 @@ def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw
     assert "One training seed" in words_on(figure)
 
 
+def test_every_encoding_has_its_line(draw) -> None:
+    pose = Setting("parity", True, "pose", 2, (4, 8), 32)
+    settings = [
+        dataclasses.replace(pose, position_embedding="alibi"),
+        dataclasses.replace(pose, num_chunks=1),
+        dataclasses.replace(pose, num_chunks=1, rope_scaling="yarn", rope_factor=2.0),
+        dataclasses.replace(pose, position_embedding="none", num_chunks=1),
+        dataclasses.replace(pose, positions="randpos", position_embedding="absolute"),
+    ]
+    made = {setting: accuracies_of(setting, (1,), seeds=1) for setting in settings}
+    figure = draw([one for setting in reversed(settings) for one in made[setting]], [])["synthetic-scratchpad"]
+    words = [
+        "ALiBi with PoSE",
+        "RoPE without PoSE",
+        "RoPE without PoSE, YaRN by 2",
+        "no positions (NoPE)",
+        "absolute with RandPos",
+    ]
+    assert [label for label in legend(figure) if label in words] == words
+    for number, setting in enumerate(settings):
+        assert_line(figure.axes[0], made[setting], color=COLOURS[number], linestyle="-")
+
+
+def test_a_figure_of_one_encoding_does_not_mix_two(draw) -> None:
+    others = {"position_embedding": "alibi", "rope_scaling": "linear"}
+    for part, value in others.items():
+        other = dataclasses.replace(PARITY, max_sparsity=3, **{part: value})  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=f"differ in {part}"):
+            draw(accuracies_of(PARITY, (1,)) + accuracies_of(other, (1,)), [])
+
+
 def test_parity_without_a_scratchpad_stands_beside_its_twin_with_one_and_otherwise_alone(draw) -> None:
     steps = Setting("parity", True, "pose", 2, (4, 8), 32)
     longer = dataclasses.replace(PARITY, train_lengths=(8, 20))

@@ -88,9 +88,9 @@ def test_a_run_that_no_signal_stops(config: Config, tmp_path: Path, monkeypatch:
 
 def test_paths(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert paths_agree(config, tmp_path).passed
-    right = OLMoWithPositions.rotary_tables
+    right = OLMoWithPositions.position_tables
     monkeypatch.setattr(
-        OLMoWithPositions, "rotary_tables", lambda model, positions: right(model, positions.clamp(min=1))
+        OLMoWithPositions, "position_tables", lambda model, positions: right(model, positions.clamp(min=1))
     )
     assert paths_agree(config, tmp_path).passed is False
 

@@ -10,7 +10,7 @@ import pytest
 import reference
 import torch
 from scored_windows import make_scores, with_other_targets
-from tiny_models import KINDS, NORMED, build
+from tiny_models import KINDS, NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, M, windows
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
@@ -28,6 +28,7 @@ from olmo_sparsity.measure.visible.losses import (
     single_losses,
     target_losses,
 )
+from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
 from olmo_sparsity.records.selectors import rank
 
 SIZES = pytest.mark.parametrize("batch_tokens", [1, 5 * LOCAL, 10**6])  # one row, a few of one window, several windows
@@ -104,6 +105,35 @@ def test_gate_gradients_are_those_of_the_gated_model(kind: ModelConfig, n_layers
         found, expected = (gate_gradients(evaluator, tokens, loss_function=loss_of) for evaluator in few)
         assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
         assert expected.abs().max() > 1e-3
+
+
+@KINDS
+@pytest.mark.parametrize("anchor_id", [None, 9])
+@pytest.mark.parametrize(
+    ("visibility", "positions"), [("hidden", "kept"), ("hidden", "compact"), ("contextual", "kept")]
+)
+def test_so_are_those_under_every_definition_of_visible(
+    kind: ModelConfig, visibility: Visibility, positions: PositionIDs, anchor_id: int | None
+) -> None:
+    """Of log-keys they include that a gate which opens adds to the number of keys: the same for every gate of a window."""
+    model = build(kind).eval()
+    generator = torch.Generator().manual_seed(8)
+    tokens = torch.randint(1, VOCAB, (3, 11), generator=generator)
+    targets = torch.randint(1, VOCAB, (3,), generator=generator)
+
+    def loss_of(at: slice, logits: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits, targets[at], reduction="sum")
+
+    found, expected = (
+        gate_gradients(
+            Evaluator(model, 4, path=path, visibility=visibility, anchor_id=anchor_id, positions=positions),
+            tokens,
+            loss_function=loss_of,
+        )
+        for path in ("compact", "masked")
+    )
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert expected.abs().max() > 1e-3
 
 
 def test_a_copy_in_bf16_is_near_and_leaves_the_model_alone() -> None:

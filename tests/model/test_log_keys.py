@@ -20,9 +20,6 @@ from tiny_models import LOG_SCALED, PLAIN, VOCAB, build
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.conversion import to_transformers
-from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import gate_gradients
-from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
 from olmo_sparsity.model.checkpoint import CheckpointInfo, CheckpointState, load_model, save_checkpoint
 from olmo_sparsity.model.olmo import OLMoWithPositions, olmo_model_config
 
@@ -58,34 +55,6 @@ def test_the_scores_of_a_query_are_multiplied_by_log_n_over_log_N() -> None:
     with torch.no_grad():
         plain.transformer.blocks[0].att_proj.weight[: PLAIN.d_model] *= math.log(length) / math.log(ROW)
     torch.testing.assert_close(last_logits(scaled, length), last_logits(plain, length), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("anchor_id", [None, 9])
-@pytest.mark.parametrize(
-    ("visibility", "positions"), [("hidden", "kept"), ("hidden", "compact"), ("contextual", "kept")]
-)
-def test_gate_gradients_are_those_of_the_gated_model(
-    visibility: Visibility, positions: PositionIDs, anchor_id: int | None
-) -> None:
-    """They include that a gate which opens adds to the number of keys: its derivative is the same for every gate of a window."""
-    model = build(LOG_SCALED).eval()
-    generator = torch.Generator().manual_seed(8)
-    tokens = torch.randint(1, VOCAB, (3, 11), generator=generator)
-    targets = torch.randint(1, VOCAB, (3,), generator=generator)
-
-    def loss_of(at: slice, logits: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(logits, targets[at], reduction="sum")
-
-    found, expected = (
-        gate_gradients(
-            Evaluator(model, 4, path=path, visibility=visibility, anchor_id=anchor_id, positions=positions),
-            tokens,
-            loss_function=loss_of,
-        )
-        for path in ("compact", "masked")
-    )
-    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
-    assert expected.abs().max() > 1e-3
 
 
 def saved(kind: ModelConfig, folder: Path) -> tuple[OLMoWithPositions, Path]:

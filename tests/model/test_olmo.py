@@ -7,7 +7,7 @@ import pytest
 import reference
 import torch
 from olmo.model import OLMo
-from tiny_models import KINDS, LOG_SCALED, NORMED, OLMO_KINDS, PLAIN, VOCAB, build
+from tiny_models import ALIBI, KINDS, LOG_SCALED, NORMED, OLMO_KINDS, PLAIN, VOCAB, build
 
 from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.export.conversion import to_transformers
@@ -71,7 +71,7 @@ def test_a_row_does_not_depend_on_the_others_of_its_batch() -> None:
     assert torch.allclose(together, alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [NORMED, LOG_SCALED], ids=["qk-norm", "log-keys"])
+@pytest.mark.parametrize("kind", [NORMED, LOG_SCALED, ALIBI], ids=["qk-norm", "log-keys", "alibi"])
 def test_the_compiled_model_follows_its_positions(kind: ModelConfig) -> None:
     model = build(kind).eval()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

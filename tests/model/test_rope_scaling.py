@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any, Optional
@@ -9,15 +10,18 @@ from typing import Any, Optional
 import pytest
 import torch
 import transformers
+from tiny_models import VOCAB as OLMO_VOCAB
+from tiny_models import build as build_olmo
 from transformers_models import BOS, VOCAB, build_raw, save
 
-from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.config import ModelConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.measure.setup.fit import FitCheck, check_fit
 from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
-from olmo_sparsity.model.rope_scaling import rope_parameters, scale
+from olmo_sparsity.model.rope_scaling import rope_parameters, scale, with_scaled_rotation
 from olmo_sparsity.model.transformers_model import TransformersModel
 
 ROW, FACTOR, WIDTH, BASE = 12, 4.0, 8, 10_000.0  # tokens of a row; of heads of 8 dimensions
@@ -141,6 +145,29 @@ def test_a_model_that_is_scaled_by_its_own_configuration_does_not_depend_on_what
     torch.testing.assert_close(ours.last_logits(*short), fresh, atol=2e-5, rtol=0)
     torch.testing.assert_close(ours.in_dtype(torch.bfloat16).last_logits(*short).float(), fresh, atol=0.5, rtol=0)
     assert ours.in_dtype(torch.bfloat16).has_length_dependent_positions
+
+
+@pytest.mark.parametrize("method", ["linear", "yarn"])
+@torch.no_grad()
+def test_an_olmo_is_scaled_as_transformers_scales_its_export_and_by_the_formula(method: str) -> None:
+    kind = ModelConfig(d_model=32, n_heads=32 // WIDTH, n_layers=2, mlp_ratio=4, init_std=0.2, layer_norm_type="rms")
+    model = build_olmo(kind).eval()
+    scaled = with_scaled_rotation(model, method=method, factor=FACTOR, row_len=ROW)
+    angles = torch.arange(24).double()[:, None] * torch.tensor(frequencies(method, ROW)).double()
+    sharpness = 0.1 * math.log(FACTOR) + 1 if method == "yarn" else 1.0
+    for found, of_angle in ((scaled._sin, angles.sin()), (scaled._cos, angles.cos())):
+        torch.testing.assert_close(found.double(), sharpness * of_angle.repeat(1, 2), atol=2e-6, rtol=0)
+    plain = to_transformers(model)
+    config = copy.deepcopy(plain.config)
+    scale(config, name="tiny", method=method, factor=FACTOR, row_len=ROW)
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    theirs.load_state_dict(plain.state_dict())
+    tokens = torch.randint(3, OLMO_VOCAB, (3, 16), generator=torch.Generator().manual_seed(1))
+    positions = torch.arange(16) + 7 * (torch.arange(16) >= 9)
+    logits = scaled(tokens, positions.expand(3, -1))[..., :OLMO_VOCAB]
+    expected = theirs(input_ids=tokens, position_ids=positions.expand(3, -1)).logits
+    torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)
+    assert (model(tokens, positions.expand(3, -1))[..., :OLMO_VOCAB] - expected).abs().max() > 1e-2  # it is as it was
 
 
 def test_layers_with_a_window_are_not_scaled() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,16 @@ from made_up_sequences import SETTING, written_sequences
 
 from olmo_sparsity.measure.synthetic_accuracy import Cell, _answer_rows
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import Accuracy, predicted_accuracy, read_accuracies, read_bridge
+from olmo_sparsity.statistics.synthetic import (
+    Accuracy,
+    predicted_accuracy,
+    read_accuracies,
+    read_bridge,
+    setting_of,
+)
 from olmo_sparsity.synthetic.evaluation import Responses
-from olmo_sparsity.wording.synthetic_tasks import accuracy_lines, bridge_lines
+from olmo_sparsity.tables.reading import read_manifest
+from olmo_sparsity.wording.synthetic_tasks import accuracy_lines, bridge_lines, encoding_words, setting_words
 
 NUM = 60
 CELLS = [(8, 2), (8, 3), (16, 2)]
@@ -82,7 +90,7 @@ def test_the_lines_of_the_bridge_have_each_number_under_its_name(parities: tuple
     title, *lines = bridge_lines(points)
     assert (
         title
-        == "sum modulo 4 in text without a scratchpad, positions pose, K_train = 3: planted bits found, R(k), D(k)"
+        == "sum modulo 4 in text without a scratchpad, positions pose with alibi, K_train = 3: planted bits found, R(k), D(k)"
     )
     for line, point in zip(lines, points, strict=True):
 
@@ -131,6 +139,31 @@ def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) 
     assert title.endswith("K_train = 3: accuracy by length (training: 4 to 9 tokens; 2 seeds)")
     assert [line.partition(" [")[0] for line in lines] == ["  k = 2: 8: 0.42", "  k = 3: 8: 0.42"]
     assert "; 16: 0.42" in lines[0] and "16" not in lines[1]
+
+
+@pytest.mark.parametrize(("positions", "embedding"), [("pose", "rope"), ("coupled", "absolute")])
+def test_in_earlier_tables_the_position_ids_tell_their_embedding(
+    parities: tuple[Path, pd.DataFrame], positions: str, embedding: str
+) -> None:
+    manifest = {**read_manifest(parities[0], "bridge"), "positions": positions}
+    assert setting_of(manifest, where=parities[0]).position_embedding == "alibi"
+    del manifest["position_embedding"]
+    assert setting_of(manifest, where=parities[0]).position_embedding == embedding
+
+
+def test_no_two_methods_have_the_same_name() -> None:
+    methods: dict[tuple[str, str], tuple[int, ...]] = {
+        ("pose", "rope"): (1, 2), ("pose", "alibi"): (1, 2), ("pose", "none"): (1,), ("randpos", "rope"): (2,),
+        ("randpos", "alibi"): (2,), ("randpos", "absolute"): (2,), ("shifted", "absolute"): (2,),
+        ("coupled", "absolute"): (2,), ("predicted", "absolute"): (2,),
+    }  # fmt: skip
+    settings = [
+        dataclasses.replace(SETTING, positions=positions, position_embedding=embedding, num_chunks=num_chunks)
+        for (positions, embedding), all_num_chunks in methods.items()
+        for num_chunks in all_num_chunks
+    ]
+    for words in (setting_words, encoding_words):
+        assert len({words(setting) for setting in settings}) == len(settings) == 11
 
 
 @pytest.mark.parametrize(("length", "k", "expected"), [(9, 3, 1.0), (10, 3, None), (9, 4, None), (4, 1, 1.0)])

@@ -10,23 +10,23 @@ import torch
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
-from olmo_sparsity.synthetic.data import PlacedSequences, evaluated_sequences, words_of
+from olmo_sparsity.synthetic.data import PlacedSequences, check_synthetic, evaluated_sequences, words_of
 from olmo_sparsity.synthetic.evaluation import respond
 
 LENGTH, K = 8, 3
 
 
-def config(positions: str, *, task: str = "parity", scratchpad: bool = True) -> Config:
+def config(positions: str, *, task: str = "parity", scratchpad: bool = True, embedding: str = "") -> Config:
     return Config(
         context=ContextConfig(local_len=2, full_len=24, train_len=8),
-        pose=PoseConfig(max_position=24),
+        pose=PoseConfig(max_position=24, num_chunks=1 if embedding == "none" else 2),
         model=ModelConfig(
             d_model=16,
             n_heads=2,
             n_layers=2,
             mlp_ratio=2,
             init_std=0.5,
-            position_embedding="rope" if positions == "pose" else "absolute",
+            position_embedding=embedding or ("rope" if positions == "pose" else "absolute"),  # type: ignore[arg-type]
         ),
         synthetic=SyntheticConfig(
             task=task,  # type: ignore[arg-type]
@@ -49,11 +49,18 @@ def model_of(experiment: Config) -> OLMoWithPositions:
 
 @pytest.mark.parametrize("task", ["parity", "variables"])
 @pytest.mark.parametrize(
-    ("positions", "scratchpad"),
-    [("predicted", True), ("coupled", True), ("shifted", True), ("pose", True), ("pose", False), ("shifted", False)],
-)
-def test_responses_are_those_of_a_loop_over_single_sequences(task: str, positions: str, scratchpad: bool) -> None:
-    experiment = config(positions, task=task, scratchpad=scratchpad)
+    ("positions", "embedding", "scratchpad"),
+    [
+        ("predicted", "absolute", True), ("coupled", "absolute", True), ("shifted", "absolute", True), ("pose", "rope", True),
+        ("pose", "rope", False), ("shifted", "absolute", False), ("pose", "alibi", True), ("pose", "none", True),
+        ("randpos", "rope", True), ("randpos", "alibi", False), ("randpos", "absolute", True),
+    ],
+)  # fmt: skip
+def test_responses_are_those_of_a_loop_over_single_sequences(
+    task: str, positions: str, embedding: str, scratchpad: bool
+) -> None:
+    experiment = config(positions, task=task, scratchpad=scratchpad, embedding=embedding)
+    check_synthetic(experiment)
     model, placed = model_of(experiment), evaluated_sequences(experiment, LENGTH, K)
     predicted = positions == "predicted"
     responses = respond(model, placed, predict_ids=predicted, batch_tokens=100)

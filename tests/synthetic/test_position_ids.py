@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -12,8 +13,8 @@ from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig,
 from olmo_sparsity.synthetic.background import noise
 from olmo_sparsity.synthetic.data import (
     evaluated_sequences,
-    pose_ids,
     shifted_ids,
+    spread_ids,
     synthetic_batch,
     training_sequences,
     with_hidden_tokens,
@@ -73,7 +74,7 @@ def test_a_shift_is_uniform_and_moves_all_ids_of_a_row_together() -> None:
 
 def test_pose_ids_cut_each_row_within_its_own_length() -> None:
     length_B = np.repeat([4, 6, 9], 400)
-    ids_BT = pose_ids(np.random.default_rng(0), length_B=length_B, row_len=9, max_position=20, num_chunks=2)
+    ids_BT = spread_ids(np.random.default_rng(0), length_B=length_B, row_len=9, max_position=20, num_chunks=2)
     for row, length in zip(ids_BT, length_B, strict=True):
         jumps = np.diff(row[:length])
         assert row[0] == 0 and (jumps >= 1).all() and (jumps > 1).sum() <= 1 and row[length - 1] < 20
@@ -81,6 +82,17 @@ def test_pose_ids_cut_each_row_within_its_own_length() -> None:
     for length in (4, 6, 9):
         cuts = {int(np.diff(row[:length]).argmax()) for row in ids_BT[length_B == length] if row[length - 1] >= length}
         assert cuts == set(range(length - 1))
+
+
+def test_random_ids_are_sorted_samples_of_all_ids_for_each_row_within_its_own_length() -> None:
+    length_B = np.repeat([2, 3, 5], 2000)
+    ids_BT = spread_ids(np.random.default_rng(0), length_B=length_B, row_len=5, max_position=6, num_chunks=None)
+    for length in (2, 3, 5):
+        rows = ids_BT[length_B == length]
+        assert (rows[:, length:] == 0).all() and (np.diff(rows[:, :length], axis=1) >= 1).all()
+        counts = Counter(map(tuple, rows[:, :length].tolist()))
+        assert sorted(counts) == list(itertools.combinations(range(6), length))  # all samples without replacement
+        assert chisquare(list(counts.values())).pvalue > 1e-3
 
 
 def config(**keys: object) -> Config:
@@ -91,7 +103,7 @@ def config(**keys: object) -> Config:
         "max_sparsity": 3,
     }
     settings |= {"test_sparsity": [2, 3], **keys}
-    embedding = "rope" if settings.get("positions", "pose") == "pose" else "absolute"
+    embedding = "rope" if settings.get("positions", "pose") in ("pose", "randpos") else "absolute"
     return Config(
         context=ContextConfig(local_len=2, full_len=8, train_len=8),
         pose=PoseConfig(max_position=30),
@@ -130,6 +142,18 @@ def test_evaluated_sequences_do_not_depend_on_training() -> None:
     assert (one.sequences.tokens_BT == other.sequences.tokens_BT).all()
     assert set(one.sequences.prompt_len_B.tolist()) == {13}
     assert (one.ids_BT == np.arange(14)).all()
+
+
+def test_randpos_draws_ids_in_training_and_in_evaluation() -> None:
+    for placed in (
+        training_sequences(config(positions="randpos"), np.random.default_rng(0), num_rows=200),
+        evaluated_sequences(config(positions="randpos"), 12, 3),
+    ):
+        length_B = placed.sequences.prompt_len_B + placed.sequences.response_len_B
+        gaps = [np.diff(row[:length]) for row, length in zip(placed.ids_BT, length_B, strict=True)]
+        assert min(one.min() for one in gaps) == 1 and max(one.max() for one in gaps) > 5
+        assert sum((one > 1).sum() > 1 for one in gaps) > 0.9 * len(gaps)  # more gaps than PoSE has
+        assert placed.ids_BT.max() == 29 and len(set(map(tuple, placed.ids_BT.tolist()))) == len(placed.ids_BT)
 
 
 def test_hidden_tokens_leave_gaps_and_the_answer_to_the_whole_prompt() -> None:

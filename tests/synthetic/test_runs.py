@@ -18,13 +18,15 @@ from watched_runs import metrics, stopping_after, weights
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig, TrainingConfig
+from olmo_sparsity.config.experiment import with_keys
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.bridge import measure_bridge
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.measure.work import Share
-from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge
+from olmo_sparsity.model import rope_scaling
+from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge, setting_of
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
@@ -37,6 +39,7 @@ from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.resources import least_bytes
 from olmo_sparsity.training.run import LoopState
+from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 
 def tiny(positions: str = "predicted", **keys: Any) -> Config:
@@ -408,10 +411,23 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
     ("changes", "message"),
     [
         ({"synthetic.positions": "shifted"}, r"model\.position_embedding = rope: .* takes absolute"),
+        ({"model.position_embedding": "absolute"}, r"synthetic\.positions = pose takes rope or alibi or none"),
+        (
+            {"model.position_embedding": "none", "pose.num_chunks": "1", "synthetic.positions": "randpos"},
+            r"synthetic\.positions = randpos takes rope or alibi or absolute",
+        ),
+        ({"model.position_embedding": "none"}, r"model\.position_embedding = none: .* set pose\.num_chunks=1"),
+        ({"pose.method": "randpos"}, r"RandPos as synthetic\.positions = randpos"),
         (
             {"pose.max_position": "13", "context.full_len": "13"},
             r"pose\.max_position = 13: the longest sequence has 14",
         ),
+        ({"synthetic.rope_scaling": "yarn"}, r"rope_scaling = yarn: .* take a run with pose\.num_chunks=1"),
+        (
+            {"synthetic.rope_scaling": "linear", "synthetic.positions": "randpos"},
+            r"rope_scaling = linear: it scales .* not model\.position_embedding = rope with synthetic\.positions = randpos",
+        ),
+        ({"synthetic.rope_factor": "2"}, r"synthetic\.rope_factor = 2\.0: the factor of a synthetic\.rope_scaling"),
         ({"pose.vary_chunks": "true"}, r"pose\.vary_chunks = True: synthetic tasks use pose\.num_chunks and"),
         ({"pose.num_chunks": "8"}, r"pose\.num_chunks = 8: must be at most 6"),
         ({"context.bos": "true"}, "no BOS"),
@@ -431,6 +447,37 @@ def test_mistakes_of_the_configuration_are_one_line(tmp_path: Path, changes: dic
     with pytest.raises(UserError, match=message) as error:
         check_synthetic(load_config(path, [f"{key}={value}" for key, value in changes.items()]))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(None, 12 / 8), (3.0, 3.0)])
+def test_evaluation_scales_positions_by_the_length_or_a_factor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float | None, expected: float
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class AlwaysEnd:
+        device, vocab_size = torch.device("cpu"), 8
+
+        def __call__(self, tokens: torch.Tensor, ids: torch.Tensor, **_: Any) -> torch.Tensor:
+            return torch.eye(8)[0].expand(len(tokens), 1, -1)
+
+    monkeypatch.setattr(rope_scaling, "with_scaled_rotation", lambda _, **how: asked.append(how) or AlwaysEnd())
+    plain = dataclasses.replace(tiny("pose"), pose=PoseConfig(max_position=24, num_chunks=1))
+    train(plain, tmp_path, source=SYNTHETIC)
+    scaled = with_keys(plain, {"synthetic": {"rope_scaling": "yarn", "rope_factor": factor}})
+    folders = [evaluate_synthetic(config, tmp_path) for config in (plain, scaled)]
+    before, after = (read_table(folder, "answers").to_pandas() for folder in folders)
+    assert set(after.length_tokens) == {6, 12}
+    is_scaled = after.length_tokens > (8 if factor is None else 0)
+    assert asked == [{"method": "yarn", "factor": expected, "row_len": 8 + 1 + 1}] * (2 if factor is None else 4)
+    assert {tuple(answer) for answer in after.response_ids[is_scaled]} == {(0,)}
+    assert (after.response_ids == before.response_ids)[~is_scaled].all()
+    assert not (before.response_ids.map(tuple) == (0,)).all()
+    settings = [setting_of(read_json(folder / "manifest.json"), where=folder) for folder in folders]
+    assert settings[1] == dataclasses.replace(settings[0], rope_scaling="yarn", rope_factor=factor)
+    assert accuracy_lines(read_accuracies([folders[0]]))[0] != accuracy_lines(read_accuracies([folders[1]]))[0]
+    with pytest.raises(UserError, match=r"^synth bridge: synthetic\.rope_scaling = yarn: [^\n]*$"):
+        measure_bridge(scaled, tmp_path)
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

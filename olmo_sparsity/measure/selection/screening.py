@@ -16,6 +16,7 @@ from olmo_sparsity.measure.setup.fit import CHECKED_WINDOWS, check_fit
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.devices import has_bf16_units
+from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.text.windows import Windows
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ def _ranking_precision(settings: InfluenceConfig, opened: OpenedModel) -> str:
             )
         return own
     if asked == "auto":
-        return "bf16" if has_bf16_units(opened.device) else "fp32"
+        needs_fp32 = isinstance(opened.model, OLMoWithPositions) and opened.model.needs_fp32
+        return "bf16" if has_bf16_units(opened.device) and not needs_fp32 else "fp32"
     return asked
 
 

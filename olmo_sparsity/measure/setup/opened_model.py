@@ -208,12 +208,22 @@ def check_before_training(config: Config) -> None:
     """Check what a measurement of a run takes for granted and what is known before the run is trained, which takes long.
 
     Raises:
-        UserError: the text to measure is missing, or the windows do not fit into the positions.
+        UserError: the text to measure is missing, the windows do not fit into the positions, or the precision is too low.
     """
+    _check_precision(config)
     if config.influence.data is not None:
         list_shards(dataclasses.replace(config.data, source=config.influence.data))
     anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
+
+
+def _check_precision(config: Config) -> None:
+    for name in ("precision", "screen_precision"):
+        if config.model.position_embedding == "alibi" and getattr(config.influence, name) == "bf16":
+            raise UserError(
+                f"influence.{name} = bf16: the keys of a run with model.position_embedding = alibi hold biases that bf16 cannot "
+                "hold; set it to fp32"
+            )
 
 
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
@@ -221,6 +231,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
+    _check_precision(config)
     manifest = read_manifest_of(run, "num_parameters")
     checkpoint = check_checkpoint_of_run(latest, manifest)
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
@@ -229,7 +240,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     anchor = _anchor_of(bos, config.influence.anchor, automatic=config.context.bos)
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
     max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
-    if config.model.position_embedding != "rope" and max_position not in (None, config.num_positions):
+    if config.model.position_embedding == "absolute" and max_position not in (None, config.num_positions):
         raise UserError(
             f"context_curve.max_visible = {longest}: the model has an embedding of {config.num_positions} positions, which "
             f"cannot be extended; use --max-visible {config.num_positions - (anchor is not None)} or less"
