@@ -156,8 +156,6 @@ of_parity-K2 = parity-cpu10x synthetic.max_sparsity=2 synthetic.test_sparsity=[1
 of_parity-K3 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[1,2,3,4,5,7]
 of_parity-K4 = parity-cpu10x
 of_parity-K6 = parity-cpu10x synthetic.max_sparsity=6 synthetic.test_sparsity=[1,2,4,6,7,8,10]
-# Not in the figures, of which it would be a second parity-K4: does it matter that runs end early?
-of_longer-K4 = parity-cpu10x training.stop_loss=1.0e-5
 of_predicted =
 of_coupled = synthetic.positions=coupled
 of_shifted = synthetic.positions=shifted
