@@ -165,7 +165,7 @@ $(foreach method,shifted pose rope,$(eval of_$(method)-answer = $(of_$(method)) 
 METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-answer
 $(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
 	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
-of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=200 \
+of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=100 \
 	synthetic.test_lengths=[24,40,64,100,158,250] synthetic.test_placed=[8/1,8/3,16/1,16/3,32/1,32/3,32/10,any/1,any/3,any/10]
 of_placed-any-3 = $(of_placed-any-1) synthetic.spread=3
 $(foreach locality,8 16,$(foreach spread,1 3,\
