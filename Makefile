@@ -156,8 +156,6 @@ of_parity-K2 = parity-cpu10x synthetic.max_sparsity=2 synthetic.test_sparsity=[1
 of_parity-K3 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[1,2,3,4,5,7]
 of_parity-K4 = parity-cpu10x
 of_parity-K6 = parity-cpu10x synthetic.max_sparsity=6 synthetic.test_sparsity=[1,2,4,6,7,8,10]
-# Not in the figures, of which it would be a second parity-K4: does it matter that runs end early?
-of_longer-K4 = parity-cpu10x training.stop_loss=1.0e-5
 of_predicted =
 of_coupled = synthetic.positions=coupled
 of_shifted = synthetic.positions=shifted
@@ -167,7 +165,7 @@ $(foreach method,shifted pose rope,$(eval of_$(method)-answer = $(of_$(method)) 
 METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-answer
 $(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
 	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
-of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=200 \
+of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=100 \
 	synthetic.test_lengths=[24,40,64,100,158,250] synthetic.test_placed=[8/1,8/3,16/1,16/3,32/1,32/3,32/10,any/1,any/3,any/10]
 of_placed-any-3 = $(of_placed-any-1) synthetic.spread=3
 $(foreach locality,8 16,$(foreach spread,1 3,\

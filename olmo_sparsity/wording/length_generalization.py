@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Optional
 
@@ -73,10 +74,19 @@ def sparsity_sentence(found: Generalization) -> str:
         nearest = min(trained, key=lambda one: one.length or 0)
         furthest = max(larger, key=lambda one: one.length or 0)
         verdicts.append(all(reaches_further(one, other) for one in trained for other in larger))
-        parts.append(
-            f"{name}: every k up to it to {furthest_words(nearest)} tokens, larger k to {furthest_words(furthest)} at most"
+        least, most = (
+            [
+                choose(length or 0 for length in lengths)
+                for lengths in zip(*(one.of_seeds for one in group), strict=True)
+            ]
+            for choose, group in ((min, trained), (max, larger))
         )
-    shown = "not shown" if not verdicts else "shown" if all(verdicts) else "not shown in every setting"
+        num_further = sum(map(operator.gt, least, most))
+        parts.append(
+            f"{name}: every k up to it to {furthest_words(nearest)} tokens, larger k to {furthest_words(furthest)} at most, "
+            f"further in {num_further} of {len(nearest.of_seeds)} seeds"
+        )
+    shown = f"shown in {sum(verdicts)} of {len(verdicts)} settings" if any(verdicts) else "not shown"
     return (
         f"That k up to K_train holds further than larger k: {shown}. Accuracy of at least {LEVEL}: {'; '.join(parts)}."
     )

@@ -47,7 +47,12 @@ def test_the_command_prints_the_runs_and_how_far_they_hold(tmp_path: Path, monke
     named = [word for folder in folders for word in ("--run", str(folder.parents[1]))]
     result = CliRunner().invoke(app, ["synth", "summary", *named])
     assert result.exit_code == 0, result.output
-    for words in ("run0-seed1", "stop_loss", "every k up to it to 16 tokens, larger k to none at most", "learned"):
+    for words in (
+        "run0-seed1",
+        "stop_loss",
+        "every k up to it to 16 tokens, larger k to none at most, further in 2 of 2 seeds",
+        "learned",
+    ):
         assert words in result.output
     printed = json.loads(CliRunner().invoke(app, ["synth", "summary", *named, "--json"]).output)
     assert [(run["seed"], run["minutes"], run["accuracy_within"]) for run in printed["runs"]] == [
@@ -80,11 +85,13 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
     wider = dataclasses.replace(PARITY, max_sparsity=1, train_lengths=(4, 16))
     (shown,) = generalization_sentences(found(tmp_path / "a", {PARITY: {2: 80, 3: 16}}))
     assert shown.startswith(
-        "That k up to K_train holds further than larger k: shown. Accuracy of at least 0.95: parity, "
+        "That k up to K_train holds further than larger k: shown in 1 of 1 settings. Accuracy of at least 0.95: parity, "
     )
-    assert "K_train = 2: every k up to it to at least 80 tokens, larger k to 16 at most" in shown
+    assert (
+        "K_train = 2: every k up to it to at least 80 tokens, larger k to 16 at most, further in 2 of 2 seeds" in shown
+    )
     (equal,) = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16, 3: 16}}))
-    assert "larger k: not shown in every setting" in equal
+    assert "larger k: not shown. " in equal and "further in 0 of 2 seeds" in equal
     (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
     assert "larger k: not shown. " in unlearned and "K_train = 2: not learned by every seed" in unlearned
     (nothing,) = generalization_sentences(found(tmp_path / "d", {wider: {2: 8, 3: 8}}))
