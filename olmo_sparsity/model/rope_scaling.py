@@ -78,18 +78,16 @@ def with_scaled_rotation(model: OLMoWithPositions, *, method: str, factor: float
         model: the model; its positions are rotary.
         method: ``linear`` or ``yarn``.
         factor: by which the context grows.
-        row_len: tokens of a row of training.
+        row_len: tokens of a row of training, which ``yarn`` asks for.
     """
+    parameters = {"rope_type": method, "rope_theta": float(model.config.rope_theta), "factor": factor}
+    if method == "yarn":
+        parameters["original_max_position_embeddings"] = row_len
     config = PreTrainedConfig(
         hidden_size=model.config.d_model,
         num_attention_heads=model.config.n_heads,
         max_position_embeddings=row_len,
-        rope_parameters={
-            "rope_type": method,
-            "rope_theta": float(model.config.rope_theta),
-            "factor": factor,
-            "original_max_position_embeddings": row_len,
-        },
+        rope_parameters=parameters,
     )
     frequencies_e, sharpness = ROPE_INIT_FUNCTIONS[method](config, model.device)
     ids_P = torch.arange(model.max_position, device=model.device, dtype=torch.float)
