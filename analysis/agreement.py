@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from olmo_sparsity.records.selectors import in_legend_order
 from olmo_sparsity.statistics.single.agreement import Agreement, agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.wording.findings import agreement_finding
@@ -16,7 +17,6 @@ from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
-from .style import ordered
 
 
 def _heatmap(figure: Figure, axis: Axes, *, names: list[str], values: np.ndarray, low: float, cmap: str) -> None:
@@ -82,7 +82,7 @@ def _words(pairs: list[Agreement], names: list[str], *, k: int, screened: bool) 
 def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``agreement``; nothing if only one selector was measured."""
     measurement = measured.measurement
-    names, k = ordered(measurement), measured.summary.end_ks[-1]
+    names, k = in_legend_order(measurement.of_one_set), measured.summary.end_ks[-1]
     pairs = agreement(measured.tables, measurement)
     if not pairs:
         return

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.records.selectors import CONTROLS
+from olmo_sparsity.records.selectors import CONTROLS, in_legend_order
 from olmo_sparsity.statistics.single.breakdowns import DistanceBin, has_log_distances
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
@@ -17,7 +17,7 @@ from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
-from .style import LINE_LOOKS, LOOKS, band, blind, context_entry, ordered, seeing
+from .style import LINE_LOOKS, LOOKS, band, blind, context_entry, seeing
 
 MAX_COLUMNS = 4
 MAX_TICKS = 6  # of a panel's logarithmic axis
@@ -52,7 +52,8 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     measurement = measured.measurement
     k, is_log = measured.summary.end_ks[-1], has_log_distances(measurement.lengths)
     # The distances of controls are known without a measurement.
-    selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
+    names = in_legend_order(measurement.of_one_set)
+    selectors = [name for name in names if name not in CONTROLS] or names
     bins_of = {(e.selector, e.context): e.bins for e in measured.distances if e.k == k}
     num_columns = min(MAX_COLUMNS, len(selectors))
     num_rows = -(-len(selectors) // num_columns)

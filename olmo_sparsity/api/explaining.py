@@ -9,6 +9,7 @@ from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opening import Model, settings_of_text
+from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.records.own_selectors import names_of
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -77,6 +78,7 @@ def explain_found(
     """As ``explain``, of a text that is encoded, and a place that was found in it (``target``: by this piece of text)."""
     encoded, place = found
     selectors = names_of(selectors)
+    check_one_set(selectors, "explain")
     draws = model.config.influence.resampled_draws
     settings = settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)
     windows = window_before(model, encoded, place=place, seed=settings.seed, source=source)

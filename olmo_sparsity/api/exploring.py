@@ -15,6 +15,7 @@ from olmo_sparsity.api.chosen_windows import ChosenWindows, windows_of_document
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.records.selectors import SELECTORS
@@ -67,6 +68,7 @@ def explore(
     lengths = model.lengths
     if selectors is None:
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
+    check_one_set(selectors, "explore")
     sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
     draws = model.config.influence.resampled_draws if sees_target else 0
     settings = settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)

@@ -135,7 +135,8 @@ def scores(
         model: the model.
         windows: the windows.
         selectors: as those of ``measure``.
-        max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take; other selectors do not depend on it.
+        max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take, and how many entries each head keeps where selectors
+            choose by head; others do not depend on it.
         seed: of `random` and of the lasso's visible sets; None: that of the configuration.
         unit: what is scored: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the model's configuration.
 

@@ -21,7 +21,7 @@ from olmo_sparsity.cli.options import (
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
 from olmo_sparsity.config import Config, with_keys
 from olmo_sparsity.config.flags import ALL, parse_k, selectors_named
-from olmo_sparsity.config.measuring import selector_help
+from olmo_sparsity.config.measuring import check_one_set, selector_help
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.own_selectors import is_own
 from olmo_sparsity.records.selectors import SELECTORS
@@ -92,6 +92,7 @@ def explain(
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)
     chosen = selectors_named(selector or [])
+    check_one_set(chosen, "explain")
     document = read_document(text, loaded.data.text_field)
     if html is not None:
         from olmo_sparsity.view.pages import check_free

@@ -21,6 +21,7 @@ from olmo_sparsity.cli.options import (
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
 from olmo_sparsity.config.flags import parse_k, selectors_named
+from olmo_sparsity.config.measuring import check_one_set
 
 FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
 
@@ -70,6 +71,8 @@ def explore(
     from olmo_sparsity.text.readers import read_document
     from olmo_sparsity.view.pages import check_free
 
+    chosen = selectors_named([one.value for one in selector or []])
+    check_one_set(chosen, "explore")
     document = read_document(text, loaded.data.text_field)
     page = out or folder / FOLDER / f"{text.stem}.html"
     check_free(page, overwrite)
@@ -82,7 +85,7 @@ def explore(
         exploration = explore_document(
             open_configured(loaded, folder),
             document,
-            selectors=selectors_named([one.value for one in selector or []]) or None,
+            selectors=chosen or None,
             k=ks,
             seed=seed,
             source=text.name,

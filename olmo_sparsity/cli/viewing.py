@@ -28,6 +28,7 @@ from olmo_sparsity.cli.options import (
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 
@@ -345,6 +346,7 @@ def hypothesis(
 
     name = MAIN.selector if selector is None else selector.value
     if SELECTORS[name].sees_target:
-        blind = ", ".join(names_where(lambda entry: not entry.sees_target))
+        blind = ", ".join(names_where(lambda entry: not entry.sees_target and entry.entries_by_head is None))
         raise UserError(f"hypothesis: --selector {name} sees the target; choose one of {blind}")
+    check_one_set([name], "hypothesis")
     print_hypothesis(runs, selector=name, every=every, as_json=as_json)

@@ -13,7 +13,7 @@ from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionIDs, Visibility
 from olmo_sparsity.records.own_selectors import is_own
-from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, names_where
+from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, by_head, names_where
 
 Ranking = Literal["gradient", "patching", "attention", "hierarchy", "proxy"]
 SCREEN_RANKINGS: tuple[str, ...] = get_args(Ranking)
@@ -64,6 +64,19 @@ def _check_selectors(dotted: str, selectors: list[str], *, known: Iterable[str])
     require(
         len(selectors) > 0 and len(set(selectors)) == len(selectors),
         f"{dotted} = {list(selectors)}: must name at least one selector, each once",
+    )
+
+
+def check_one_set(names: Iterable[str], command: str) -> None:
+    """Check that selectors choose one set for all heads, where a command shows the entries of one.
+
+    Raises:
+        UserError: one chooses by head.
+    """
+    choosing = by_head(names)
+    require(
+        not choosing,
+        f"{command}: {', '.join(choosing)} chooses by head, so there is no one set of tokens to show; `influence` measures it",
     )
 
 
@@ -316,6 +329,27 @@ class InfluenceConfig:
             not policies or self.visibility == "contextual",
             f"influence.selectors: {', '.join(policies)}: a cache policy chooses entries of a key-value cache, which there are "
             "only under influence.visibility = contextual (--visibility contextual)",
+        )
+        self._check_by_head()
+
+    def _check_by_head(self) -> None:
+        """Check that the selectors that choose by head can be measured."""
+        choosing = by_head(self.selectors)
+        if not choosing:
+            return
+        names = f"influence.selectors: {', '.join(choosing)}: chooses by head"
+        require(
+            self.unit == "token",
+            f"{names}, and heads keep single entries; leave it out, or influence.unit = {self.unit}",
+        )
+        require(
+            self.path != "masked",
+            f"{names}, and the mask of influence.path = masked is the same for all heads; take compact or plain",
+        )
+        others = [name for name in self.selectors if name not in choosing]
+        require(
+            len(names_where(lambda selector: not (selector.sees_target or selector.is_control), others)) > 0,
+            f"{names}; name a selector beside it that chooses one set for all heads without the target, such as h2o or kl",
         )
 
     def with_grid_of(self, num_groups: int) -> InfluenceConfig:

@@ -14,7 +14,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection.window_influence import PartInfluence, SelectorOutcome
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.measure.work import num_evaluations
-from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS
+from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS, by_head
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
@@ -134,7 +134,9 @@ class InfluenceTables:
         first_WS = np.take_along_axis(groups.first_WI, groups_WS, axis=1)
         tokens_WS = groups.num_tokens(np.arange(num_windows), groups_WS)
         positions_P, tokens_W = groups.positions(np.arange(num_windows), groups_WS), tokens_WS.sum(axis=1)
-        num_groups_W = groups.num_groups_W
+        num_groups_W, num_visible_WK = groups.num_groups_W, outcome.num_entries_WK
+        if num_visible_WK is None:
+            num_visible_WK = tokens_WS.cumsum(axis=1)[:, np.asarray(settings.k) - 1]
         cost = {n: num_evaluations(name, n, settings=settings) for n in np.unique(num_groups_W).tolist()}
 
         def constant(value: Any) -> list[Any]:
@@ -154,7 +156,7 @@ class InfluenceTables:
             "k": constant(settings.k),
             "group_first": _lists(first_WS[is_group_WS], is_group_WS.sum(axis=1)),
             "group_last": _lists((first_WS + tokens_WS - 1)[is_group_WS], is_group_WS.sum(axis=1)),
-            "num_tokens": _lists_of_k(tokens_WS.cumsum(axis=1)[:, np.asarray(settings.k) - 1]),
+            "num_tokens": _lists_of_k(num_visible_WK),
             "loss_sparse_nats": _lists_of_k(outcome.loss_sparse_WK),
             "gain_sparse_nats": _lists_of_k(choice.loss_short_W[:, None] - outcome.loss_sparse_WK),
             "kl_sparse_nats": constant(None) if outcome.kl_sparse_WK is None else _lists_of_k(outcome.kl_sparse_WK),
@@ -216,7 +218,8 @@ class InfluenceTables:
         return pa.Table.from_pylist(rows, schema=self._schema("pairs"))
 
     def _schema(self, table: str) -> pa.Schema:
-        return schemas(self.num_long_range, self.settings.unit)[table]
+        chooses_by_head = bool(by_head(self.settings.selectors))
+        return schemas(self.num_long_range, self.settings.unit, chooses_by_head=chooses_by_head)[table]
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,9 @@ class Selector:
         needs_attention: whether the attention of the last token under full context is asked for.
         needs: what the score reads of each window (``NEEDS`` of ``olmo_sparsity.records.window_input``).
         is_policy: whether it chooses entries of a key-value cache, which there are under ``contextual`` visibility only.
+        entries_by_head: of a policy that chooses by head: returns the entries that each head of keys of each layer keeps, the
+            best first, int64 [W, layers, H, max k]. Its ``score`` is the share of the heads that keep an entry. None: one set
+            serves all heads.
         can_imitate: whether it chooses by a divergence from a prediction, so that it can imitate another prediction.
         is_control: whether it shows what a choice without knowledge gains.
         is_main: whether it is shown where there is no room for all.
@@ -153,12 +156,24 @@ class Selector:
     needs_attention: bool = False
     needs: frozenset[str] = frozenset()
     is_policy: bool = False
+    entries_by_head: Optional[Callable[[ScoredWindows], np.ndarray]] = None
     can_imitate: bool = False
     is_control: bool = False
     is_main: bool = False
     on_request: bool = False
     by_name_only: bool = False
     own: Optional[OwnSource] = None
+
+
+def rank(scores_WI: np.ndarray) -> np.ndarray:
+    """Return the groups of each window by falling score, int64 [W, I]; any number of dimensions may precede the groups.
+
+    Of equal scores the nearer group (the larger) comes first. NaN comes last.
+    """
+    import numpy as np
+
+    num_groups = scores_WI.shape[-1]
+    return num_groups - 1 - np.argsort(-scores_WI[..., ::-1], axis=-1, kind="stable")
 
 
 def by_window(function: ScoreOfWindow, needs: Iterable[str]) -> Callable[[ScoredWindows], np.ndarray]:

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.policies import POLICIES
+from olmo_sparsity.records.policies import share_of_heads as share_of_heads
 from olmo_sparsity.records.rules import RULES
 from olmo_sparsity.records.selector import CostSettings as CostSettings
 from olmo_sparsity.records.selector import Look as Look
 from olmo_sparsity.records.selector import ScoredWindows as ScoredWindows
 from olmo_sparsity.records.selector import ScoringSize as ScoringSize
 from olmo_sparsity.records.selector import Selector as Selector
+from olmo_sparsity.records.selector import rank as rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,17 +34,6 @@ NULL_DRAWS = 1  # of the resampled targets, those that choices are made for unde
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
-
-
-def rank(scores_WI: np.ndarray) -> np.ndarray:
-    """Return the groups of each window by falling score, int64 [W, I].
-
-    Of equal scores the nearer group (the larger) comes first. NaN comes last.
-    """
-    import numpy as np
-
-    num_groups = scores_WI.shape[1]
-    return num_groups - 1 - np.argsort(-scores_WI[:, ::-1], axis=1, kind="stable")
 
 
 def _unmask_one(cache: ScoredWindows) -> np.ndarray:
@@ -328,6 +319,13 @@ def main_among(names: Iterable[str]) -> list[str]:
     """Return those of the names that are shown where there is no room for all: the main ones, and those that were asked for."""
     known = [name for name in names if name in SELECTORS]
     return names_where(lambda selector: selector.is_main or selector.by_name_only, known)
+
+
+def by_head(names: Iterable[str]) -> list[str]:
+    """Return those of the names whose selectors choose by head."""
+    return names_where(
+        lambda selector: selector.entries_by_head is not None, [name for name in names if name in SELECTORS]
+    )
 
 
 def any_needs_attention(names: Iterable[str]) -> bool:

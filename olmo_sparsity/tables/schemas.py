@@ -13,6 +13,7 @@ from typing import Any, Optional
 import pyarrow as pa
 
 from olmo_sparsity.records.kinds import KINDS
+from olmo_sparsity.records.selectors import by_head
 
 SCHEMA_VERSION = "4"
 RESAMPLED = {
@@ -28,6 +29,7 @@ class Column:
     Attributes:
         one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
         only_of_groups: is there where ``influence.unit`` is not token.
+        also_by_head: is there, too, where a selector chooses by head.
         only_of_places: is there where ``synthetic.test_row_len`` or ``test_placed`` is given.
         least: the smallest number that it may hold.
         is_position: its numbers are long-range positions, 0 to M - 1.
@@ -40,6 +42,7 @@ class Column:
     meaning: str
     one_per_position: bool = False
     only_of_groups: bool = False
+    also_by_head: bool = False
     only_of_places: bool = False
     least: Optional[int] = None
     is_position: bool = False
@@ -225,7 +228,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "positions",
             _INT32S,
             "Selected positions, the most influential first; J_k is the first k of them. Of groups: the positions of one group "
-            "after those of the other, and J_k is the first `num_tokens` of them.",
+            "after those of the other, and J_k is the first `num_tokens` of them. Of a selector by head (`*-heads`): the "
+            "positions that most heads keep at the largest k; they tell no set of any head.",
             is_position=True,
         ),
         Column(
@@ -253,22 +257,26 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "scores",
             _FLOATS,
-            "Score of every long-range position, or of every group, in order; null if screened out.",
+            "Score of every long-range position, or of every group, in order; null if screened out. Of a selector by head: the "
+            "share of the heads, of all layers, that keep the position at the largest k.",
             True,
         ),
         _K,
         Column(
             "num_tokens",
             _INT32S,
-            "Number of tokens of J_k, for each k; a window with fewer than k groups shows all of them.",
+            "Number of tokens of J_k, for each k; a window with fewer than k groups shows all of them. Of a selector by head: "
+            "how many different entries its heads keep together, k in each.",
             only_of_groups=True,
+            also_by_head=True,
             least=0,
             as_many_as="k",
         ),
         Column(
             "loss_sparse_nats",
             _FLOATS,
-            "L_short,sparse(k): loss with the local tokens and J_k visible, for each k.",
+            "L_short,sparse(k): loss with the local tokens and J_k visible, for each k; of a selector by head, in each head the "
+            "k entries that it keeps.",
             as_many_as="k",
         ),
         Column(
@@ -431,13 +439,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 
 
-def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = False) -> dict[str, pa.Schema]:
+def schemas(
+    num_long_range: int, unit: str = "token", *, has_places: bool = False, chooses_by_head: bool = False
+) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table.
 
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
         has_places: whether ``synthetic.test_row_len`` or ``test_placed`` is given.
+        chooses_by_head: whether a selector chooses by head.
     """
     has_groups = unit != "token"
 
@@ -450,7 +461,8 @@ def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = Fals
             [
                 (column.name, arrow_type(column))
                 for column in columns
-                if (has_groups or not column.only_of_groups) and (has_places or not column.only_of_places)
+                if (has_groups or not column.only_of_groups or (chooses_by_head and column.also_by_head))
+                and (has_places or not column.only_of_places)
             ]
         )
         for table, columns in COLUMNS.items()
@@ -459,9 +471,13 @@ def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = Fals
 
 def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table of the folder of a manifest."""
-    unit = manifest.get("influence", {}).get("unit", "token")
-    has_places = manifest.get("test_row_len") is not None or bool(manifest.get("test_placed"))
-    return schemas(manifest["context"]["num_long_range"], unit, has_places=has_places)
+    settings = manifest.get("influence", {})
+    return schemas(
+        manifest["context"]["num_long_range"],
+        settings.get("unit", "token"),
+        has_places=manifest.get("test_row_len") is not None or bool(manifest.get("test_placed")),
+        chooses_by_head=bool(by_head(settings.get("selectors", ()))),
+    )
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import CONTROLS, main_among
+from olmo_sparsity.records.selectors import CONTROLS, by_head, main_among
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
@@ -91,7 +91,7 @@ class Excerpt:
         token_texts: texts of the tokens as they are shown (``text.units.shown_texts``); so are those of the other fields.
         null_token_texts: texts of the M long-range tokens of the null context; without a tokenizer ``#ID`` for an ID that no
             window holds.
-        selections: the choice of each selector and context, real or null.
+        selections: the choice of each selector and context, real or null; not of selectors by head.
         optimism_nats: of each selector that sees the target, the optimism of its choice in the real context, one a k: the mean
             over the resampled targets of sparse gain + KL(p_{}, p_{J_k}).
     """
@@ -125,8 +125,8 @@ class Excerpt:
 
 
 def shown_first(measurement: Measurement) -> str:
-    """Return the selector to show by default: one that does not see the target, if one was measured."""
-    names = list(measurement.selectors)
+    """Return the selector to show by default: one that does not see the target, if one was measured; none by head."""
+    names = measurement.of_one_set
     blind = [name for name in names if not measurement.selectors[name].sees_target and name not in CONTROLS]
     main = main_among(blind)
     return next(iter((*main, *blind, *names)))
@@ -236,7 +236,7 @@ def excerpt_of_rows(
                 choice, row.get(GROUP_FIRST[choice["context"]]), num_long_range=len(row["null_token_ids"])
             )
             for choice in selections
-            if choice["context"] in LONG_GAIN
+            if choice["context"] in LONG_GAIN and not by_head([choice["selector"]])
         },
         optimism_nats=optimism_of(selections, row["single_optimism_nats"]),
     )

@@ -140,7 +140,7 @@ def page_json(report: Report) -> Json:
                 "control": SELECTORS[name].is_control,
                 "words": SELECTORS[name].meaning.format(unit=one, units=units),
             }
-            for name in in_legend_order(measurement.selectors)
+            for name in in_legend_order(measurement.of_one_set)
         ],
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
         "units": {"one": one, "many": units},

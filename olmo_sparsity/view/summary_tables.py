@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
@@ -71,12 +72,14 @@ def _quantity_cell(summary: Summary, selection: SelectionSummary, name: str) -> 
 
 
 def _token_columns(summary: Summary) -> tuple[Column, ...]:
-    """Return the column of how many tokens J_k has; none where k counts tokens."""
-    return () if summary.unit == "token" else plain("tokens of J_k")
+    """Return the column of how many tokens J_k has, or where selectors choose by head how many entries; none where it is k."""
+    if summary.unit != "token":
+        return plain("tokens of J_k")
+    return plain("entries in any head") if by_head(summary.selectors) else ()
 
 
-def _token_cells(selection: SelectionSummary, *, unit: str) -> tuple[Cell, ...]:
-    return () if unit == "token" else (rounded(selection.mean_tokens, ".1f"),)
+def _token_cells(summary: Summary, number: float) -> tuple[Cell, ...]:
+    return (rounded(number, ".1f"),) if _token_columns(summary) else ()
 
 
 def _overlap_columns(pairs: Sequence[Agreement]) -> tuple[Column, ...]:
@@ -115,7 +118,7 @@ def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTabl
             rows.append(
                 (
                     *words(name, str(k)),
-                    *_token_cells(entry, unit=summary.unit),
+                    *_token_cells(summary, entry.mean_tokens),
                     number(entry.info.num_evaluations),
                     estimated(entry.gain_over_random_nats, 3),
                     recovered(summary, entry.recovered_fraction),
@@ -150,7 +153,7 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
             rows.append(
                 (
                     *words(name, str(k)),
-                    *_token_cells(entry, unit=summary.unit),
+                    *_token_cells(summary, entry.mean_tokens),
                     number(entry.info.num_evaluations),
                     *_selection_cells(
                         entry.gain_sparse_nats, entry.optimism_nats, entry.corrected_gain_nats, null.corrected_gain_nats
@@ -163,7 +166,7 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
     rows.append(
         (
             *words(ALL_TOKENS, "all"),
-            *(() if summary.unit == "token" else (rounded(num_long_range, ".1f"),)),
+            *_token_cells(summary, num_long_range),
             number(0),
             *_selection_cells(*of_all, summary.null_long_gain_nats),
             *(estimated(None, 2) for _ in _overlap_columns(pairs)),
@@ -232,7 +235,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
     rows = [
         (
             *words(selection.selector, selection.context, str(selection.k)),
-            *_token_cells(selection, unit=summary.unit),
+            *_token_cells(summary, selection.mean_tokens),
             *(_quantity_cell(summary, selection, name) for name in SELECTION_QUANTITIES),
         )
         for selection in summary.selections

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Optional
 
+from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
@@ -77,9 +78,11 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
 def first_blind(summary: Summary, first: Optional[str]) -> Optional[str]:
     """Return ``first`` if it is a measured selector that does not see the target, else the first such one; None: there is none.
 
-    Taking the best one afterwards would be a selection of its own.
+    One that chooses by head is not taken: its k counts the entries of one head. Taking the best one afterwards would be a
+    selection of its own.
     """
-    blind = summary.blind_selectors
+    choosing_by_head = by_head(summary.selectors)
+    blind = [name for name in summary.blind_selectors if name not in choosing_by_head]
     return first if first in blind else next(iter(blind), None)
 
 

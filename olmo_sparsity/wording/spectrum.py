@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
+from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import SmallestK
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra
@@ -174,14 +175,15 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     """Return what a reader of a table of spectra must know; ``every``: of all tolerances, first passage and lasting."""
     units = units_of(summary)
     exact = f", exact up to k = {spectra.exact_k}" if spectra.exact_k else ""
+    but = " but those by head" if by_head(summary.selectors) else ""
     within = "the tolerance" if every else f"{TOLERANCE:g} nats"
     lasting = f"{LASTING}: every larger measured k is enough, too. " if every else ""
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
         f"than the largest measured k. {NEAREST}: the last k long-range {units}, so how far a target reaches. Of a selector's "
-        f"choice: how many {units} a target needs at most. {FEWEST}: the smallest number of all rows{exact}. {lasting}Brackets: "
-        "all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, too: it "
-        "is no evidence that the context helps."
+        f"choice: how many {units} a target needs at most. {FEWEST}: the smallest number of all rows{but}{exact}. {lasting}"
+        "Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, "
+        "too: it is no evidence that the context helps."
         f"{rounding_words(spectra)}"
     )
 

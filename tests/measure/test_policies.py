@@ -154,7 +154,7 @@ def test_streaming_llm_keeps_the_first_four_tokens_and_then_the_nearest(
 
 
 def test_policies_are_refused_where_there_is_no_cache() -> None:
-    assert len(POLICIES) == 6
+    assert len(POLICIES) == 12
     for name in POLICIES:
         with pytest.raises(UserError, match=f"influence.selectors: {name}: a cache policy chooses entries"):
             InfluenceConfig(selectors=["kl", name])

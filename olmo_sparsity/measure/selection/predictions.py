@@ -356,6 +356,41 @@ class Predictions:
                 places.append((readings, rows_r))
                 windows_r = torch.from_numpy(windows_R[rows_r]).to(device)
                 asked.append(VisibleSets(windows_r, torch.from_numpy(visible_rS).to(device)))
+        self._read(asked, places, reference=reference)
+        return found
+
+    def read_entries(
+        self, entries_WLHS: np.ndarray, ks: Sequence[int], *, reference: Optional[int]
+    ) -> list[SetReadings]:
+        """Run every window with the first k entries of each head visible, and read losses and divergences, for each k.
+
+        Args:
+            entries_WLHS: int64, of each layer and head of keys, the best first.
+            ks: numbers of entries.
+            reference: as of ``read_groups``.
+        """
+        device, num_windows = self.windows.device, len(self.windows)
+        entries = torch.from_numpy(entries_WLHS).to(device)
+        windows_W = np.arange(num_windows)
+        found = [self._empty_readings(num_windows) for _ in ks]
+        places, asked = [], []
+        for readings, k in zip(found, ks, strict=True):
+            if k >= self.num_long_range and reference in (None, 0):
+                self._fill_with_everything(readings, windows_W, windows_r=windows_W, with_kl=reference == 0)
+            else:
+                places.append((readings, windows_W))
+                asked.append(VisibleSets(torch.arange(num_windows, device=device), entries[..., :k]))
+        self._read(asked, places, reference=reference)
+        return found
+
+    def _read(
+        self,
+        asked: Sequence[VisibleSets],
+        places: Sequence[tuple[SetReadings, np.ndarray]],
+        *,
+        reference: Optional[int],
+    ) -> None:
+        """Run windows under visible sets, and write what is read to the places of each."""
         references = () if reference is None else (self.references[reference],)
         readouts = read_sets(
             self.evaluator,
@@ -370,7 +405,6 @@ class Predictions:
                 readings.kl_R[rows_r] = readout.divergences[0].cpu().numpy()
             if self.with_short_kl:
                 readings.kl_from_short_R[rows_r] = readout.divergences[-1].cpu().numpy()
-        return found
 
     def _empty_readings(self, num_rows: int) -> SetReadings:
         losses_RA = np.full((num_rows, self.labels_WA.shape[1]), np.nan, dtype=np.float32)

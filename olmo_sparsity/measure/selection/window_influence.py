@@ -32,9 +32,11 @@ from olmo_sparsity.records.selectors import (
     SCREENED,
     SELECTORS,
     any_needs_attention,
+    by_head,
     names_where,
     needs_of,
     rank,
+    share_of_heads,
 )
 from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.text.null_contexts import NullContexts
@@ -79,6 +81,7 @@ class SelectorOutcome:
     loss_sparse_WK: np.ndarray  # loss(J_k), nats, fp32
     kl_sparse_WK: Optional[np.ndarray]  # KL(p_all, p_{J_k}), nats, fp32; None where divergences are not measured
     kl_short_to_sparse_WK: Optional[np.ndarray] = None  # KL(p_{}, p_{J_k}), nats, fp32; of resampled targets only
+    num_entries_WK: Optional[np.ndarray] = None  # int64, entries that some head keeps; only of choices by head
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class _Choice:
     label: int  # 0: the target
     scores_WI: np.ndarray
     groups_WS: np.ndarray
+    entries_WLHS: Optional[np.ndarray] = None  # int64, of choices by head: those of each head, the best first
 
 
 @dataclass(frozen=True)
@@ -287,13 +291,49 @@ def _outcomes(
     return outcomes
 
 
+def _outcome_by_head(
+    scores: WindowScores, choice: _Choice, settings: InfluenceConfig, *, with_kl: bool
+) -> SelectorOutcome:
+    """Evaluate the entries that a selector chose by head, for the target, at every k."""
+    entries_WLHS = choice.entries_WLHS
+    assert entries_WLHS is not None and choice.label == 0
+    readings = scores.predictions.read_entries(
+        entries_WLHS, settings.k, reference=scores.reference if with_kl else None
+    )
+    kept = [share_of_heads(entries_WLHS[..., :k], scores.num_long_range) > 0 for k in settings.k]
+    return SelectorOutcome(
+        scores_WI=choice.scores_WI,
+        groups_WS=choice.groups_WS,
+        loss_sparse_WK=np.stack([of.losses_RA[:, 0] for of in readings], axis=1),
+        kl_sparse_WK=np.stack([of.kl_R for of in readings], axis=1) if with_kl else None,
+        num_entries_WK=np.stack([kept_WM.sum(axis=1) for kept_WM in kept], axis=1),
+    )
+
+
+def _evaluated(
+    scores: Sequence[WindowScores], choices: Sequence[_Choice], settings: InfluenceConfig, *, with_kl: bool
+) -> list[SelectorOutcome]:
+    """Like ``_outcomes``, also of choices by head."""
+    one_set = [choice for choice in choices if choice.entries_WLHS is None]
+    found = iter(_outcomes(scores, one_set, settings, with_kl=with_kl) if one_set else [])
+    return [
+        next(found) if choice.entries_WLHS is None else _outcome_by_head(scores[0], choice, settings, with_kl=with_kl)
+        for choice in choices
+    ]
+
+
 def _chosen(scores: WindowScores, settings: InfluenceConfig, *, selectors: Sequence[str]) -> list[_Choice]:
     """Run selectors for the label of the scores."""
     choices = []
     for name in selectors:
-        scores_WI = SELECTORS[name].score(scores)
+        selector, entries_WLHS = SELECTORS[name], None
+        if selector.entries_by_head is None:
+            scores_WI = selector.score(scores)
+        else:
+            entries_WLHS = selector.entries_by_head(scores)
+            scores_WI = share_of_heads(entries_WLHS, scores.num_long_range)
         groups_WS = scores.groups.chosen(rank(scores_WI), max(settings.k))
-        choices.append(_Choice(name, scores.label, scores_WI, groups_WS))
+        choices.append(_Choice(name, scores.label, scores_WI, groups_WS, entries_WLHS))
     return choices
 
 
@@ -309,7 +349,7 @@ def run_selectors(
         with_kl: measure KL(p_all, p_{J_k}) beside loss(J_k).
     """
     choices = _chosen(scores, settings, selectors=selectors)
-    return dict(zip(selectors, _outcomes([scores], choices, settings, with_kl=with_kl), strict=True)) if choices else {}
+    return dict(zip(selectors, _evaluated([scores], choices, settings, with_kl=with_kl), strict=True))
 
 
 def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowInfluence:
@@ -325,7 +365,7 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
     for of_label in of_labels[1:]:
         choices += _chosen(of_label, settings, selectors=seeing)
         choices += [dataclasses.replace(choice, label=of_label.label) for choice in unchanged]
-    evaluated = _outcomes(of_labels, choices, settings, with_kl=predictions.with_kl) if choices else []
+    evaluated = _evaluated(of_labels, choices, settings, with_kl=predictions.with_kl)
     outcomes: list[dict[str, SelectorOutcome]] = [{} for _ in of_labels]
     for choice, outcome in zip(choices, evaluated, strict=True):
         outcomes[choice.label][choice.selector] = outcome
@@ -469,7 +509,7 @@ def _train_len_no_gap(
 def try_selectors(
     evaluator: Evaluator, null_contexts: NullContexts, *, settings: InfluenceConfig, tokenizer: Tokenizer
 ) -> None:
-    """Score the first window by the selectors that can fail on a model or in a user's code, before anything long.
+    """Run the selectors that can fail on a model or in a user's code on the first window, before anything long.
 
     Raises:
         UserError: the model cannot give what one needs, or a selector of one's own fails.
@@ -494,8 +534,11 @@ def try_selectors(
         ),
         max_k=max(settings.k),
     )
+    choosing_by_head = by_head(tried)
     for name in tried:
-        SELECTORS[name].score(scores)
+        if name not in choosing_by_head:
+            SELECTORS[name].score(scores)
+    run_selectors(scores, settings, selectors=choosing_by_head, with_kl=False)  # not every model runs such sets
 
 
 def _mimics(settings: InfluenceConfig) -> list[str]:

@@ -3,6 +3,9 @@
 Under ``contextual`` visibility, what precedes the local tokens is the same in all rows of a window: the keys and values of the
 anchor and of all long-range tokens, of which a row sees some. They are computed once for a block of windows, and the rows of
 these windows, of whatever size, go on from them.
+
+A row sees either the same entries in all heads, or *by head* as many in each head of keys of each layer, but others. The keys and
+values of each head are gathered on their own then, and nothing is masked.
 """
 
 from __future__ import annotations
@@ -33,10 +36,26 @@ Rows = Union[slice, torch.Tensor]  # which rows: a slice, or int64 indices
 
 @dataclass(frozen=True)
 class VisibleSets:
-    """Visible sets of one size; each row is a window under one of them."""
+    """Visible sets of one size; each row is a window under one of them.
 
-    windows_R: torch.Tensor  # int64, the window of each row
-    visible_RS: torch.Tensor  # int64, the visible long-range positions of each row, each once; S may be 0
+    Attributes:
+        windows_R: int64, the window of each row.
+        visible_RS: int64, the visible long-range positions of each row, each once; S may be 0. By head [R, layers, H, S], those
+            of each layer and head of keys: only under ``contextual`` visibility, not on the masked path, and with S > 0.
+    """
+
+    windows_R: torch.Tensor
+    visible_RS: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """S, the number of visible entries."""
+        return self.visible_RS.shape[-1]
+
+    @property
+    def is_by_head(self) -> bool:
+        """Whether each head has a set of its own."""
+        return self.visible_RS.ndim > 2
 
 
 def one_row_each(visible_WS: torch.Tensor) -> VisibleSets:
@@ -79,13 +98,17 @@ class _Block:
         """Return log-probabilities of the next token in each row, nats, fp32 [R, V], in one forward pass."""
         windows_R = rows.windows_R
         tokens_ran(len(windows_R) * self.evaluator.local_len)
-        seen_RP = prefix_positions(rows.visible_RS, has_anchor=self.evaluator.anchor_id is not None)
+        seen = prefix_positions(rows.visible_RS, has_anchor=self.evaluator.anchor_id is not None)
+        of_layers = seen.unbind(1) if rows.is_by_head else [seen] * len(self.prefix)
         prefix = [
-            (_gathered(k_WHPE, windows_R, seen_RP=seen_RP), _gathered(v_WHPE, windows_R, seen_RP=seen_RP))
-            for k_WHPE, v_WHPE in self.prefix
+            (_gathered(k_WHPE, windows_R, seen=of_layer), _gathered(v_WHPE, windows_R, seen=of_layer))
+            for (k_WHPE, v_WHPE), of_layer in zip(self.prefix, of_layers, strict=True)
         ]
         logits_RV = self.evaluator.model.last_logits_after(
-            self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix, prefix_positions_BP=seen_RP
+            self.tokens_WL[windows_R],
+            self.positions_WL[windows_R],
+            prefix=prefix,
+            prefix_positions_BP=None if rows.is_by_head else seen,
         )
         return logits_RV.float().log_softmax(dim=-1)
 
@@ -101,10 +124,17 @@ class _Block:
         return logits_wV.float().log_softmax(dim=-1), attention_wT
 
 
-def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen_RP: torch.Tensor) -> torch.Tensor:
-    """Return the chosen keys or values of each row, [R, H, P, E], on the device of their layer."""
+def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen: torch.Tensor) -> torch.Tensor:
+    """Return the chosen keys or values of each row, [R, H, P, E], on the device of their layer.
+
+    ``seen``: int64, those of each row, [R, P], or of each row and head, [R, H, P].
+    """
     device = x_WHPE.device
-    return x_WHPE[windows_R[:, None].to(device), :, seen_RP.to(device)].transpose(1, 2)
+    windows_R, seen = windows_R.to(device), seen.to(device)
+    if seen.ndim == 2:
+        return x_WHPE[windows_R[:, None], :, seen].transpose(1, 2)
+    heads_H = torch.arange(x_WHPE.shape[1], device=device)
+    return x_WHPE[windows_R[:, None, None], heads_H[:, None], seen]
 
 
 def prefix_of_windows(evaluator: Evaluator, tokens_WT: torch.Tensor) -> KeysValues:
@@ -168,7 +198,7 @@ def _log_probs_after_prefixes(
         for number, of_size in sets.items():
             place_R = places[number] - begin
             rows_r = ((place_R >= 0) & (place_R < per_block)).nonzero()[:, 0]
-            for batch in rest.batches(len(rows_r), evaluator.row_len(full_len, of_size.visible_RS.shape[1])):
+            for batch in rest.batches(len(rows_r), evaluator.row_len(full_len, of_size.size)):
                 rows = rows_r[batch]
                 yield number, rows, block.log_probs(VisibleSets(place_R[rows], of_size.visible_RS[rows]))
 
@@ -189,11 +219,11 @@ def log_probs_of_sets(
     full_len = tokens_WT.shape[1]
     prefixed = {}
     for number, of_size in enumerate(sets):
-        set_size = of_size.visible_RS.shape[1]
-        if evaluator.needs_prefix(set_size):
+        if evaluator.needs_prefix(of_size.size):
             prefixed[number] = of_size
             continue
-        for rows in evaluator.batches(len(of_size.visible_RS), evaluator.row_len(full_len, set_size)):
+        assert not of_size.is_by_head, "only rows that go on from a prefix have sets by head"
+        for rows in evaluator.batches(len(of_size.visible_RS), evaluator.row_len(full_len, of_size.size)):
             tokens_rT = tokens_WT[of_size.windows_R[rows]]
             yield number, rows, _log_probs_of_pass(evaluator, tokens_rT, visible_RS=of_size.visible_RS[rows])
     if prefixed:

@@ -36,10 +36,11 @@ def prefix_positions(visible_RS: torch.Tensor, *, has_anchor: bool) -> torch.Ten
     """Return the position IDs of the anchor, if there is one, and of the visible long-range tokens, in order.
 
     Args:
-        visible_RS: int64, the visible long-range positions of each row, in any order, each once.
+        visible_RS: int64, the visible long-range positions of each row, in any order, each once; of rows by head those of each
+            layer and head, [R, layers, H, S].
         has_anchor: a token stands in front of the window.
     """
-    positions_RS = visible_RS.sort(dim=1).values
+    positions_RS = visible_RS.sort(dim=-1).values
     return F.pad(positions_RS + 1, (1, 0)) if has_anchor else positions_RS
 
 

@@ -102,14 +102,14 @@ def _agreement_of_part(part: pa.Table, measurement: Measurement) -> tuple[np.nda
     windows_R = window_rows(measurement.windows, part["window_id"])
     scores_RI, num_groups_R = padded_rows(part["scores"], np.nan), pc.list_value_length(part["scores"]).to_numpy()
     chosen_RS = padded_rows(part[_chosen_column(measurement)], -1)
-    width = measurement.lengths.num_long_range
+    width, compared = measurement.lengths.num_long_range, measurement.of_one_set
     windows_w = np.unique(windows_R[windows_R >= 0])
     chosen_of: dict[tuple[str, int], np.ndarray] = {}
     ranks_of: dict[str, np.ndarray] = {}
     num_groups_w = np.empty(0, dtype=np.int64)  # the same for all selectors
     for selector, context, rows_r in rows_by_choice(part):
         rows_r = rows_r[windows_R[rows_r] >= 0]
-        if context != CONTEXT or selector not in measurement.selectors:
+        if context != CONTEXT or selector not in compared:
             continue
         rows_r = rows_r[np.argsort(windows_R[rows_r])]
         num_groups_w = num_groups_R[rows_r]
@@ -119,7 +119,7 @@ def _agreement_of_part(part: pa.Table, measurement: Measurement) -> tuple[np.nda
             np.put_along_axis(chosen_wM, chosen_RS[rows_r, :k] % (width + 1), True, axis=1)
             chosen_of[selector, k] = chosen_wM[:, :width]
     terms: dict[_Key, np.ndarray] = {}
-    for a, b in combinations(measurement.selectors, 2):
+    for a, b in combinations(measurement.of_one_set, 2):
         for k in measurement.ks:
             common_w = (chosen_of[a, k] & chosen_of[b, k]).sum(axis=1)
             terms[_Key("common", a, b, k)] = common_w / np.minimum(k, num_groups_w)
@@ -142,7 +142,7 @@ def _chance(measurement: Measurement, k: int) -> float:
 
 
 def agreement(folder: Path, measurement: Measurement) -> list[Agreement]:
-    """Return how far each two selectors agree on the same windows, under the real context.
+    """Return how far each two selectors agree on the same windows, under the real context; not of those that choose by head.
 
     Positions and scores are read part by part, and only sums are kept.
 
@@ -150,7 +150,7 @@ def agreement(folder: Path, measurement: Measurement) -> list[Agreement]:
         folder: the tables that the measurement was loaded from.
         measurement: names the windows, selectors and k.
     """
-    pairs, ks = list(combinations(measurement.selectors, 2)), measurement.ks
+    pairs, ks = list(combinations(measurement.of_one_set, 2)), measurement.ks
     if not pairs:
         return []
     num_windows = len(measurement.windows)

@@ -193,6 +193,8 @@ def by_sample_size(measurement: Measurement) -> list[Summary]:
 def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
     """Return how far from the target the chosen tokens lie, for every selector and k, in the real and the null context.
 
+    Of selectors by head it is not known: their tables do not hold what each head keeps.
+
     Args:
         folder: the tables that the measurement was loaded from.
         measurement: names the windows, selectors and k.
@@ -228,7 +230,7 @@ def _edges_of_distances(lengths: Lengths) -> np.ndarray:
 
 
 def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:
-    return [key for key in measurement.keys if key.context in CONTEXTS]
+    return [key for key in measurement.keys if key.context in CONTEXTS and key.selector in measurement.of_one_set]
 
 
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:
@@ -246,7 +248,7 @@ def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.nda
         num_tokens_RK = list_rows(part["num_tokens"]) if has_groups else np.tile(measurement.ks, (len(part), 1))
         for selector, context, rows_r in rows_by_choice(part):
             rows_r = rows_r[windows_R[rows_r] >= 0]
-            if selector not in measurement.selectors:
+            if SelectionKey(selector, context, measurement.ks[0]) not in counts:
                 continue
             units_r, weights_r = units.unit_W[windows_R[rows_r]], weights_W[windows_R[rows_r]]
             for i, k in enumerate(measurement.ks):

@@ -17,6 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import Estimand as Estimand
 from olmo_sparsity.records.measured import Lengths as Lengths
 from olmo_sparsity.records.measured import NullContext as NullContext
+from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
 from olmo_sparsity.tables.schemas import RESAMPLED
@@ -88,8 +89,9 @@ class Measurement:
             p_{J_k}), mean over the draws; of `unmask-one` at k = 1 its expectation. Empty where it was not measured.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
-        num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``. None where the unit is a token: it is k.
-            ``windows`` then has the columns num_groups and null_num_groups.
+        num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``; of selectors by head, of the entries that
+            some head keeps. None where the unit is a token and no selector chooses by head: it is k. Where the unit is no token,
+            ``windows`` has the columns num_groups and null_num_groups.
     """
 
     windows: pd.DataFrame
@@ -121,6 +123,12 @@ class Measurement:
         return ModelSetup.from_manifest(self.manifest)
 
     @property
+    def of_one_set(self) -> list[str]:
+        """The measured selectors that choose one set of entries for all heads, in the order of the tables."""
+        choosing_by_head = by_head(self.selectors)
+        return [name for name in self.selectors if name not in choosing_by_head]
+
+    @property
     def unit(self) -> str:
         """What is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``."""
         return unit_of(self.manifest)
@@ -131,7 +139,7 @@ class Measurement:
         return self.manifest.get("influence", {}).get("screen") is not None
 
     def mean_tokens(self, key: SelectionKey) -> float:
-        """Return the mean number of tokens of J_k."""
+        """Return the mean number of tokens of J_k; of a selector by head, of the entries that some head keeps."""
         if self.num_tokens is None:
             return float(key.k)
         return float(np.average(self.num_tokens[key].to_numpy(np.float64), weights=self.weights_W))
@@ -250,12 +258,12 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) ->
     windows = _load_windows(parts_of, has_groups=has_groups)
     windows = windows.drop(columns=[name for name in OF_ROW if windows[name].isna().all()])
     exact = {context: windows.pop(name) for context, name in SINGLE_OPTIMISM.items()}
-    of_groups = ("num_tokens",) if has_groups else ()
-    gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *of_groups))
+    counted = ("num_tokens",) if has_groups or by_head(manifest.get("influence", {}).get("selectors", ())) else ()
+    gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *counted))
     drawn = {context: _Gathered(len(windows), columns=AT_EVERY_K_OF_DRAW) for context in RESAMPLED.values()}
     sees_target: dict[str, bool] = {}
     costs: dict[str, list[float]] = {}  # means of the parts and contexts, which are of about as many windows each
-    for part in parts_of("selections", [*SELECTION_COLUMNS, *of_groups]):
+    for part in parts_of("selections", [*SELECTION_COLUMNS, *counted]):
         measured = part.filter(~pc.field("context").isin(list(RESAMPLED.values())))
         try:
             gathered.add(measured, windows=windows)
@@ -282,7 +290,7 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) ->
         optimisms,
         {name: SelectorInfo(sees, round(float(np.mean(costs[name])))) for name, sees in sees_target.items()},
         manifest,
-        gathered.frame("num_tokens", windows["window_id"]) if has_groups else None,
+        gathered.frame("num_tokens", windows["window_id"]) if counted else None,
     )
 
 

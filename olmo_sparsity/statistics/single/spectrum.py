@@ -20,7 +20,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.selectors import SELECTORS, by_head
 from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
@@ -135,7 +135,7 @@ def chosen_family(families: Sequence[str]) -> Optional[str]:
     None of them being measured, any other that does not see the target and is no control; else None.
     """
     blind = [name for name in families if name in SELECTORS and not SELECTORS[name].sees_target]
-    chosen = [name for name in blind if not SELECTORS[name].is_control]
+    chosen = [name for name in blind if not SELECTORS[name].is_control and name not in by_head(blind)]
     return next((name for name in ("greedy-kl", "kl", *chosen) if name in chosen), None)
 
 
@@ -160,7 +160,11 @@ def sufficient_k(
 def sufficient_ks(
     measurement: Measurement, *, tolerances: Sequence[float] = TOLERANCES, lasting: Sequence[bool] = (False, True)
 ) -> Iterator[tuple[Curve, np.ndarray]]:
-    """Yield the sufficient k of every target, float64 [W], for each curve; of ``FEWEST`` there is no lasting one."""
+    """Yield the sufficient k of every target, float64 [W], for each curve; of ``FEWEST`` there is no lasting one.
+
+    Selectors by head do not count for ``FEWEST``: k entries in each head are no set of k.
+    """
+    choosing_by_head = by_head(measurement.selectors)
     for context in CONTEXTS:
         short_W = measurement.windows[SHORT_DIVERGENCE[context]].to_numpy(np.float64)
         divergences = {
@@ -172,7 +176,7 @@ def sufficient_ks(
             for name, divergence_WK in divergences.items():
                 for lasts in lasting:
                     k_W = sufficient_k(divergence_WK, short_W, ks=measurement.ks, tolerance=tolerance, lasting=lasts)
-                    if not lasts:
+                    if not lasts and name not in choosing_by_head:
                         fewest_W = np.minimum(fewest_W, k_W)
                     yield Curve(name, context, tolerance, lasts), k_W
             if False in lasting:

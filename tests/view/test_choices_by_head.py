@@ -1,0 +1,88 @@
+"""What is said and shown of selectors that choose by head, and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from olmo_sparsity import api
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.single.agreement import agreement
+from olmo_sparsity.statistics.single.breakdowns import by_distance
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCE, Curve, chosen_family, sufficient_ks
+from olmo_sparsity.statistics.single.summary import summarize
+from olmo_sparsity.view.excerpts import read_excerpts, shown_first
+from olmo_sparsity.view.one_window import show_window, terminal
+from olmo_sparsity.view.report import write_report
+from olmo_sparsity.view.summary_tables import blind_table
+from olmo_sparsity.wording.evidence import evidence_sentences, first_blind
+from olmo_sparsity.wording.units import units_words
+
+NAMES = ["h2o-heads", "random-heads", "h2o", "random"]
+TEXT = "the river of the garden was quiet " * 30
+
+
+@pytest.fixture(scope="module")
+def tables(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = api.open_model(tiny_run, visibility="contextual")
+    windows = api.windows_from_texts(model, [TEXT, TEXT[5:], TEXT[11:]], num_windows=9)
+    results = api.measure(model, windows, selectors=NAMES, k=[1, 3], resampled_draws=1)
+    return results.save(tmp_path_factory.mktemp("by-head") / "measured")
+
+
+def test_the_summary_says_how_many_entries_all_heads_see(tables: Path) -> None:
+    summary = summarize(load(tables))
+    columns = [column.name for column in blind_table(summary).columns]
+    cells = {tuple(cell.text for cell in row[:3]) for row in blind_table(summary).rows}
+    mean = summary.at("h2o-heads", "real", 3).mean_tokens
+    assert columns[:3] == ["selector", "k", "entries in any head"]
+    assert ("h2o-heads", "3", f"{mean:.1f}") in cells and ("h2o", "3", "3.0") in cells and mean > 3
+    assert f"(k = 3: {mean:.1f} of h2o-heads, " in units_words(summary)
+    assert (
+        units_words(summarize(load(tables).restrict_selectors({"h2o": "h2o", "random": "random"}))).count("heads") == 0
+    )
+
+
+def test_no_headline_family_overlap_or_distance_is_of_choices_by_head(tables: Path) -> None:
+    measurement = load(tables)
+    summary = summarize(measurement)
+    assert summary.blind_selectors == ["h2o", "h2o-heads", "random-heads"]
+    assert first_blind(summary, "h2o-heads") == "h2o"
+    assert not any("chosen by h2o-heads" in sentence.lower() for sentence in evidence_sentences(summary, "h2o-heads"))
+    assert chosen_family(NAMES) == "h2o"
+    assert [pair.selectors for pair in agreement(tables, measurement)] == [("h2o", "random")]
+    assert {of.selector for of in by_distance(tables, measurement)} == {"h2o", "random"}
+
+
+def test_few_entries_of_every_head_do_not_count_as_the_fewest(tables: Path) -> None:
+    measurement = load(tables)
+    for context in ("real", "null"):
+        measurement.divergences["h2o-heads", context, 1] = 0.0  # enough at k = 1
+        measurement.divergences["h2o", context, 1] = 1.0
+        measurement.divergences["random", context, 1] = 1.0
+        measurement.divergences["random", context, 3] = 0.0
+    measurement.windows[["kl_short_nats", "null_kl_short_nats"]] = 1.0
+    found = dict(sufficient_ks(measurement, tolerances=[TOLERANCE], lasting=[False]))
+    assert (found[Curve(FEWEST, "real", TOLERANCE, False)] == 3).all()
+    assert (found[Curve("h2o-heads", "real", TOLERANCE, False)] == 1).all()
+
+
+def test_windows_show_choices_of_one_set_only(tables: Path, tmp_path: Path) -> None:
+    measurement = load(tables)
+    assert shown_first(measurement) == "h2o"
+    (excerpt,) = read_excerpts(tables, [0])
+    assert {selector for selector, _ in excerpt.selections} == {"h2o", "random"}
+    with pytest.raises(UserError, match="show: h2o-heads chooses by head"):
+        show_window(tables, 0, console=terminal(), selector="h2o-heads")
+    page = write_report(tables, tmp_path / "page.html").read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(
+        page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0]
+    )
+    assert {of["name"] for of in data["selectors"]} == {"h2o", "random"}
+    assert all(set(window["selections"]) == {"h2o", "random"} for window in data["windows"])
+    assert "h2o-heads" in page and np.isfinite(data["first_k"])
