@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -37,11 +37,12 @@ def answers(
     right: Right,
     *,
     setting: Setting = LOCAL,
+    ks: Iterable[int] = (2, 3),
     places: tuple[Optional[str], ...] = (None,),
     **manifest: Any,
 ) -> Path:
-    """Write answers at 8, 16 and 80 tokens, k = 2 and 3, of which as many are right as ``right`` says."""
-    cells = [(length, k, place) for length in (8, 16, 80) for k in (2, 3) for place in places]
+    """Write answers at 8, 16 and 80 tokens and each k, of which as many are right as ``right`` says."""
+    cells = [(length, k, place) for length in (8, 16, 80) for k in ks for place in places]
     rows = [
         {
             "window_id": number * ROWS + w, "length_tokens": length, "sparsity": k, "place": place, "response_ids": [2],

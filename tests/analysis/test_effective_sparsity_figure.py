@@ -74,10 +74,13 @@ def test_lines_of_a_panel_stand_beside_their_lengths(figure: Figure) -> None:
 
 
 def test_bars_are_the_intervals(figure: Figure, found: SparsityByLength) -> None:
+    """In the lower row they are shares of the long-range tokens, as the points are."""
     model = found.models[0]
     points = [model.points[PointKey(ATTENTION, 0.5, length)] for length in LENGTHS]
-    bars = [tuple(segment[:, 1]) for bars in figure.axes[0].collections for segment in bars.get_segments()]
-    assert bars[: len(LENGTHS)] == [pytest.approx((point.low, point.high)) for point in points]
+    for axis, divisors in ((figure.axes[0], [1] * len(LENGTHS)), (figure.axes[3], [n - 64 for n in LENGTHS])):
+        bars = [tuple(segment[:, 1]) for bars in axis.collections for segment in bars.get_segments()]
+        expected = [(point.low / m, point.high / m) for point, m in zip(points, divisors, strict=True)]
+        assert bars[: len(LENGTHS)] == [pytest.approx(ends) for ends in expected]
 
 
 @pytest.mark.parametrize("num_documents", [299, 300])

@@ -137,6 +137,24 @@ def test_a_hierarchy_unmasks_blocks_then_the_tokens_of_the_best(visibility: Visi
             assert set(np.flatnonzero(np.isfinite(single_WM[w]))) == expected
 
 
+def test_a_proxy_ranks_by_its_loss_and_by_its_divergence_from_the_measured_prediction() -> None:
+    evaluator, proxy = (Evaluator(build(NORMED, seed).eval(), LOCAL, anchor_id=9) for seed in (0, 1))
+    scores = screened_scores(evaluator, ranking="proxy", num_candidates=5, ranker=proxy)
+    tokens_WT, targets_W = windows(3)
+    log_p_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
+    singles_WNS = torch.arange(M)[:, None].expand(3, -1, -1)
+    masked = dataclasses.replace(proxy, path="masked")
+    losses_WN, kl_WN = target_losses(
+        masked, tokens_WT, targets_W=targets_W, visible_WNS=singles_WNS, reference_WV=log_p_WV
+    )
+    assert kl_WN is not None
+    for w in range(3):
+        by_loss, by_kl = (set(values_WN[w].argsort()[:5].tolist()) for values_WN in (losses_WN, kl_WN))
+        assert by_loss != by_kl
+        assert set(np.flatnonzero(np.isfinite(scores.loss_single_WI[w]))) == by_loss
+        assert set(np.flatnonzero(np.isfinite(scores.kl_single_WI[w]))) == by_kl
+
+
 @pytest.mark.parametrize("ranking", SCREEN_RANKINGS)
 def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) -> None:
     """The proxy is the model itself with 40 entries more, or fewer, that next to no probability falls on."""

@@ -129,7 +129,8 @@ def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) 
     assert [row["positions_right"] for row in rows[:NUM]] == [not NUM // 6 <= w < NUM // 2 for w in range(NUM)]
     assert [row["right"] for row in rows[:NUM]] == [w >= NUM // 2 for w in range(NUM)]
     assert rows[0]["response_ids"].tolist() == [3, 5] and rows[0]["true_ids"].tolist() == [3, 4]
-    assert rows[NUM // 4]["response_positions"].tolist() == [1, 10] and rows[0]["true_positions"].tolist() == [9, 10]
+    row = rows[NUM // 4]
+    assert row["response_positions"].tolist() == [1, 10] and row["true_positions"].tolist() == [9, 10]
     accuracies = read_accuracies(seeds)
     assert [(one.length, one.k, one.place) for one in accuracies] == [(*cell, None) for cell in CELLS]
     for one in accuracies:

@@ -155,6 +155,15 @@ def test_latex_shows_each_number_once_on_a_page_wide_enough() -> None:
     assert r"\begin{tabular}{lp{11em}rr}" in tex and r"\shortstack[r]{gain over random\\ (nats)}" in tex
 
 
+def test_latex_divides_a_long_table_and_shows_each_row_once() -> None:
+    rows = tuple((*words(f"row-{i}"), number(1000 + i)) for i in range(61))
+    tex = tex_of([ResultTable("long", (*keys("name"), *plain("cost")), rows, "the title", "the caption")], "the note")
+    assert re.findall(r"row-(\d+) & ([\d,]+) ", tex) == [(str(i), cells[1].text) for i, cells in enumerate(rows)]
+    parts = tex.split(r"\begin{tabular}")[1:]
+    assert [part.count("row-") for part in parts] == [30, 30, 1]
+    assert (tex.count("the caption"), tex.count("Continued."), tex.count("the note")) == (1, 2, 3)
+
+
 def test_latex_takes_no_character_for_anything_else() -> None:
     """Each of these stopped LaTeX, or was printed as another character, when such a table was compiled."""
     assert in_tex("a - b, -0.5 [-1.0, 2] --- -- -") == "a $-$ b, $-$0.5 [$-$1.0, 2] -{}-{}- -{}- -"

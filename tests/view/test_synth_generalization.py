@@ -30,7 +30,7 @@ def runs_of(folder: Path, furthest: dict[Setting, dict[int, Optional[int]]]) -> 
                 answers(
                     folder / f"run{number}-seed{seed}" / "synthetic" / "tables",
                     lambda length, k, place, by_k=by_k: ROWS * (length <= (by_k[k] or 0)),
-                    setting=setting, training_seed=seed, training_seconds=61.0, validation_loss_nats=0.01,
+                    setting=setting, ks=by_k, training_seed=seed, training_seconds=61.0, validation_loss_nats=0.01,
                     run=f"run{number}-seed{seed}", ended_by="stop_loss",
                 )
             )  # fmt: skip
@@ -90,6 +90,8 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
     assert (
         "K_train = 2: every k up to it to at least 80 tokens, larger k to 16 at most, further in 2 of 2 seeds" in shown
     )
+    (several,) = generalization_sentences(found(tmp_path / "e", {PARITY: {1: 80, 2: 16, 3: 8, 4: None}}))
+    assert "K_train = 2: every k up to it to 16 tokens, larger k to 8 at most" in several  # the worst of each, or best
     (equal,) = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16, 3: 16}}))
     assert "larger k: not shown. " in equal and "further in 0 of 2 seeds" in equal
     (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
