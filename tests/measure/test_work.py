@@ -250,6 +250,7 @@ def test_what_each_selector_costs() -> None:
         "greedy": of_selection, "greedy-kl": of_selection + 1, "lasso": 12, "streaming-llm": 0,
         **dict.fromkeys(["same-token", "rarest", "bm25", "sentence-start"], 0),
         **dict.fromkeys(["h2o", "snapkv", "vatp", "key-norm", "quest"], 1),
+        **dict.fromkeys([f"{name}-heads" for name in ("h2o", "snapkv", "vatp", "key-norm", "quest", "random")], 1),
     }  # fmt: skip
     assert cost == expected
 
