@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from olmo_sparsity.config import Config, to_dict
+from olmo_sparsity.config.trained import different_keys
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, read_weights, verify_checkpoint
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
 
-DRAWN_KEYS = frozenset({"init_std"})  # of ``model``: they only say how weights are drawn
+DRAWN_KEYS = frozenset({("model", "init_std")})  # they only say how weights are drawn
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,10 @@ def open_first_stage(config: Config) -> FirstStage:
     if checkpoint is None:
         raise UserError(f"{where}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
     manifest = read_manifest_of(run, "tokenizer_sha256")
-    for key, value in to_dict(config)["model"].items():
-        stored = manifest["config"]["model"].get(key, value)
-        if stored != value and key not in DRAWN_KEYS:
+    for key in different_keys(manifest["config"], to_dict(config), free=DRAWN_KEYS):
+        if key.dotted.startswith("model."):
             raise UserError(
-                f"{where}: it was trained with model.{key} = {stored!r}, not {value!r}; its weights do not fit"
+                f"{where}: it was trained with {key.dotted} = {key.first!r}, not {key.second!r}; its weights do not fit"
             )
     info = check_checkpoint_of_run(checkpoint, manifest)
     verify_checkpoint(checkpoint)

@@ -13,7 +13,7 @@ from watched_runs import metrics, weights
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.training.loop import train
 
 
@@ -100,3 +100,13 @@ def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Con
     untrained = tmp_path / "untrained"
     shutil.copytree(first, untrained, ignore=shutil.ignore_patterns("checkpoints"))
     told(second_stage(tiny_config, untrained), "untrained: this run has no checkpoint; train it first")
+    earlier = tmp_path / "earlier"  # a key that its configuration lacks has its default
+    shutil.copytree(first, earlier, symlinks=True)
+    manifest = read_json(earlier / "manifest.json")
+    del manifest["config"]["model"]["attention_scale"]
+    write_json(earlier / "manifest.json", manifest)
+    config = second_stage(tiny_config, earlier)
+    told(
+        replace(config, model=replace(config.model, attention_scale="log_keys")),
+        "earlier: it was trained with model.attention_scale = 'constant', not 'log_keys'",
+    )
