@@ -102,9 +102,9 @@ def _by_size(place: str) -> tuple[float, int]:
 
 def _looks(places: Sequence[str]) -> dict[str, tuple[str, Literal["-", "--", ":", "-."]]]:
     """Return colour and line style of each place, by its locality and its spread."""
-    parts = [place.split("/") for place in places]
+    parts = [read_place(place) for place in places]
     localities = list(dict.fromkeys(locality for locality, _ in parts))
-    spreads = sorted({spread for _, spread in parts}, key=int)
+    spreads = sorted({spread for _, spread in parts})
     return {
         place: (COLOURS[localities.index(locality) % len(COLOURS)], STYLES[spreads.index(spread) % len(STYLES)])
         for place, (locality, spread) in zip(places, parts, strict=True)

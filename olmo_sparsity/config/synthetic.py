@@ -208,7 +208,7 @@ class SyntheticConfig:
                 f"synthetic.test_placed: {place!r} must be L/S, tokens and least distance, such as 8/1 or any/4",
             )
             locality, spread = read_place(place)
-            needed = (self.test_sparsity[-1] - 1) * spread + 1
+            needed = self.tokens_needed(self.test_sparsity[-1], spread=spread)
             room = min(locality or self.test_lengths[0], self.test_lengths[0])
             require(
                 needed <= room,
@@ -247,9 +247,9 @@ class SyntheticConfig:
         row_begin = max(0, length - (self.test_row_len or length))
         return (0, row_begin) if place == "beyond" else (row_begin if place == "inside" else 0, length)
 
-    def tokens_needed(self, k: int) -> int:
-        """Return the tokens of the shortest prompt with sparsity ``k``, without the query."""
-        return (k - 1) * self.spread + 1 if self.task == "parity" else 2 * k
+    def tokens_needed(self, k: int, *, spread: Optional[int] = None) -> int:
+        """Return the tokens of the shortest prompt with sparsity ``k``, without the query; of a parity with another spread."""
+        return (k - 1) * (spread or self.spread) + 1 if self.task == "parity" else 2 * k
 
     def row_len(self, length: int, k: int) -> int:
         """Return the tokens of a prompt of ``length`` and its response."""

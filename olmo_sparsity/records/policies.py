@@ -10,8 +10,6 @@ Shape letters: M long-range positions, H heads of keys, E width of a head, P pag
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -129,14 +127,41 @@ def share_of_heads(entries_WLHS: np.ndarray, num_long_range: int) -> np.ndarray:
     return counts_WM / num_heads
 
 
-def _choosing_by_head(selector: Selector, entries: Callable[[ScoredWindows], np.ndarray]) -> Selector:
-    """Return a selector that chooses the entries of each head."""
+def _choosing_by_head(
+    name: str,
+    entries: Callable[[ScoredWindows], np.ndarray],
+    needs: Sequence[str],
+    *,
+    meaning: str,
+    definition: str,
+    look: Look,
+    is_control: bool = False,
+) -> Selector:
+    """Return a selector that chooses the entries of each head.
 
-    def score(cache: ScoredWindows) -> np.ndarray:
-        return share_of_heads(entries(cache), cache.predictions.num_long_range)
-
-    return dataclasses.replace(
-        selector, score=score, needs=selector.needs | {"key_heads"}, is_policy=True, entries_by_head=entries
+    Args:
+        name: without its end.
+        entries: as ``entries_by_head`` of ``Selector``.
+        needs: what it reads of a window, besides the number of heads.
+        meaning: as of ``Selector``, like the rest.
+        definition: of the score.
+        look: how it is drawn.
+        is_control: whether it shows what a choice without knowledge gains.
+    """
+    return Selector(
+        name=f"{name}{BY_HEAD}",
+        score=lambda cache: share_of_heads(entries(cache), cache.predictions.num_long_range),
+        sees_target=False,
+        meaning=meaning,
+        definition=definition,
+        look=look,
+        num_evaluations=lambda size: 1,  # the pass that tells how many heads there are, and their scores
+        cost="1",
+        needs=frozenset((*needs, "key_heads")),
+        is_policy=True,
+        entries_by_head=entries,
+        is_control=is_control,
+        by_name_only=True,
     )
 
 
@@ -177,24 +202,25 @@ def _policy(
             ]
         )
 
-    described = functools.partial(of_window, num_passes=1, is_policy=True)
-    one_set = described(
+    one_set = of_window(
         name,
         mean_of_heads,
         tuple(needs),
         meaning=f"{meaning}, mean over heads and layers",
         definition=f"{definition} ({source})",
         look=look,
+        num_passes=1,
+        is_policy=True,
     )
-    variant = described(
-        f"{name}{BY_HEAD}",
-        mean_of_heads,
-        tuple(needs),
+    variant = _choosing_by_head(
+        name,
+        entries,
+        needs,
         meaning=f"share of the heads that keep this {{unit}}, each by this score of its own: {meaning}",
         definition=f"`{name}` by head: the share of the heads of keys that keep j, each by its own score",
         look=look_by_head,
     )
-    return one_set, _choosing_by_head(variant, entries)
+    return one_set, variant
 
 
 def _random_entries(cache: ScoredWindows) -> np.ndarray:
@@ -270,18 +296,12 @@ POLICIES: tuple[Selector, ...] = (
         look_by_head=Look("#46309A", "$q$", on_light="#402c85", on_dark="#cbbcf7"),
     ),
     _choosing_by_head(
-        Selector(
-            name=f"random{BY_HEAD}",
-            score=lambda cache: share_of_heads(_random_entries(cache), cache.predictions.num_long_range),
-            sees_target=False,
-            meaning="control of choices by head: share of the heads that keep this {unit}, each at random",
-            definition="`random` by head: the share of the heads of keys that keep j, each at random",
-            look=Look("#555555", "$r$", on_light="#555555", on_dark="#b0b0b0"),
-            num_evaluations=lambda size: 1,  # a pass tells how many heads there are
-            cost="1",
-            is_control=True,
-            by_name_only=True,
-        ),
+        "random",
         _random_entries,
+        (),
+        meaning="control of choices by head: share of the heads that keep this {unit}, each at random",
+        definition="`random` by head: the share of the heads of keys that keep j, each at random",
+        look=Look("#555555", "$r$", on_light="#555555", on_dark="#b0b0b0"),
+        is_control=True,
     ),
 )

@@ -111,9 +111,9 @@ def number(value: Optional[int]) -> Cell:
     return Cell("") if value is None else Cell(str(value), value)
 
 
-def rounded(value: float, form: str) -> Cell:
-    """Return a cell of a number, shown in a format such as ``.2f``."""
-    return Cell(format(value, form), value)
+def rounded(value: Optional[float], form: str) -> Cell:
+    """Return a cell of a number, shown in a format such as ``.2f``; a dash for None."""
+    return Cell("-") if value is None else Cell(format(value, form), value)
 
 
 def estimated(estimate: Optional[Estimate], digits: int) -> Cell:

@@ -12,7 +12,7 @@ from olmo_sparsity.tables.reading import newest_finished, read_manifest
 from olmo_sparsity.view.as_json import record_json
 from olmo_sparsity.view.console import print_json
 from olmo_sparsity.view.inside_and_beyond import twin_items
-from olmo_sparsity.view.result_table import Cell, ResultTable, Sentence, keys, number, plain, rounded, words
+from olmo_sparsity.view.result_table import ResultTable, Sentence, keys, number, plain, rounded, words
 from olmo_sparsity.view.table_formats import markdown_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.length_generalization import furthest_words, generalization_sentences, length_words
@@ -53,9 +53,9 @@ def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
             number(run.seed),
             number(run.steps),
             *words(run.ended_by or "-"),
-            _rounded(run.minutes, ".1f"),
-            _rounded(run.validation_loss_nats, ".4f"),
-            _rounded(run.accuracy_within, ".3f"),
+            rounded(run.minutes, ".1f"),
+            rounded(run.validation_loss_nats, ".4f"),
+            rounded(run.accuracy_within, ".3f"),
             *words("learned" if run.has_learned else "not learned"),
         )
         for run in runs
@@ -68,10 +68,6 @@ def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
         "runs", tuple(columns), tuple(rows), "runs",
         f"accuracy within: greedy, at the training lengths, k up to K_train; learned: at least {LEVEL}. held-out loss in nats.",
     )  # fmt: skip
-
-
-def _rounded(value: float | None, form: str) -> Cell:
-    return Cell("-") if value is None else rounded(value, form)
 
 
 def table_of_lengths(found: Generalization) -> ResultTable:

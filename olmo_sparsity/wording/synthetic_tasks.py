@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
@@ -26,8 +27,8 @@ def setting_words(setting: Setting) -> str:
 
 def place_words(place: str) -> str:
     """Return one of ``synthetic.test_placed`` in words."""
-    locality, spread = place.split("/")
-    return f"{'anywhere' if locality == 'any' else f'within {locality}'}, {spread} apart"
+    locality, spread = read_place(place)
+    return f"{'anywhere' if locality is None else f'within {locality}'}, {spread} apart"
 
 
 def method_words(setting: Setting) -> str:
