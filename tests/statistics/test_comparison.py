@@ -20,7 +20,8 @@ from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
-from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.several import subjects as reading
+from olmo_sparsity.statistics.several.comparison import Comparison, _main_quantities, compare, main_rows
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.subjects import (
     CHOSEN,
@@ -196,6 +197,20 @@ def test_a_run_and_its_export_have_the_same_tokenizer(tmp_path: Path) -> None:
     assert not pairing.same_tokens
 
 
+@pytest.mark.parametrize(("differing", "alike"), [("first", False), ("second", False), ("neither", True)])
+def test_tokenizers_must_agree_on_the_texts_of_both_measurements(
+    differing: str, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its merges a tokenizer has the same entries, and makes other tokens of what they were learned from."""
+    own = train_bpe(["zqxj"] * 20, 300, eos_token="<|endoftext|>")
+    merged = json.loads(own.to_str())
+    merged["model"]["merges"] = []
+    tokenizers = {"first": own, "second": Tokenizer.from_str(json.dumps(merged))}
+    monkeypatch.setattr(reading, "tokenizer_of", lambda folder: tokenizers[folder.name])
+    monkeypatch.setattr(reading, "_some_texts", lambda folder, _: ["e", "zqxj" if folder.name == differing else "r"])
+    assert reading._encode_alike(Path("first"), Path("second")) is alike
+
+
 def of_tokenizer(run: Path, tokenizer: Tokenizer) -> Path:
     """Write made-up tables of a run with this tokenizer, of a text of its own."""
     tables = made_up_tables(run / "influence" / "tables", num_documents=55)
@@ -350,6 +365,10 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
         assert len(fractions) == 30 and all(row.is_fraction for row in fractions)
         for row in fractions:
             assert row.values[1 - failed] is not None and row.values[failed] is None and row.differences == (None,)
+    both = compare(read_subjects([folders["no-pose"]] * 2))  # the rows stay, with dashes, where no subject has a number
+    fractions = [row for row in both.rows if row.quantity == "recovered_fraction"]
+    assert len(fractions) == 30 and {row.values + row.differences for row in fractions} == {(None, None, None)}
+    assert both.labels == [folders["no-pose"]] * 2  # equal names do not tell them apart
 
 
 def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker: Comparison) -> None:
@@ -365,6 +384,26 @@ def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker
     }
     found = {(row.selector, row.quantity, row.k) for row in rows if row.selector is not None}
     assert found == {(selector, name, k) for selector, names in headline.items() for name in names for k in (1, 8)}
+
+
+def test_which_rows_of_all_windows_are_gains(weaker: Comparison) -> None:
+    """Losses are some ten times as large, and shares of targets are no nats: neither stands in a figure of gains."""
+    of_windows = {row.quantity: row.is_gain for row in weaker.rows if row.selector is None}
+    assert {name for name, is_gain in of_windows.items() if is_gain} == {
+        "long_gain_nats", "gain_beyond_nats", "null_long_gain_nats",
+    }  # fmt: skip
+    assert len(of_windows) == 6
+
+
+def test_the_headline_is_of_k_that_are_few_in_every_measurement(weaker: Comparison) -> None:
+    """Of three groups a window has in one of them, 8 are all, though the other has more."""
+    keys = [SelectionKey(selector, "real", k) for selector in ("kl", "random") for k in (1, 2, 8)]
+    for num_units, largest in (((12.0, 3.0), 2), ((3.0, 12.0), 2), ((12.0, 12.0), 8)):
+        summaries = [
+            dataclasses.replace(subject.summary, num_units=num)
+            for subject, num in zip(weaker.subjects, num_units, strict=True)
+        ]
+        assert {key.k for key in keys if _main_quantities(key, keys, summaries)} == {1, largest}
 
 
 def test_gain_over_random_and_corrected_gain_exclude_each_other(weaker: Comparison) -> None:
@@ -468,6 +507,20 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     assert over_random.differences == rest.differences == (None,)
     long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
     assert verdict(long.differences[0]) == "equal"
+
+
+def test_random_is_compared_like_any_selector(folders: dict[str, str], tmp_path: Path) -> None:
+    one, other = read_subjects([f"{folders['pose']}:random", f"{folders['pose']}:kl"])
+    assert [list(subject.measurement.selectors) for subject in (one, other)] == [[CHOSEN], [CHOSEN, "random"]]
+    gains = load(Path(folders["pose"])).gains
+    row = next(row for row in compare([one, other]).rows if (row.quantity, row.k) == ("gain_sparse_nats", 2))
+    assert [value and value.mean for value in row.values] == pytest.approx(
+        [gains[name, "real", 2].mean() for name in ("random", "kl")]
+    )
+    folder = tmp_path / "run:kl"
+    folder.mkdir()
+    assert reading._split(str(folder)) == (folder, None)  # a path that exists is a run as it is
+    assert reading._split(f"{folder}:kl") == (folder, "kl")
 
 
 def test_mistakes(folders: dict[str, str], tmp_path: Path) -> None:

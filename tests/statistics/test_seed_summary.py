@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -145,6 +146,13 @@ def test_rows_hold_the_numbers_of_interest(numbers: SeedSummary) -> None:
     row = row_of(rows, "gain_over_random_nats", "kl")
     assert row.mean == numbers.mean.at("kl", "real", 8).gain_over_random_nats
     assert row.of_seeds == tuple(summary.at("kl", "real", 8).gain_over_random_nats for summary in numbers.of_seeds)
+
+
+def test_a_k_that_is_not_shown_has_rows_only_where_every_k_is_asked_for(numbers: SeedSummary) -> None:
+    """Of 100 tokens the k 1 and 8 are shown, and 2 between them is not."""
+    of_many = dataclasses.replace(numbers, mean=dataclasses.replace(numbers.mean, num_units=100.0))
+    for every, ks in ((False, {1, 8}), (True, {1, 2, 8})):
+        assert {row.k for row in seed_rows(of_many, every=every) if row.k is not None} == ks
 
 
 def test_every_row_has_prediction_recovered_with_its_company(numbers: SeedSummary) -> None:

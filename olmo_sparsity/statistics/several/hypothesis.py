@@ -296,15 +296,14 @@ class _Comparison:
         return models
 
     def sums(self, left_out: Optional[tuple[Model, int]] = None) -> dict[_Sum, np.ndarray]:
-        """Return the sums of each unit, mean over the pairs of runs, float64 [U].
+        """Return the sums of each unit over the ranking runs, float64 [U]; a gain is the mean over the other runs.
 
         Args:
             left_out: a model and the number of its seed that is left out, in every role.
         """
-        of_sparsity = _seeds(self.sparsity, left_out)
         sums: dict[_Sum, np.ndarray] = {}
         weights_W = self.sparsity.reactions[0].windows["weight"].to_numpy(np.float64)
-        for a in of_sparsity:
+        for a in _seeds(self.sparsity, left_out):
             others = _other_runs(self.gain, self.sparsity, a, left_out=left_out)
             gain_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
             reaction_CW = np.mean([reactions.reaction_CW for reactions in others], axis=0)
@@ -314,7 +313,7 @@ class _Comparison:
                 ceiling_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
             sparsity_CW = self.sparsity.reactions[a].choices[self.analysis.selector].sparsity(self.analysis.measure)
             for (c, context), (t, third) in product(enumerate(CONTEXTS), enumerate(THIRDS)):
-                of_third_W = np.where(self.third_ACW[a, c] == t, weights_W, 0.0) / len(of_sparsity)
+                of_third_W = np.where(self.third_ACW[a, c] == t, weights_W, 0.0)
                 values = {"weight": np.float64(1), "gain": gain_CW[c], "reaction": reaction_CW[c]}
                 if self.analysis.measure == "best":  # a number of tokens may be infinite, and has no mean
                     values["sparsity"] = np.nan_to_num(sparsity_CW[c])
