@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from tiny_pretrained import loss_after, save_llama
 
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.visible.visibility import masked_positions
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
@@ -69,6 +71,13 @@ def test_losses_are_those_of_the_visible_tokens_as_ordinary_text(tables: Path, m
         for j in (0, 5, M - 1):
             expected = loss(sorted(everything - {j})) - loss(sorted(everything))
             assert mask_one["scores"][j] == pytest.approx(expected, abs=2e-5)
+
+
+def test_hidden_tokens_have_a_position_that_the_model_has() -> None:
+    """Nobody sees it, but a table of absolute positions is read at it: it is that of the visible token before, or the first."""
+    visible_RT = torch.tensor([[False, False, True, False, True, True], [True, False, False, True, True, True]])
+    assert masked_positions(visible_RT, "compact").tolist() == [[0, 0, 0, 0, 1, 2], [0, 0, 0, 1, 2, 3]]
+    assert masked_positions(visible_RT, "kept").tolist() == [list(range(6))] * 2
 
 
 def test_they_are_recorded_and_named(tables: Path) -> None:

@@ -19,6 +19,7 @@ from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
+from olmo_sparsity.measure.visible import group_losses
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import (
     gate_gradients,
@@ -26,6 +27,7 @@ from olmo_sparsity.measure.visible.losses import (
     long_log_probs_and_attention,
     short_log_probs,
 )
+from olmo_sparsity.measure.visible.visibility import PositionIDs
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA, SELECTORS, rank
@@ -125,6 +127,27 @@ def test_groups_are_what_their_numbers_say() -> None:
     ranked_WI = np.tile(np.arange(6)[::-1], (W, 1))
     assert GROUPS.chosen(np.sort(ranked_WI, axis=1), 3).tolist() == [[0, 1, 2], [0, -1, -1], [0, 1, 2], [0, 1, -1]]
     assert GROUPS.chosen(np.sort(ranked_WI, axis=1), 7)[2].tolist() == [*range(6), -1]
+    of_tokens = single_tokens(2, M).rows_by_size(np.array([1, 0, 1]), np.array([[4, 2], [3, -1], [0, 9]]))
+    assert [(rows.tolist(), positions.tolist()) for rows, positions in of_tokens] == [
+        ([1], [[3]]),
+        ([0, 2], [[4, 2], [0, 9]]),
+    ]
+
+
+def test_each_seed_purpose_window_and_context_has_draws_of_its_own() -> None:
+    """Whatever other windows are in the batch, and in a part of it."""
+    (tokens_WT, targets_W), ids_W = windows(W), np.array([9, 4, 7, 5])
+    drawn = set()
+    for seed, purpose, context in itertools.product((0, 1), (2, 3), ("real", "null")):
+        batch = WindowBatch(tokens_WT, targets_W, window_ids_W=ids_W, context=context, seed=seed, groups=GROUPS)
+        of_batch = [generator.random() for generator in batch.generators(purpose)]
+        some = batch.subset(np.array([2, 0]))
+        assert [generator.random() for generator in some.generators(purpose)] == [of_batch[2], of_batch[0]]
+        drawn |= set(of_batch)
+    assert len(drawn) == 8 * W
+    assert some.groups is not None and (some.groups.groups_WM == GROUPS.groups_WM[[2, 0]]).all()
+    assert (some.window_ids_W.tolist(), some.targets_W.tolist()) == ([7, 9], targets_W[[2, 0]].tolist())
+    assert torch.equal(some.tokens_WT, tokens_WT[[2, 0]]) and len(some) == 2
 
 
 @DEFINITIONS
@@ -227,6 +250,39 @@ def test_losses_of_chosen_groups_are_those_of_their_tokens(
     for w, sizes in enumerate(SIZES):
         expected_losses = [truth.loss(w, {i}) for i in range(len(sizes))] + [np.nan] * (6 - len(sizes))
         assert measured.loss_single_WI[w].tolist() == pytest.approx(expected_losses, abs=2e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize("windows_at_once", [1, 3])
+def test_losses_without_a_group_do_not_depend_on_how_many_windows_are_held_at_once(
+    model: OLMoWithPositions, windows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_losses, "POSITIONS_AT_ONCE", windows_at_once * 6 * M)  # six groups at most
+    (tokens_WT, targets_W), truth = windows(W), all_subsets(model, "hidden", None)
+    found_WIA = group_losses.all_but_one_group_losses(
+        make_evaluator(model, "hidden", None, "plain"), tokens_WT, groups=GROUPS, labels_WA=targets_W[:, None]
+    )
+    for w, sizes in enumerate(SIZES):
+        expected = [truth.loss(w, set(range(len(sizes))) - {i}) for i in range(len(sizes))]
+        assert found_WIA[w, :, 0].tolist() == pytest.approx(
+            expected + [np.nan] * (6 - len(sizes)), abs=2e-5, nan_ok=True
+        )
+
+
+@pytest.mark.parametrize("anchor_id", [None, ANCHOR])
+@pytest.mark.parametrize("positions", ["kept", "compact"])
+def test_what_precedes_a_group_is_shared_where_a_pass_holds_one_row(
+    model: OLMoWithPositions, positions: PositionIDs, anchor_id: Optional[int]
+) -> None:
+    """Of compact position IDs the tokens behind a group close up by as many as it has."""
+    tokens_WT, targets_W = windows(W)
+    found, expected = (
+        group_losses.all_but_one_group_losses(
+            Evaluator(model, LOCAL, path=path, batch_tokens=1, anchor_id=anchor_id, positions=positions),
+            tokens_WT, groups=GROUPS, labels_WA=torch.stack([targets_W, targets_W - 1], dim=1),
+        )
+        for path in ("compact", "masked")
+    )  # fmt: skip
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0, equal_nan=True)
 
 
 @DEFINITIONS

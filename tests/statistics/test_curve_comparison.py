@@ -257,6 +257,11 @@ def test_gains_and_changes_are_from_the_training_row_not_from_the_local_tokens(t
     made_up_curve(short, losses_WN[:, :num], doc_ids=doc_ids, visible=VISIBLE[:num])
     (ends,) = compare_curves([short]).models
     assert ends.gain_beyond_nats is None and ends.seeds[0].gain_beyond_nats is None
+    begins, first = made_up_run(tmp_path / "begins"), VISIBLE.index(ROW)
+    made_up_curve(begins, losses_WN[:, first:], doc_ids=doc_ids, visible=VISIBLE[first:])
+    (model,) = compare_curves([begins]).models  # the row is the first point
+    assert model.gain_beyond_nats is not None and model.curve.points[0].change_nats.mean == 0
+    assert model.gain_beyond_nats.mean == pytest.approx(loss[ROW] - loss[FULL])
 
 
 def test_changes_of_several_seeds_include_their_choice(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+from made_up import made_up_tables
 from planted_lengths import ATTENTION, GROWTHS, NULL, RANDOM, k_of_share, planted_length
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.same_targets import MeasuredLength
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength, read_length
 from olmo_sparsity.statistics.several.sparsity_by_length import (
     SHARES,
     PointKey,
@@ -23,6 +25,7 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.single.measurement import SelectorInfo
+from olmo_sparsity.tables.reading import read_table
 
 LENGTHS = (128, 256, 512, 1024)
 
@@ -53,7 +56,9 @@ def test_slopes_are_paired_over_the_lengths() -> None:
     """What a document adds to log k is the same at every length: it widens the points, and not the slope."""
     (model,) = sparsity_by_length([planted_length(n, spread=1.0) for n in LENGTHS], selector="attention").models
     added = np.log([model.points[PointKey(ATTENTION, 0.5, n)].value / k_of_share(ATTENTION, 0.5, n) for n in LENGTHS])
-    assert added == pytest.approx(np.full(len(LENGTHS), added[0]))
+    of_documents = np.random.default_rng(0).normal(0, 1.0, 1000)  # as `planted_length` draws them
+    expected = np.average(of_documents, weights=1.0 + np.arange(1000) % 3)
+    assert added == pytest.approx(np.full(len(LENGTHS), expected)) and abs(expected - of_documents.mean()) > 1e-3
     for length in LENGTHS:
         point = model.points[PointKey(ATTENTION, 0.5, length)]
         low, value, high = np.log([point.low, point.value, point.high])
@@ -94,6 +99,8 @@ def test_an_interval_of_k_holds_every_k_whose_recovered_share_may_be_the_wanted_
     point = reaching_k(recovered, [1, 2, 4, 8, 16], 0.5)
     assert (point.low, point.value, point.high) == pytest.approx((4 / 2**0.5, 4, 4 * 2**0.5))
     assert reaching_k(recovered, [1, 2, 4, 8, 16], 0.68).high is None
+    partly = reaching_k([Estimate(0.4, 0.3, 0.5), Estimate(0.6)], [1, 2], 0.5)
+    assert (partly.low, partly.high, partly.has_interval) == (None, None, False)
     assert reaching_k([Estimate(0.5)], [1], 0.5) == ReachingK(1.0, None, None, 1, has_interval=False)
 
 
@@ -127,6 +134,8 @@ def test_measurements_of_other_targets_are_refused(column: str) -> None:
         ({"full_len": 256, "influence": {"unit": "word", "null_context": "same-source"}}, "has unit word"),
         ({"full_len": 256, "context": {"local_len": 32, "full_len": 256, "num_long_range": 224}}, "has local_len 32"),
         ({"full_len": 256, "model": {"weights_sha256": "f" * 64}}, "was measured at full_len 128 alone"),
+        ({"full_len": 256, "model": {"dtype": "float32"}}, "was measured at full_len 128 alone"),
+        ({"full_len": 256, "model": {"rope_scaling": "yarn:4"}}, "was measured at full_len 128 alone"),
         ({"full_len": 128}, "two of these tables have the same full_len"),
     ],
 )
@@ -152,6 +161,58 @@ def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
         UserError, match=r"has candidates of kl screened to 32 by gradient, .* at full_len 128 not screened"
     ):
         sparsity_by_length(measured, selector="kl")
+
+
+def test_units_other_than_tokens_are_refused() -> None:
+    settings = {"unit": "word", "null_context": "same-source"}
+    measured = [planted_length(n, influence=settings) for n in (128, 256)]
+    with pytest.raises(UserError, match="these tables count k in units of word; measure them with --unit token"):
+        sparsity_by_length(measured, selector="attention")
+
+
+@pytest.mark.parametrize("other", [{"screen": 31}, {"screen_by": "patching"}])
+def test_candidates_that_were_screened_otherwise_are_refused(other: dict[str, Any]) -> None:
+    settings = {"null_context": "same-source", "selectors": ["kl"], "screen": 32, "screen_by": "gradient"}
+    measured = [
+        planted_length(n, influence={**settings, **changes}, screen_precision="fp32")
+        for n, changes in ((128, {}), (256, other))
+    ]
+    for one in measured:
+        one.measurement.selectors["kl"] = SelectorInfo(False, 1)
+    with pytest.raises(UserError, match="has candidates of kl screened to"):
+        sparsity_by_length(measured, selector="kl")
+
+
+@pytest.mark.parametrize("other", [{"run": "another"}, {"checkpoint": {"model_sha256": "b"}}])
+def test_trained_runs_are_told_apart_by_name_and_weights(other: dict[str, Any]) -> None:
+    def trained(full_len: int, **changes: Any) -> MeasuredLength:
+        one = planted_length(full_len)
+        manifest = {**one.measurement.manifest, "checkpoint": {"model_sha256": "a"}, **changes}
+        del manifest["model"]
+        return dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, manifest=manifest))
+
+    assert len(sparsity_by_length([trained(128), trained(256)], selector="attention").models) == 1
+    with pytest.raises(UserError, match="was measured at full_len 128 alone"):
+        sparsity_by_length([trained(128), trained(256, **other)], selector="attention")
+
+
+def test_models_may_be_measured_at_other_lengths() -> None:
+    measured = [planted_length(n, num_documents=60) for n in (256, 128)]
+    measured += [planted_length(n, num_documents=60, model={"weights_sha256": "f" * 64}) for n in (128, 512)]
+    found = sparsity_by_length(measured, selector="attention")
+    assert found.lengths == [128, 256, 512]
+    assert [list(model.measurements) for model in found.models] == [[128, 256], [128, 512]]
+
+
+def test_a_target_is_where_its_window_ends(tmp_path: Path) -> None:
+    """Rows stand by the number of the window, in whatever order the tables hold them."""
+    read = read_length(made_up_tables(tmp_path / "tables", selectors=["kl", "random"]))
+    rows = {row["window_id"]: row for row in read_table(tmp_path / "tables", "windows").to_pylist()}
+    assert list(rows) != sorted(rows) == read.targets["window_id"].tolist()
+    for row in read.targets.to_dict("records"):
+        window = rows[row.pop("window_id")]
+        assert row.pop("target") == window["start_token"] + 20
+        assert row == {name: window[name] for name in row} and len(row) == 4
 
 
 def test_selectors_that_do_not_answer_the_question_are_refused() -> None:

@@ -26,6 +26,7 @@ from olmo_sparsity.statistics.single.spectrum import (
     spectra,
     spectrum_frame,
     sufficient_k,
+    sufficient_ks,
 )
 from olmo_sparsity.statistics.single.summary import summarize
 
@@ -118,6 +119,42 @@ def test_the_k_of_a_share_is_where_line_and_band_reach_it(measurement: Measureme
                 assert found == (reached[0] if reached else None)
 
 
+def test_the_frame_has_the_needs_of_every_window(measurement: Measurement) -> None:
+    """Of ``fewest`` there is no lasting need."""
+    frame = spectrum_frame(measurement)
+    assert len(frame) == (len(SEES_TARGET) + 1) * 2 * len(TOLERANCES) * len(measurement.windows)
+    assert (frame["max_k"] == 8).all() and frame["lasting_k"].isna().equals(frame["family"] == FEWEST)
+    for (family, context, tolerance), rows in frame.groupby(["family", "context", "tolerance_nats"]):
+        for column in ("window_id", "doc_id", "weight", "target_class"):
+            assert rows[column].tolist() == measurement.windows[column].tolist()
+        for column, lasting in (("k", False), ("lasting_k", True)):
+            if (family, lasting) != (FEWEST, True):
+                assert rows[column].tolist() == needed_of(measurement, Curve(family, context, tolerance, lasting))
+
+
+def test_entries_of_heads_and_lasting_needs_do_not_count_for_the_fewest(measurement: Measurement) -> None:
+    """The selector under the name of one by head often needs fewer than `kl`."""
+    by_heads = measurement.restrict_selectors({"kl": "kl", "attention": "h2o-heads"})
+    of_curve = dict(sufficient_ks(by_heads))
+    for context in ("real", "null"):
+        fewest, kl, of_heads = (of_curve[Curve(name, context, 0.05, False)] for name in (FEWEST, "kl", "h2o-heads"))
+        assert fewest.tolist() == kl.tolist() and (of_heads < kl).any()
+    assert {curve.family for curve, _ in sufficient_ks(measurement, lasting=(True,))} == set(SEES_TARGET)
+
+
+@pytest.mark.parametrize(
+    ("families", "chosen"),
+    [
+        (["random", "attention", "kl", "greedy-kl"], "greedy-kl"),
+        (["unmask-one", "attention", "kl", "random"], "kl"),
+        (["random", "nearest", "h2o-heads", "attention", "snapkv"], "attention"),
+        (["random", "nearest", "h2o-heads", "unmask-one", "greedy", FEWEST], None),
+    ],
+)
+def test_the_family_of_chosen_tokens(families: list[str], chosen: str | None) -> None:
+    assert chosen_family(families) == chosen
+
+
 def test_few_documents_have_no_band(tmp_path: Path) -> None:
     spectrum = spectra(load(made_up_tables(tmp_path / "tables", num_documents=20))).of("kl")
     assert spectrum is not None and not spectrum.has_intervals
@@ -188,6 +225,22 @@ def test_where_all_tokens_are_visible_the_share_is_known() -> None:
     found = spectra(planted([1] * 60)[0]).of("greedy-kl", tolerance=0.1)
     assert found is not None and found.shares[-1] == Estimate(1.0, 1.0, 1.0, 0.0)
     assert found.shares[-2].mean == 1 and found.shares[-2].low is not None and found.shares[-2].low < 1
+    few = spectra(planted([1] * 20)[0]).of("greedy-kl", tolerance=0.1)
+    assert few is not None and few.shares[-1] == Estimate(1.0)
+
+
+@pytest.mark.parametrize("of_last", [5, 9])
+def test_the_share_is_known_where_every_window_shows_all_of_its_groups(of_last: int) -> None:
+    """Under each context by its own groups."""
+    measurement, _ = planted([1] * 60)
+    num_groups = [5] * (len(measurement.windows) - 1) + [of_last]
+    windows = measurement.windows.assign(num_groups=num_groups, null_num_groups=7)
+    manifest = {**measurement.manifest, "influence": {"unit": "word"}}
+    found = spectra(replace(measurement, windows=windows, manifest=manifest))
+    for context, largest in (("real", of_last), ("null", 7)):
+        spectrum = found.of("greedy-kl", context, tolerance=0.1)
+        assert spectrum is not None
+        assert [share == Estimate(1.0, 1.0, 1.0, 0.0) for share in spectrum.shares] == [k >= largest for k in range(13)]
 
 
 def test_groups_have_no_row_and_no_length_of_context(measurement: Measurement) -> None:
@@ -210,6 +263,10 @@ def test_beyond_the_row_are_targets_of_which_the_row_does_not_suffice(train_len:
     expected = weights[LENGTHS["local_len"] + truth["nearest"] > train_len].sum() / weights.sum()
     assert mean(found.beyond_row(tolerance=0.1)) == pytest.approx(expected)
     assert mean(found.beyond_row("null", tolerance=0.1)) == 0
+    near, beyond = found.of("nearest", tolerance=0.1), found.beyond_row(tolerance=0.1)
+    within = None if near is None else near.at_most(row_k)
+    assert within is not None and beyond is not None and within.low is not None and within.high is not None
+    assert beyond == Estimate(1 - within.mean, 1 - within.high, 1 - within.low, within.standard_error)
 
 
 @pytest.mark.parametrize("train_len", [None, 20, 30, 4])
@@ -231,6 +288,16 @@ def test_no_k_is_exact_where_not_all_singles_were_measured(measurement: Measurem
     assert spectra(replace(measurement, manifest=screened)).exact_k == 0
     others = measurement.restrict_selectors({"attention": "attention"})
     assert spectra(others).exact_k == 0
+    larger = [column for column in measurement.divergences if column[2] > 1]
+    of_larger = replace(measurement, gains=measurement.gains[larger], divergences=measurement.divergences[larger])
+    assert spectra(of_larger).exact_k == 0 and spectra(of_larger).max_k == 8
+
+
+@pytest.mark.parametrize(("precision", "is_rounded"), [("bf16", True), ("fp32", False)])
+def test_divergences_of_a_model_in_bf16_are_rounded(precision: str, is_rounded: bool) -> None:
+    measurement, _ = planted([1] * 6)
+    measured_in = replace(measurement, manifest={**measurement.manifest, "precision": precision})
+    assert spectra(measured_in).is_rounded is is_rounded
 
 
 def test_key_tokens_by_their_formula() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from olmo_sparsity.statistics.several.spectrum_by_length import (
     shown_to_need_more,
     spectrum_by_length,
 )
-from olmo_sparsity.statistics.single.spectrum import TOLERANCE, Curve, sufficient_k
+from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCE, Curve, sufficient_k
 
 LENGTHS = (128, 256, 1024)
 FAMILIES = ("attention", "nearest", "random")
@@ -91,6 +92,7 @@ def test_planted_needs_give_their_quantiles_and_their_growth() -> None:
                     assert growth.more.mean == growth.fewer.mean == 0 and growth.more.low == 0
                     assert growth.more.high is not None and 0 < growth.more.high < 0.1
     chosen, near = model.growth_of("attention"), model.growth_of("nearest")
+    assert chosen is model.growth[LongerKey(Curve("attention", "real", TOLERANCE, lasting=False), LENGTHS[-1])]
     assert 0.05 < chosen.more.mean < near.more.mean
     assert near.suffix_minus_this is None and chosen.suffix_minus_this is not None
     assert chosen.suffix_minus_this.mean == pytest.approx(near.more.mean - chosen.more.mean)
@@ -158,6 +160,41 @@ def test_growth_on_other_grids_by_definition() -> None:
         assert growth.more.mean == pytest.approx(found["more"] / weights.sum())
         assert growth.fewer.mean == pytest.approx(found["fewer"] / weights.sum())
         assert 0.1 < growth.fewer.mean < 0.9 and 0.1 < growth.more.mean < 0.9
+    units, more = np.unique(document_W, return_inverse=True)[1], {}
+    for family in ("attention", "nearest"):
+        shorter_W, longer_W = (needs[n][LineKey(family, "null")] for n in grids)
+        more_W = shown_to_need_more(longer_W, shorter_W, ks=grids[256])
+        more[family] = np.bincount(units, weights=weights * more_W)
+    growth, near = model.growth_of("attention", "null"), model.growth_of("nearest", "null")
+    assert growth.suffix_minus_this == paired_difference(
+        near.more, growth.more, parts=(more["nearest"], more["attention"]), weight_U=np.bincount(units, weights=weights)
+    )
+
+
+def test_the_growth_of_suffixes_is_compared_on_the_same_curve() -> None:
+    """Under each context and tolerance, which here are all different, and of the lasting need, too."""
+    rng, lines = np.random.default_rng(17), [LineKey(family, c) for family in FAMILIES for c in ("real", "null")]
+    measured = []
+    for length in (128, 256):
+        one = planted_needs(length, {line: rng.choice([0, 2, 8], 150) for line in lines}, ks=[1, 2, 4, 8])
+        divergences = one.measurement.divergences * rng.choice([0.03, 0.3, 1.0], one.measurement.divergences.shape)
+        measured.append(replace(one, measurement=replace(one.measurement, divergences=divergences)))
+    found = spectrum_by_length(measured, selector="attention")
+    growth = found.models[0].growth
+    assert {key.curve for key in growth if key.curve.family != FEWEST} == set(found.curves)
+    assert {curve.family for curve in found.curves} == set(FAMILIES) and len(list(found.curves)) == len(
+        growth
+    ) - 8 == 48
+    of_near = {}
+    for key, of_key in growth.items():
+        near = growth[key._replace(curve=key.curve._replace(family="nearest"))]
+        of_near[key.curve[1:]] = near.more.mean
+        if of_key is near:
+            assert of_key.suffix_minus_this is None
+        else:
+            assert of_key.suffix_minus_this is not None
+            assert of_key.suffix_minus_this.mean == pytest.approx(near.more.mean - of_key.more.mean)
+    assert len(set(of_near.values())) > 8
 
 
 def test_few_documents_have_no_intervals() -> None:
