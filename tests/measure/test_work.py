@@ -7,10 +7,13 @@ import functools
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
+import tiny_windows
+import torch
+from tiny_models import NORMED, build
 from tiny_pretrained import save_llama
 from tqdm import tqdm
 
@@ -20,6 +23,8 @@ from olmo_sparsity.measure import influence, measurement
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import WithinPart
 from olmo_sparsity.measure.selection.hierarchy import block_sizes, order_by_blocks
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import gate_gradients
 from olmo_sparsity.measure.work import (
     TOKENS_PER_PART,
     Share,
@@ -238,6 +243,26 @@ def test_what_the_scores_of_each_selector_run(visibility: str, path: str) -> Non
     for name, tokens in expected.items():
         more = tokens_of(selectors=["random", name], **given) - without
         assert more == (3 if name == "greedy-kl" else 2) * (tokens + of_sets(visibility)), name
+
+
+@pytest.mark.parametrize(("path", "anchor_id"), [("compact", None), ("compact", 1), ("masked", None), ("masked", 1)])
+@pytest.mark.parametrize("num_losses", [1, 2])
+def test_what_gradients_run(path: str, anchor_id: Optional[int], num_losses: int) -> None:
+    """Each loss goes backward, which takes as much as two passes forward, through the local tokens or, under a mask, all."""
+    tokens_WT, _ = tiny_windows.windows(3)
+    front = 0 if anchor_id is None else 1
+
+    def losses(_: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+        return logits_wV[:, :num_losses].sum(dim=0).squeeze()
+
+    ran: list[int] = []
+    with listening(ran.append):
+        evaluator = Evaluator(build(NORMED).eval(), tiny_windows.LOCAL, path=path, anchor_id=anchor_id)
+        gate_gradients(evaluator, tokens_WT, loss_function=losses)
+    times = 1 + 2 * num_losses
+    far = front + tiny_windows.M  # whose keys and values are computed once, for all losses
+    of_window = times * (front + tiny_windows.FULL) if path == "masked" else times * tiny_windows.LOCAL + far
+    assert sum(ran) == 3 * of_window
 
 
 def test_what_each_selector_costs() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from made_up_runs import made_up_run
 
-from olmo_sparsity.config import ModelConfig
+from olmo_sparsity.config import DataConfig, ModelConfig, TrainingConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.several.trained_models import same_model, trained_models
+from olmo_sparsity.statistics.several.trained_models import is_pretrained, same_model, trained_models
 from olmo_sparsity.storage.files import write_json
 
 
@@ -35,6 +35,15 @@ def test_runs_are_grouped_by_their_configuration(runs: dict[str, Path]) -> None:
 def test_runs_of_one_model(runs: dict[str, Path]) -> None:
     model = same_model([runs["a2"], runs["a0"]])
     assert (model.runs, model.seeds) == ((runs["a2"], runs["a0"]), (2, 0))
+
+
+def test_what_no_number_depends_on_makes_no_other_model(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Threads, and the text's options that only matter while it is read; a learning rate does."""
+    data = DataConfig(text_field="body", on_error="skip")
+    same = made_up_run(tmp_path / "same", training=TrainingConfig(seed=3, threads=3), data=data)
+    other = made_up_run(tmp_path / "other", training=TrainingConfig(seed=3, learning_rate=1e-5))
+    assert same_model([runs["a0"], same]).seeds == (0, 3)
+    assert [model.runs for model in trained_models([runs["a0"], other, same])] == [(runs["a0"], same), (other,)]
 
 
 @pytest.mark.parametrize(
@@ -68,3 +77,5 @@ def test_a_pretrained_model_stands_for_itself(runs: dict[str, Path], tmp_path: P
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: there is no training run here"):
         trained_models([tmp_path / "nowhere"])
+    write_json(tmp_path / "manifest.json", {"kind": "influence", "status": "complete"})  # of tables, not of a model
+    assert not is_pretrained(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from typer.testing import CliRunner
 from analysis import hypothesis as figure_of_hypothesis
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, hypothesis_of, read_hypothesis
+from olmo_sparsity.statistics.several.hypothesis import (
+    THIRDS,
+    Hypothesis,
+    _stated_row_len,
+    _tables_of,
+    hypothesis_of,
+    read_hypothesis,
+)
 from olmo_sparsity.statistics.several.reactions import read_reactions
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
@@ -185,6 +193,27 @@ def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path
         read_hypothesis([runs[0], model])
     with pytest.raises(UserError, match="--train-len 12 --local-len 12"):
         read_hypothesis([model])
+
+
+def test_the_newest_measurement_with_reactions_to_single_tokens_is_read(tmp_path: Path) -> None:
+    """Beside it are newer ones of other lengths, selectors, units and k; and of a pretrained model, of other rows."""
+    model, run = pretrained(tmp_path / "model"), made_up_run(tmp_path / "run")
+    template = newest_finished(model)
+    manifest = {**read_json(template / "manifest.json"), "run": "run"}
+    for number, (section, changes) in enumerate(
+        [("influence", {}), ("influence", {"seed": 3}), ("influence", {"k": [2, 8]}), ("influence", {"unit": "word"}),
+         ("influence", {"selectors": ["random"]}), ("context", {"local_len": 6})]
+    ):  # fmt: skip
+        folder = run / "influence" / f"{number}"
+        shutil.copytree(template, folder)
+        write_manifest(folder, {**manifest, "finished": f"{number}", section: {**manifest[section], **changes}})
+    assert _tables_of(run, row_len=8, selector="kl") == run / "influence" / "1"
+    for name, row_len in (("a", 12), ("b", 8), ("c", None)):
+        shutil.copytree(template, model / "influence" / name)
+        context = {**manifest["context"], "train_len": row_len}
+        write_manifest(model / "influence" / name, {**manifest, "finished": name, "context": context})
+    assert _stated_row_len(model) == 8
+    assert _tables_of(model, row_len=8, selector="kl") == model / "influence" / "b"
 
 
 def printed(runs: list[Path]) -> str:
