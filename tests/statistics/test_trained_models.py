@@ -77,5 +77,5 @@ def test_a_pretrained_model_stands_for_itself(runs: dict[str, Path], tmp_path: P
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: there is no training run here"):
         trained_models([tmp_path / "nowhere"])
-    write_json(tmp_path / "manifest.json", {"kind": "influence", "status": "complete"})  # of tables, not of a model
+    write_json(tmp_path / "manifest.json", {"kind": "notes"})  # of something else
     assert not is_pretrained(tmp_path)
