@@ -306,6 +306,7 @@ def test_curves_of_other_windows_or_lengths_are_refused(change: dict[str, Any], 
 def test_without_a_ceiling_there_are_gains_and_no_shares(tmp_path: Path) -> None:
     compared = compare_curves(all_runs(tmp_path)[:3])
     assert compared.ceiling is None and all(model.share_of_ceiling is None for model in compared.models)
+    assert not compared.shares_are_fragile
     assert len([line for line in gain_beyond_lines(compared) if "seed)" in line]) == 3
 
 
