@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import transformers
 from conftest import Messages
+from made_up import MODEL
 from tiny_pretrained import loss_after, save_llama
 
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.setup import opened_model
+from olmo_sparsity.measure.setup.opened_model import _warn_of_longer, draw_windows, open_model
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.statistics.several.curve_comparison import compare_curves
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
@@ -112,6 +115,37 @@ def test_a_warning_names_the_row_and_the_positions(
     messages.clear()
     open_model(with_settings(config, local_len=4, full_len=11), results)  # and the BOS
     assert not [line for line in messages if "go beyond" in line]
+
+
+@pytest.mark.parametrize(
+    ("train_len", "max_position", "beyond"),
+    [
+        (13, 13, None),
+        (12, 13, "its stated training row"),
+        (13, 12, "its positions"),
+        (12, 12, "its stated training row and its positions"),
+    ],
+)
+def test_rows_go_beyond_what_has_fewer_tokens(
+    train_len: int, max_position: int, beyond: str | None, messages: Messages
+) -> None:
+    _warn_of_longer(ModelRecord(**{**MODEL, "max_position": max_position}), train_len, longest=13)
+    assert [line.split("rows of up to 13 tokens go beyond ")[1].split(":")[0] for line in messages] == (
+        [] if beyond is None else [beyond]
+    )
+
+
+@pytest.mark.parametrize(("min_preceding", "expected"), [(None, 9), (5, 9), (12, 12)])
+def test_targets_have_the_tokens_of_a_window_before_them(
+    min_preceding: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least; more where several lengths are to share their targets."""
+    drawn: list[dict] = []
+    monkeypatch.setattr(opened_model, "sample_windows", lambda *_, **named: drawn.append(named))
+    settings = InfluenceConfig(min_preceding=min_preceding, seed=6, num_windows=7, max_windows_per_document=2)
+    draw_windows(None, settings, full_len=9, tokenizer=None)  # type: ignore[arg-type]
+    wanted = {"min_preceding": expected, "seed": 6, "num_windows": 7, "max_per_document": 2, "target_table_V": None}
+    assert {name: drawn[0][name] for name in wanted} == wanted
 
 
 def test_without_a_stated_row_longer_windows_are_refused(config: Config, model: Path, tmp_path: Path) -> None:
