@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tiny_windows
 import torch
@@ -27,6 +28,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import gate_gradients
 from olmo_sparsity.measure.work import (
     TOKENS_PER_PART,
+    WHOLE,
     Share,
     num_evaluations,
     part_size,
@@ -320,6 +322,37 @@ def test_every_part_is_in_one_share(shards: int, processes: int) -> None:
         else:
             assert share_of_process(named, overwrite=True, variables=variables) == share
     assert set(owners) == set(range(40))
+
+
+def test_shares_measure_their_parts_and_a_rerun_what_is_missing(tmp_path: Path) -> None:
+    """Parts keep the size that a measurement was begun with. Who measures nothing writes no session."""
+    folder, asked = tmp_path / "curve", []
+    manifest = {
+        "kind": "context-curve", "run_id": "0", "run": "run", "source": "text", "split": "validation", "num_windows": 11,
+        "num_documents": 11, "context": {"local_len": 8, "full_len": 24, "num_long_range": 16, "train_len": None},
+        "sampling": "targets", "num_visible_tokens": [1, 24], "tokens_sha256": "t", "windows_sha256": "w", "device": "cpu",
+    }  # fmt: skip
+
+    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        asked.append(window_ids_W.tolist())
+        return {"curve": pa.table({"window_id": window_ids_W})}
+
+    def run(part_size: int, share: Share = WHOLE) -> list[list[int]]:
+        asked.clear()
+        measurement.measure_parts(folder, manifest, part_size=part_size, measure_part=measure_part, share=share)
+        return list(asked)
+
+    def shares() -> list[str]:
+        return sorted(read_json(path)["share"] for path in (folder / "sessions").glob("*.json"))
+
+    assert run(3, Share(1, 2)) == [[3, 4, 5], [9, 10]]
+    assert run(3, Share(1, 2)) == [] and shares() == ["1/2"]
+    assert read_json(folder / "manifest.json")["status"] == "running"
+    assert run(5) == [[0, 1, 2], [6, 7, 8]] and shares() == ["0/1", "1/2"]
+    done = read_json(folder / "manifest.json")
+    assert (done["status"], done["num_parts"], done["windows_per_part"]) == ("complete", 4, 3)
+    part_path(folder, "curve", part=2).unlink()
+    assert run(3, Share(0, 2)) == [[6, 7, 8]] and shares() == ["0/1", "0/2", "1/2"]
 
 
 @pytest.mark.parametrize("shard", ["2/2", "3/2", "0/0", "1", "1/2/3", "-1/2", "1/2 ", "1234567890/1234567891"])
