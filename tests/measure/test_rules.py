@@ -71,7 +71,8 @@ def test_each_split_of_a_text_has_counts_of_its_own() -> None:
         one = slice(number, number + 1)
         documents = {"begins_G": text.begins_G[one], "ends_G": text.ends_G[one], "doc_ids_G": text.doc_ids_G[one]}
         counts = token_counts(dataclasses.replace(text, split=split, **documents))
-        assert counts[1:].tolist() == [[2, 1], [0, 1, 1]][number]
+        # The token that closes a document, 0, is none of its text.
+        assert counts.tolist() == [[0, 2, 1], [0, 0, 1, 1]][number]
 
 
 def test_sentence_starts(tokens: np.ndarray) -> None:

@@ -65,7 +65,7 @@ def by_brute_force(values: dict[tuple[int, ...], float], num: int, *, num_found:
     return kept + discarded
 
 
-@pytest.mark.parametrize(("num", "num_found"), [(70, 4), (64, 4), (23, 5), (9, 8)])
+@pytest.mark.parametrize(("num", "num_found"), [(70, 4), (64, 4), (23, 5), (9, 8), (70, 1), (100, 5)])
 def test_the_order_by_blocks_is_that_of_a_search_by_brute_force(num: int, num_found: int) -> None:
     sizes = block_sizes(num, num_found)
     rng, values, asked = np.random.default_rng(1), {}, []
