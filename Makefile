@@ -166,10 +166,10 @@ METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-an
 of_encoding-rope = parity-cpu10x pose.num_chunks=1
 of_encoding-linear = $(of_encoding-rope) synthetic.rope_scaling=linear
 of_encoding-yarn = $(of_encoding-rope) synthetic.rope_scaling=yarn
-of_encoding-none = $(of_encoding-rope) model.position_embedding=none
+of_encoding-nope = $(of_encoding-rope) model.position_embedding=none
 of_encoding-alibi = $(of_encoding-rope) model.position_embedding=alibi
 of_encoding-randpos = parity-cpu10x synthetic.positions=randpos
-ENCODINGS = rope linear yarn none alibi randpos
+ENCODINGS = rope linear yarn nope alibi randpos
 $(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
 	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
 of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=100 \
