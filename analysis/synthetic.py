@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -206,7 +206,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
         for axis, k in zip(axes[0], sparsities, strict=True):
             for number, setting in enumerate(settings):
                 points = [one for one in accuracies if one.setting == setting and one.k == k]
-                look = _look(number) | {"linestyle": "-" if setting.scratchpad else "--"}
+                look = _look(number) | {"linestyle": _style(setting, with_steps)}
                 if not points:
                     continue
                 own = [one.length for one in points]
@@ -225,7 +225,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
                 [],
                 [],
                 label=words(setting) + learned_words(*learned[setting]),
-                linestyle="-" if setting.scratchpad else "--",
+                linestyle=_style(setting, with_steps),
                 **_look(number),
             )
             for number, setting in enumerate(settings)
@@ -261,6 +261,11 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
         return Drawn(figure, name, f"Accuracy of the whole response by the way position IDs are given, {found}.")
 
     return draw
+
+
+def _style(setting: Setting, with_steps: bool) -> Literal["-", "--"]:
+    """Return the line style: dashed without a scratchpad, where others have one."""
+    return "--" if with_steps and not setting.scratchpad else "-"
 
 
 def _filled(selector: str) -> dict[str, Any]:
@@ -359,11 +364,14 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         *((chosen, _draw_parity) for chosen in of_background),
         (of_methods(settings, "parity"), _draw_methods("parity", "synthetic-scratchpad")),
         (of_methods(settings, "variables"), _draw_methods("variables", "synthetic-variables")),
-        (of_encodings(settings), _draw_methods("parity", "synthetic-encodings", encoding_words)),
     ]
     for chosen, draw_figure in figures:
         if chosen:
             yield draw_figure([one for one in found if one.setting in chosen], learned)
+    encodings = of_encodings(settings)
+    trained = [one for one in found if one.setting in encodings and one.k <= one.setting.max_sparsity]
+    if trained:
+        yield _draw_methods("parity", "synthetic-encodings", encoding_words)(trained, learned)
     in_places = read_accuracies(placed)
     for sweep in place_sweeps(placed):
         yield draw_places([one for one in in_places if one.setting.background == sweep.background], learned, sweep)

@@ -419,9 +419,9 @@ def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(dra
         dataclasses.replace(PARITY, num_chunks=1),
         dataclasses.replace(PARITY, num_chunks=1, position_embedding="none"),
     ]
-    made = {setting: accuracies_of(setting, (1, 2)) for setting in settings}
+    made = {setting: accuracies_of(setting, (1, 2, 4)) for setting in settings}
     figures = draw([one for own in made.values() for one in own], [])
-    figure = figures["synthetic-encodings"]
+    figure = figures["synthetic-encodings"]  # k up to K_train
     assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
     named = {"RoPE with PoSE": PARITY, "RoPE without PoSE": settings[1], "no positions (NoPE)": settings[2]}
     for axis, k in zip(figure.axes, (1, 2), strict=True):
