@@ -163,6 +163,13 @@ of_pose = synthetic.positions=pose model.position_embedding=rope training.learni
 of_rope = $(of_pose) pose.num_chunks=1
 $(foreach method,shifted pose rope,$(eval of_$(method)-answer = $(of_$(method)) synthetic.scratchpad=false))
 METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-answer
+of_encoding-rope = parity-cpu10x pose.num_chunks=1
+of_encoding-linear = $(of_encoding-rope) synthetic.rope_scaling=linear
+of_encoding-yarn = $(of_encoding-rope) synthetic.rope_scaling=yarn
+of_encoding-nope = $(of_encoding-rope) model.position_embedding=none
+of_encoding-alibi = $(of_encoding-rope) model.position_embedding=alibi
+of_encoding-randpos = parity-cpu10x synthetic.positions=randpos
+ENCODINGS = rope linear yarn nope alibi randpos
 $(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
 	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
 of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=100 \
@@ -173,9 +180,9 @@ $(foreach locality,8 16,$(foreach spread,1 3,\
 IN_TEXT = parity-K2 parity-K4 placed-8-1 placed-any-1
 $(foreach name,$(IN_TEXT),$(eval of_text-$(name) = $(of_$(name)) synthetic.background=text))
 with_seeds = $(foreach seed,$(or $(SEEDS),0 1 2),$(1:%=$(FOLDER_10X)/%-seed$(seed)))
-# The twin of scratchpad-pose without a scratchpad is parity-K4.
+# The twins of scratchpad-pose and scratchpad-rope without a scratchpad are parity-K4 and encoding-rope.
 RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) \
-	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer,$(METHODS)))) \
+	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer rope-answer,$(METHODS))) $(ENCODINGS:%=encoding-%)) \
 	$(call with_seeds,$(METHODS:%=variables-%)) \
 	$(call with_seeds,$(foreach locality,8 16 any,placed-$(locality)-1 placed-$(locality)-3)) $(call with_seeds,$(IN_TEXT:%=text-%))
 
@@ -187,7 +194,7 @@ $(FOLDER_10X)/%: FORCE | $(READY)
 
 # Whether K_train tokens suffice at the training length, of parity without a scratchpad. placed-any-1 is trained as parity-K3 is.
 NO_BRIDGE_10X = scratchpad-predicted scratchpad-coupled scratchpad-shifted scratchpad-pose scratchpad-rope \
-	scratchpad-shifted-answer variables-% placed-any-1
+	scratchpad-shifted-answer variables-% placed-any-1 encoding-linear encoding-yarn encoding-randpos
 BRIDGES_10X = $(foreach run,$(RUNS_10X:$(FOLDER_10X)/%=%),$(if $(filter $(NO_BRIDGE_10X),$(firstword $(subst -seed, ,$(run)))),,\
 	$(FOLDER_10X)/$(run)/bridge))
 $(FOLDER_10X)/%/bridge: $(FOLDER_10X)/%

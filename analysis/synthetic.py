@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -15,10 +15,11 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
-    fit_bound,
     num_learned,
+    of_encodings,
     of_methods,
     of_sparsity_alone,
+    place_sweeps,
     spectrum_points,
     split_by_places,
     task_runs,
@@ -38,7 +39,7 @@ from olmo_sparsity.wording.synthetic_tasks import encoding_words, learned_words,
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
 from .style import LOOKS, band
-from .synthetic_places import draw_places, draw_spectrum
+from .synthetic_places import draw_places, draw_seeds, draw_spectrum, seeds_words
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99")
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
@@ -104,14 +105,6 @@ def _at_words(one: Accuracy) -> str:
     return f"{interval(one.right)} at k = {one.k} in prompts of {one.length} tokens"
 
 
-def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
-    counts = sorted({len(one.of_seeds) for one in accuracies})
-    if counts == [1]:
-        return "One training seed, so the intervals (95%) hold the choice of sequences only"
-    numbers = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    return f"Bands: 95% intervals over sequences and, where there are several, training seeds ({numbers})"
-
-
 def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
     """Draw Figure 1: a panel for each K_train, a line for each k up to K_train and ``MORE_THAN_TRAINED``."""
     accuracies = [one for one in accuracies if one.k <= one.setting.max_sparsity + MORE_THAN_TRAINED]
@@ -141,7 +134,7 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         for number, k in enumerate(sparsities):
             points = [one for one in own if one.k == k]
             if points:
-                band(axis, [one.length for one in points], estimates=[one.right for one in points], **_look(number))
+                draw_seeds(axis, [one.length for one in points], points, **_look(number))
         lengths = sorted({one.length for one in own})
         _draw_chance(axis, setting, lengths, k=1)
         guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
@@ -159,7 +152,7 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         "accuracy against the length of the prompt, for k planted "
         f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
         f"{first.train_lengths[1]} tokens (grey). {encoding_words(first)}, position IDs "
-        f"below {first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
+        f"below {first.max_position}. {seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
         f"predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training."
         f"{_learned_caption(learned, settings)}",
         handles=handles,
@@ -183,9 +176,11 @@ def _learned_caption(learned: Learned, settings: Sequence[Setting]) -> str:
     return f" Learned: an accuracy of at least {LEVEL} at the training lengths, k up to K_train."
 
 
-def _draw_methods(task: str, name: str) -> Draw:
+def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method_words) -> Draw:
+    """Return what draws one figure; ``words`` names its lines in the legend."""
+
     def draw(accuracies: list[Accuracy], learned: Learned) -> Drawn:
-        """Draw Figure 2 or 3: a panel for each k, a line for each way to give position IDs."""
+        """Draw Figure 2 or 3, or encodings: a panel for each k, a line for each way to give position IDs."""
         order = ("predicted", "coupled", "shifted", "pose", "randpos")
         settings = sorted(
             {one.setting for one in accuracies},
@@ -193,7 +188,7 @@ def _draw_methods(task: str, name: str) -> Draw:
                 not setting.scratchpad,
                 order.index(setting.positions),
                 -setting.num_chunks,
-                method_words(setting),
+                words(setting),
             ),
         )
         first = _only_setting(settings, "train_lengths", "max_sparsity")
@@ -211,11 +206,11 @@ def _draw_methods(task: str, name: str) -> Draw:
         for axis, k in zip(axes[0], sparsities, strict=True):
             for number, setting in enumerate(settings):
                 points = [one for one in accuracies if one.setting == setting and one.k == k]
-                look = _look(number) | {"linestyle": "-" if setting.scratchpad else "--"}
+                look = _look(number) | {"linestyle": _style(setting, with_steps)}
                 if not points:
                     continue
                 own = [one.length for one in points]
-                band(axis, own, estimates=[one.right for one in points], **look)
+                draw_seeds(axis, own, points, **look)
                 if setting.positions == "predicted":
                     tokens = [one.tokens_right.mean for one in points]
                     axis.plot(own, tokens, color=look["color"], linestyle=":", linewidth=1.2)
@@ -229,22 +224,26 @@ def _draw_methods(task: str, name: str) -> Draw:
             Line2D(
                 [],
                 [],
-                label=method_words(setting) + learned_words(*learned[setting]),
-                linestyle="-" if setting.scratchpad else "--",
+                label=words(setting) + learned_words(*learned[setting]),
+                linestyle=_style(setting, with_steps),
                 **_look(number),
             )
             for number, setting in enumerate(settings)
         ]
+        predicts = ""
         if any(setting.positions == "predicted" for setting in settings):
+            predicts = (
+                "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
+                "error; with the true IDs given, they tell what was read. "
+            )
             handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="Predictive, wrong IDs forgiven"))
         if has_answers:
-            handles.append(Line2D([], [], color="grey", linestyle=":", label="chance, no scratchpad"))
+            handles.append(Line2D([], [], color="grey", linestyle=":", label="chance" + ", no scratchpad" * with_steps))
         caption_text(
             figure,
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
-            "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
-            f"error; with the true IDs given, they tell what was read. {_seeds_words(accuracies)}."
+            f"{predicts}{seeds_words(accuracies)}."
             f"{_learned_caption(learned, settings)}",
             handles=handles,
             columns=2,
@@ -257,11 +256,16 @@ def _draw_methods(task: str, name: str) -> Draw:
             for of in settings
         ]
         found = "; ".join(
-            f"{method_words(one.setting)}{learned_words(*learned[one.setting])}: {_at_words(one)}" for one in hardest
+            f"{words(one.setting)}{learned_words(*learned[one.setting])}: {_at_words(one)}" for one in hardest
         )
         return Drawn(figure, name, f"Accuracy of the whole response by the way position IDs are given, {found}.")
 
     return draw
+
+
+def _style(setting: Setting, with_steps: bool) -> Literal["-", "--"]:
+    """Return the line style: dashed without a scratchpad, where others have one."""
+    return "--" if with_steps and not setting.scratchpad else "-"
 
 
 def _filled(selector: str) -> dict[str, Any]:
@@ -364,11 +368,13 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     for chosen, draw_figure in figures:
         if chosen:
             yield draw_figure([one for one in found if one.setting in chosen], learned)
+    encodings = of_encodings(settings)
+    trained = [one for one in found if one.setting in encodings and one.k <= one.setting.max_sparsity]
+    if trained:
+        yield _draw_methods("parity", "synthetic-encodings", encoding_words)(trained, learned)
     in_places = read_accuracies(placed)
-    for background in ("noise", "text"):
-        sweep = [one for one in in_places if one.setting.background == background]
-        if sweep:
-            yield draw_places(sweep, learned, fit_bound(sweep))
+    for sweep in place_sweeps(placed):
+        yield draw_places([one for one in in_places if one.setting.background == sweep.background], learned, sweep)
     if bridges:
         points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]
         if points:

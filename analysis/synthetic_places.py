@@ -3,42 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Optional
+from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.length_generalization import (
-    LinearBound,
+    PlaceSweep,
     SpectrumPoint,
     length_ratio,
+    place_size,
     rank_correlation,
 )
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
+from olmo_sparsity.wording.length_generalization import place_sentence
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import learned_words, place_words, task_words
 
 from .output import Drawn, caption_text
-from .style import band
+from .style import line_of_seeds
 
-# By the locality and the spread of a place. More of either than there are colours and styles begin again.
-COLOURS = ("#332288", "#0072B2", "#009E73", "#E69F00", "#D55E00")
-STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+NEAR, FAR = "#D55E00", "#0072B2"
+BETWEEN = "0.6"
 RATIOS = (1, 2, 4, 10)  # that the axis of lengths names
+# Of the scatter. More groups than there are colours begin again.
+COLOURS = ("#332288", "#0072B2", "#009E73", "#E69F00", "#D55E00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
-def draw_places(
-    accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[int, int]], bound: Optional[LinearBound]
-) -> Drawn:
+def draw_seeds(axis: Axes, x: Sequence[float], points: Sequence[Accuracy], **looks: Any) -> None:
+    """Draw the accuracies of one setting, with a thin line for each of several seeds."""
+    line_of_seeds(axis, x, estimates=[one.right for one in points], of_seeds=[one.of_seeds for one in points], **looks)
+
+
+def seeds_words(accuracies: Sequence[Accuracy]) -> str:
+    """Return what ``draw_seeds`` shows of seeds."""
+    counts = sorted({len(one.of_seeds) for one in accuracies})
+    if counts == [1]:
+        return "One training seed, so the intervals (95%) hold the choice of sequences only"
+    numbers = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    alone = "; a band, where there is one seed: the 95% interval over sequences" if counts[0] == 1 else ""
+    return f"Thick: the mean over {numbers} training seeds; thin: each of them{alone}"
+
+
+def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[int, int]], sweep: PlaceSweep) -> Drawn:
     """Draw a panel for each way in which tokens are planted in training, a line for each in evaluation, at the largest k."""
     k = max(one.k for one in accuracies)
-    settings = sorted({one.setting for one in accuracies}, key=lambda one: (one.spread, one.locality or np.inf))
-    places = sorted({one.place for one in accuracies if one.place is not None}, key=_by_size)
-    looks = _looks(places)
+    settings = sorted({one.setting for one in accuracies}, key=lambda one: (one.spread, place_size(one.placed)))
+    places = sorted({one.place for one in accuracies if one.place is not None}, key=place_size)
+    looks: dict[str, dict[str, Any]] = {place: {"color": BETWEEN} for place in places} | {
+        sweep.near: {"color": NEAR, "marker": "o"},
+        sweep.far: {"color": FAR, "marker": "s"},
+    }
+    bound = sweep.bound
     columns = max(sum(one.spread == setting.spread for one in settings) for setting in settings)
     rows = -(-len(settings) // columns)
     figure, axes = plt.subplots(
@@ -49,12 +68,13 @@ def draw_places(
         axis.set_visible(False)
     for axis, setting in zip(axes.flat, settings, strict=False):
         own = [one for one in accuracies if one.setting == setting and one.k == k]
-        for place in places:
+        for place in sorted(places, key=lambda one: one in (sweep.near, sweep.far)):
             points = sorted((one for one in own if one.place == place), key=lambda one: one.length)
-            if points:
-                color, style = looks[place]
-                ratios = [length_ratio(one) for one in points]
-                band(axis, ratios, estimates=[one.right for one in points], color=color, linestyle=style)
+            ratios = [length_ratio(one) for one in points]
+            if points and looks[place]["color"] == BETWEEN:
+                axis.plot(ratios, [one.right.mean for one in points], linewidth=0.6, **looks[place])
+            elif points:
+                draw_seeds(axis, ratios, points, **looks[place])
         if bound is not None:
             ratios = sorted({length_ratio(one) for one in own})
             axis.plot(ratios, [1 - bound.slope * ratio for ratio in ratios], color="black", linewidth=0.8)
@@ -69,9 +89,13 @@ def draw_places(
     for axis in axes[:, 0]:
         axis.set_ylabel("accuracy")
     handles = [
-        Line2D([], [], color=looks[place][0], linestyle=looks[place][1], label=f"evaluated {place_words(place)}")
-        for place in places
+        Line2D([], [], label=f"evaluated {place_words(place)}", **looks[place])
+        for place in dict.fromkeys((sweep.near, sweep.far))
     ]
+    if len(places) > len(handles):
+        handles.append(
+            Line2D([], [], color=BETWEEN, linewidth=0.6, label=f"{len(places) - len(handles)} places between")
+        )
     fitted = ""
     if bound is not None:
         handles.append(Line2D([], [], color="black", linewidth=0.8, label="linear bound"))
@@ -84,31 +108,16 @@ def draw_places(
         figure,
         f"{task_words(first).capitalize()}, k = {k} planted bits, by where they lie: all within so many tokens, and at least so "
         f"many apart, in training (panels; K_train = {first.max_sparsity}, {first.train_lengths[0]} to {first.train_lengths[1]} "
-        f"tokens) and in evaluation (lines).{fitted} Bands: 95% intervals over sequences and training seeds.",
+        f"tokens) and in evaluation (lines). {seeds_words(accuracies)}; grey: means.{fitted}",
         handles=handles,
-        columns=columns,
+        columns=4,
     )
+    name = "synthetic-places" + "-text" * (first.background == "text")
     far = max(one.length for one in accuracies)
     ends = [one for one in accuracies if one.k == k and one.length == far and one.place == one.setting.placed]
     found = "; ".join(f"{place_words(one.setting.placed)} {interval(one.right)}" for one in ends)
-    name = "synthetic-places" + "-text" * (first.background == "text")
-    return Drawn(figure, name, f"Accuracy in prompts of {far} tokens, k = {k}, evaluated as trained: {found}.")
-
-
-def _by_size(place: str) -> tuple[float, int]:
-    locality, spread = read_place(place)
-    return (locality or np.inf), spread
-
-
-def _looks(places: Sequence[str]) -> dict[str, tuple[str, Literal["-", "--", ":", "-."]]]:
-    """Return colour and line style of each place, by its locality and its spread."""
-    parts = [read_place(place) for place in places]
-    localities = list(dict.fromkeys(locality for locality, _ in parts))
-    spreads = sorted({spread for _, spread in parts})
-    return {
-        place: (COLOURS[localities.index(locality) % len(COLOURS)], STYLES[spreads.index(spread) % len(STYLES)])
-        for place, (locality, spread) in zip(places, parts, strict=True)
-    }
+    finding = f"Accuracy in prompts of {far} tokens, k = {k}, evaluated as trained: {found}."
+    return Drawn(figure, name, place_sentence(sweep) if sweep.effects else finding)
 
 
 def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:

@@ -39,10 +39,11 @@ def answers(
     setting: Setting = LOCAL,
     ks: Iterable[int] = (2, 3),
     places: tuple[Optional[str], ...] = (None,),
+    lengths: Iterable[int] = (8, 16, 80),
     **manifest: Any,
 ) -> Path:
-    """Write answers at 8, 16 and 80 tokens and each k, of which as many are right as ``right`` says."""
-    cells = [(length, k, place) for length in (8, 16, 80) for k in ks for place in places]
+    """Write answers at each length and k, of which as many are right as ``right`` says."""
+    cells = [(length, k, place) for length in lengths for k in ks for place in places]
     rows = [
         {
             "window_id": number * ROWS + w, "length_tokens": length, "sparsity": k, "place": place, "response_ids": [2],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NUM_SINKS = 4  # of StreamingLLM
 POOLED = 5  # neighbours that SnapKV averages over, as its code does
 PAGE = 16  # tokens of a page of Quest
+BITS, TABLES = 10, 150  # of MagicPIG: random projections in a hash, and hashes
 RANDOM_ENTRIES = 23  # purpose of a random generator; a change would change the tables
 BY_HEAD = "-heads"  # ends the name of the variant that chooses by head
 
@@ -101,6 +102,29 @@ def _quest(window: WindowInput) -> np.ndarray:
     queries = window.queries[:, :, None]
     bounds = np.maximum(queries * largest, queries * smallest).sum(axis=-1)
     return bounds.repeat(PAGE, axis=-1)[..., : window.num_long_range]
+
+
+def _magicpig(window: WindowInput) -> np.ndarray:
+    """Return the probability that MagicPIG samples each entry, over its random projections.
+
+    It samples entries that share the hashes of at least 2 of 150 tables with the query of the last token. A hash is the signs of
+    10 random projections; one sign is shared with probability 1 - angle / pi, the angle being that of the query and the key minus
+    the mean key, here of the long-range tokens.
+
+    Source: MagicPIG (Chen et al. 2024, arXiv 2410.16179), Section 4, with the number of projections and tables of its code.
+    """
+    import numpy as np
+
+    keys = window.keys.astype(np.float64)
+    keys -= keys.mean(axis=2, keepdims=True)
+    keys = keys.repeat(window.queries.shape[1] // keys.shape[1], axis=1)  # heads that share the keys of one
+    queries = window.queries.astype(np.float64)
+    lengths = np.linalg.norm(keys, axis=-1) * np.linalg.norm(queries, axis=-1)[..., None]
+    products = np.einsum("lhme,lhe->lhm", keys, queries)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    hit = (1 - np.arccos(cosines.clip(-1, 1)) / np.pi) ** BITS
+    none, one = (1 - hit) ** TABLES, TABLES * hit * (1 - hit) ** (TABLES - 1)
+    return 1 - none - one
 
 
 def best_entries(scores: np.ndarray, number: int, *, num_key_heads: int) -> np.ndarray:
@@ -294,6 +318,16 @@ POLICIES: tuple[Selector, ...] = (
         source="Tang et al. 2024, arXiv 2406.10774",
         look=Look("#6644BB", "4", on_light="#5c3dab", on_dark="#b6a0f0"),
         look_by_head=Look("#46309A", "$q$", on_light="#402c85", on_dark="#cbbcf7"),
+    ),
+    *_policy(
+        "magicpig",
+        _magicpig,
+        ("queries", "keys"),
+        meaning="probability that random projections put this {unit} beside the last token",
+        definition="MagicPIG: probability that j shares a hash of 10 random projections with the last token in 2 of 150 tables",
+        source="Chen et al. 2024, arXiv 2410.16179",
+        look=Look("#AA7744", "|", on_light="#8a5c30", on_dark="#dcb183"),
+        look_by_head=Look("#7A5230", "$m$", on_light="#6e4827", on_dark="#ecccaa"),
     ),
     _choosing_by_head(
         "random",

@@ -1,10 +1,13 @@
 """Selectors that ask no model: how far does a rule go?
 
-Shape letters: W windows, T tokens of a window, M long-range positions, I groups of the window with the most, Q terms of a query.
+Shape letters: W windows, T tokens of a window, M long-range positions, I groups of the window with the most, N terms in the
+window's groups, Q distinct terms of a query.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from olmo_sparsity.records.selector import Look, ScoredWindows, Selector, of_window
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BM25_K1, BM25_B = 1.2, 0.75  # as in Lucene
+WORD = re.compile(r"\w+")
 
 
 def _same_token(window: WindowInput) -> np.ndarray:
@@ -34,30 +38,29 @@ def _sentence_start(window: WindowInput) -> np.ndarray:
     return window.sentence_starts[: window.num_long_range].astype(float)
 
 
-def bm25(tokens_M: np.ndarray, groups_M: np.ndarray, *, query_L: np.ndarray) -> np.ndarray:
-    """Return the BM25 of groups of tokens, the documents, against a query, float64 [I].
+def bm25(terms_N: np.ndarray, groups_N: np.ndarray, *, num_groups: int, query_L: np.ndarray) -> np.ndarray:
+    """Return the BM25 of groups of terms, the documents, against a query, float64 [I].
 
-    The terms are token IDs; each occurrence in the query counts. The documents are those of one window.
+    Each occurrence in the query counts. The documents are those of one window.
 
     Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), with the inverse document
     frequency ln(1 + (N - n + 0.5) / (n + 0.5)), which is not negative.
 
     Args:
-        tokens_M: int64, the tokens.
-        groups_M: int64, the number of each token's group, from 0 on.
-        query_L: int64, the tokens of the query.
+        terms_N: int64, the terms, such as token IDs.
+        groups_N: int64, the number of each one's group.
+        num_groups: I.
+        query_L: int64, the terms of the query.
     """
     import numpy as np
 
     terms_Q, repeats_Q = np.unique(query_L, return_counts=True)
-    num_groups = int(groups_M[-1]) + 1
     counts_IQ = np.zeros((num_groups, len(terms_Q)))
-    places_M = np.searchsorted(terms_Q, tokens_M).clip(max=len(terms_Q) - 1)
-    is_term_M = terms_Q[places_M] == tokens_M
-    np.add.at(counts_IQ, (groups_M[is_term_M], places_M[is_term_M]), 1)
+    is_term_N = np.isin(terms_N, terms_Q)
+    np.add.at(counts_IQ, (groups_N[is_term_N], np.searchsorted(terms_Q, terms_N[is_term_N])), 1)
     holding_Q = (counts_IQ > 0).sum(axis=0)
     rarity_Q = np.log1p((num_groups - holding_Q + 0.5) / (holding_Q + 0.5))
-    lengths_I = np.bincount(groups_M, minlength=num_groups)
+    lengths_I = np.bincount(groups_N, minlength=num_groups)
     norm_I1 = BM25_K1 * (1 - BM25_B + BM25_B * lengths_I / lengths_I.mean())[:, None]
     saturated_IQ = counts_IQ * (BM25_K1 + 1) / (counts_IQ + norm_I1)
     scores_I: np.ndarray = saturated_IQ @ (repeats_Q * rarity_Q)
@@ -68,12 +71,51 @@ def _bm25(cache: ScoredWindows) -> np.ndarray:
     """Return the BM25 of each group against the local tokens."""
     import numpy as np
 
+    def of_tokens(window: WindowInput, groups_M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        far_M, local_L = np.split(window.token_ids, [window.num_long_range])
+        return far_M, groups_M, local_L
+
+    return _by_bm25(cache, "token_ids", of_tokens)
+
+
+def _bm25_word(cache: ScoredWindows) -> np.ndarray:
+    """Return the same of words, in small letters; a word of several tokens is a term of each group that holds one of them."""
+    import numpy as np
+
+    def of_words(window: WindowInput, groups_M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        texts = [text.casefold() for text in window.texts]
+        far, local = texts[: window.num_long_range], texts[window.num_long_range :]
+        ends_M = np.cumsum([len(text) for text in far])
+        words = list(WORD.finditer("".join(far)))
+        first_N = np.searchsorted(ends_M, [word.start() for word in words], side="right")
+        last_N = np.searchsorted(ends_M, [word.end() for word in words], side="left")
+        terms = [
+            (word.group(), group)
+            for word, first, last in zip(words, first_N, last_N, strict=True)
+            for group in np.unique(groups_M[first : last + 1]).tolist()
+        ]
+        query = WORD.findall("".join(local))
+        numbers = {term: number for number, term in enumerate(dict.fromkeys([*query, *(term for term, _ in terms)]))}
+        in_numbers = np.array([(numbers[term], group) for term, group in terms], dtype=np.int64).reshape(-1, 2)
+        return in_numbers[:, 0], in_numbers[:, 1], np.array([numbers[term] for term in query], dtype=np.int64)
+
+    return _by_bm25(cache, "texts", of_words)
+
+
+def _by_bm25(
+    cache: ScoredWindows,
+    need: str,
+    terms: Callable[[WindowInput, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]],
+) -> np.ndarray:
+    """Return the BM25 of each group, float64 [W, I]; ``terms`` returns those of a window, their groups, and the query."""
+    import numpy as np
+
     groups_WM = cache.groups.groups_WM
     scores_WI = np.full((len(groups_WM), cache.groups.num_groups), np.nan)
-    for w, window in enumerate(cache.inputs(("token_ids",))):
-        far_M, local_L = np.split(window.token_ids, [window.num_long_range])
-        of_window_I = bm25(far_M, groups_WM[w], query_L=local_L)
-        scores_WI[w, : len(of_window_I)] = of_window_I
+    for w, window in enumerate(cache.inputs((need,))):
+        num_groups = int(groups_WM[w, -1]) + 1
+        terms_N, groups_N, query_L = terms(window, groups_WM[w])
+        scores_WI[w, :num_groups] = bm25(terms_N, groups_N, num_groups=num_groups, query_L=query_L)
     return scores_WI
 
 
@@ -104,6 +146,18 @@ RULES: tuple[Selector, ...] = (
         num_evaluations=lambda size: 0,
         cost="0",
         needs=frozenset({"token_ids"}),
+        by_name_only=True,
+    ),
+    Selector(
+        name="bm25-word",
+        score=_bm25_word,
+        sees_target=False,
+        meaning="BM25 of the {unit} against the local text, by words",
+        definition="as `bm25`; the terms are words in small letters, and j has the words that it is part of",
+        look=Look("#AA5566", "$w$", on_light="#8f3d50", on_dark="#f5b8c4"),
+        num_evaluations=lambda size: 0,
+        cost="0",
+        needs=frozenset({"texts"}),
         by_name_only=True,
     ),
     of_window(

@@ -13,7 +13,9 @@ from typing import Any, Optional
 
 import numpy as np
 
+from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.seeds import estimates_of_model
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
 from olmo_sparsity.tables.reading import read_manifest
@@ -151,7 +153,7 @@ def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
     """Return the settings of Figure 2 or 3, of which the ways to give position IDs are compared.
 
     Those of the task with a scratchpad, and without one those of the same training lengths and K_train; of variable assignment
-    all, where none has a scratchpad.
+    all, where none has a scratchpad. Encodings that the paper does not have are there with a scratchpad alone.
     """
     own = [
         one
@@ -162,8 +164,36 @@ def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
     return [
         one
         for one in own
-        if one.scratchpad or (one.train_lengths, one.max_sparsity) in twins or (task == "variables" and not twins)
+        if one.scratchpad
+        or ((one.train_lengths, one.max_sparsity) in twins and _is_of_paper(one))
+        or (task == "variables" and not twins)
     ]
+
+
+def _is_of_paper(setting: Setting) -> bool:
+    embeddings = {"pose": "rope", "shifted": "absolute"}
+    return setting.rope_scaling == "none" and embeddings.get(setting.positions) == setting.position_embedding
+
+
+def of_encodings(settings: Iterable[Setting]) -> list[Setting]:
+    """Return the settings of which encodings of positions are compared: parity without a scratchpad, planted anywhere in noise.
+
+    Those of one K_train and the same training lengths, where there are several, one of them with ordinary positions.
+    """
+    own = [
+        one
+        for one in dict.fromkeys(settings)
+        if (one.task, one.scratchpad, one.background, one.placed, one.hide_tokens)
+        == ("parity", False, "noise", "any/1", False)
+    ]
+    kinds = [_kind(one) for one in own if one.num_chunks == 1]
+    found = [one for one in own if _kind(one) in kinds[:1]]
+    return found if len(found) > 1 else []
+
+
+def _kind(setting: Setting) -> tuple[object, ...]:
+    """Return what settings have in common whose encodings are compared."""
+    return setting.train_lengths, setting.max_sparsity, setting.modulus
 
 
 @dataclass(frozen=True)
@@ -279,6 +309,117 @@ def fit_bound(accuracies: Sequence[Accuracy]) -> Optional[LinearBound]:
 
 
 @dataclass(frozen=True)
+class PlaceEffect:
+    """How much the accuracy of a setting depends on where planted tokens lie in evaluation.
+
+    Attributes:
+        setting: what was trained.
+        k: sparsity of the evaluated sequences, the largest.
+        difference: accuracy at the nearest place of the sweep minus that at the farthest, the mean over the evaluated lengths
+            beyond those of training. Its interval is over sequences, and seeds where there are several.
+    """
+
+    setting: Setting
+    k: int
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class PlaceSweep:
+    """Evaluations with ``synthetic.test_placed``, on one background.
+
+    Attributes:
+        background: ``noise`` or ``text``.
+        near: the place with the smallest locality and, of those, the smallest spread.
+        far: that with the largest of both.
+        effects: by setting; none where one place was evaluated, or nothing beyond the training lengths.
+        bound: None where its corner was not evaluated.
+        num_broken: accuracies without the corner whose whole interval lies below what the bound allows.
+        num_held: the others of them.
+    """
+
+    background: str
+    near: str
+    far: str
+    effects: tuple[PlaceEffect, ...]
+    bound: Optional[LinearBound]
+    num_broken: int
+    num_held: int
+
+
+def place_size(place: str) -> tuple[float, int]:
+    """Return locality and spread of one of ``synthetic.test_placed``, by which places are ordered; anywhere is the last."""
+    locality, spread = read_place(place)
+    return (np.inf if locality is None else locality), spread
+
+
+def place_sweeps(folders: Iterable[Path]) -> list[PlaceSweep]:
+    """Return a sweep for each background of folders of ``synth eval`` with ``synthetic.test_placed``.
+
+    Raises:
+        UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
+    """
+    folders = list(folders)
+    accuracies = read_accuracies(folders)
+    tables = tables_by_setting(folders, "synthetic", "answers")
+    return [
+        _sweep([one for one in accuracies if one.setting.background == background], background, tables)
+        for background in dict.fromkeys(one.setting.background for one in accuracies)
+    ]
+
+
+def _sweep(
+    accuracies: Sequence[Accuracy], background: str, tables: Mapping[Setting, Sequence[TableOfSeed]]
+) -> PlaceSweep:
+    places = sorted({one.place for one in accuracies if one.place is not None}, key=place_size)
+    bound = fit_bound(accuracies)
+    effects = [
+        _place_effect(setting, [one.columns for one in of_seeds], near=places[0], far=places[-1])
+        for setting, of_seeds in tables.items()
+        if setting.background == background and len(places) > 1
+    ]
+    held = [
+        not bound.is_broken(one)
+        for one in accuracies
+        if bound is not None and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
+    ]
+    return PlaceSweep(
+        background=background,
+        near=places[0],
+        far=places[-1],
+        effects=tuple(one for one in effects if one is not None),
+        bound=bound,
+        num_broken=held.count(False),
+        num_held=held.count(True),
+    )
+
+
+def _place_effect(
+    setting: Setting, seeds: Sequence[Mapping[str, np.ndarray]], *, near: str, far: str
+) -> Optional[PlaceEffect]:
+    first = seeds[0]
+    k = int(first["sparsity"].max())
+    chosen_R = (first["sparsity"] == k) & (first["length_tokens"] > setting.train_lengths[1])
+    is_near_W, is_far_W = (first["place"][chosen_R] == place for place in (near, far))
+    if not (is_near_W.any() and is_far_W.any()):
+        return None
+    sums = [
+        {
+            "near": seed["right"][chosen_R] * is_near_W.astype(float),
+            "far": seed["right"][chosen_R] * is_far_W.astype(float),
+            "num_near": is_near_W.astype(float),
+            "num_far": is_far_W.astype(float),
+        }
+        for seed in seeds
+    ]
+    found = estimates_of_model(
+        sums, lambda totals: {"difference": totals["near"] / totals["num_near"] - totals["far"] / totals["num_far"]}
+    )["difference"]
+    assert found is not None
+    return PlaceEffect(setting, k, found)
+
+
+@dataclass(frozen=True)
 class SpectrumPoint:
     """What the spectrum of one run says at the training length, and its accuracy beyond it, both at k = K_train.
 
@@ -380,16 +521,12 @@ class Generalization:
     Attributes:
         runs: by setting and seed.
         furthest: how far each setting holds, by k and place.
-        bound: of a sweep of places; None without one.
-        num_broken: accuracies of the sweep, without the corner, whose whole interval lies below what the bound allows.
-        num_held: the others of them.
+        sweeps: of the places of planted tokens, by background.
     """
 
     runs: tuple[TaskRun, ...]
     furthest: tuple[Furthest, ...]
-    bound: Optional[LinearBound]
-    num_broken: int
-    num_held: int
+    sweeps: tuple[PlaceSweep, ...]
 
     def has_learned(self, setting: Setting) -> bool:
         """Return whether all seeds of a setting have learned the task, so that it may be ranked."""
@@ -404,21 +541,10 @@ def read_generalization(folders: Sequence[Path]) -> Generalization:
         UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
     """
     plain, placed = split_by_places(folders)
-    accuracies = read_accuracies(plain) + read_accuracies(placed)
-    bound = fit_bound(accuracies)
-    held = [
-        not bound.is_broken(one)
-        for one in accuracies
-        if bound is not None
-        and one.place is not None
-        and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
-    ]
     return Generalization(
         runs=tuple(task_runs(folders)),
-        furthest=tuple(furthest_lengths(accuracies)),
-        bound=bound,
-        num_broken=held.count(False),
-        num_held=held.count(True),
+        furthest=tuple(furthest_lengths(read_accuracies(plain) + read_accuracies(placed))),
+        sweeps=tuple(place_sweeps(placed)),
     )
 
 

@@ -10,13 +10,16 @@ from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
     Furthest,
     Generalization,
+    PlaceSweep,
     num_learned,
+    of_encodings,
     of_methods,
     of_sparsity_alone,
     reaches_further,
 )
 from olmo_sparsity.statistics.synthetic import Setting
-from olmo_sparsity.wording.synthetic_tasks import method_words, place_words, setting_words, task_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.synthetic_tasks import encoding_words, method_words, place_words, setting_words, task_words
 
 BASELINES = ("shifted", "pose")  # in ``synthetic.positions``, of a scratchpad without coupled IDs
 
@@ -49,7 +52,12 @@ def generalization_sentences(found: Generalization) -> list[str]:
                 and one.setting.max_sparsity == one.k
             ]
             sentences += [methods_sentence(found, own)] if own else []
-    return sentences + ([bound_sentence(found)] if found.bound else [])
+    encodings = of_encodings(settings)
+    sentences += [encodings_sentence(found, encodings)] if encodings else []
+    for sweep in found.sweeps:
+        sentences += [place_sentence(sweep)] if sweep.effects else []
+        sentences += [bound_sentence(found, sweep)] if sweep.bound else []
+    return sentences
 
 
 def _parities(found: Generalization) -> dict[Setting, list[Furthest]]:
@@ -118,15 +126,49 @@ def methods_sentence(found: Generalization, own: Sequence[Furthest]) -> str:
     )
 
 
-def bound_sentence(found: Generalization) -> str:
+def encodings_sentence(found: Generalization, settings: Sequence[Setting]) -> str:
+    """Return how far encodings of positions hold at k = K_train, and whether one holds further than every other."""
+    own = [
+        one
+        for one in found.furthest
+        if one.setting in settings and one.place is None and one.k == one.setting.max_sparsity
+    ]
+    learned = sorted((one for one in own if found.has_learned(one.setting)), key=lambda one: -(one.length or 0))
+    not_learned = [encoding_words(one.setting) for one in own if not found.has_learned(one.setting)]
+    best = [one for one in learned if all(reaches_further(one, other) for other in learned if other is not one)]
+    shown = encoding_words(best[0].setting) if best and len(learned) > 1 else "not shown"
+    first = settings[0]
+    words = "; ".join(f"{encoding_words(one.setting)} to {furthest_words(one)} tokens" for one in learned) or "none"
+    return (
+        f"Encodings of positions, {task_words(first)} without a scratchpad, k = {first.max_sparsity}: the one that holds further "
+        f"than every other: {shown}. Accuracy of at least {LEVEL}: {words}."
+        + (f" Not learned by every seed, so not ranked: {'; '.join(not_learned)}." if not_learned else "")
+    )
+
+
+def place_sentence(sweep: PlaceSweep) -> str:
+    """Return how much the accuracy beyond the training lengths depends on where planted tokens lie in evaluation."""
+    ordered = sorted(sweep.effects, key=lambda one: one.difference.mean)
+    ends = dict.fromkeys(interval(one.difference) for one in (ordered[0], ordered[-1]))
+    num_shown = sum(one.difference.is_above_zero or one.difference.is_below_zero for one in ordered)
+    ways = f"{len(ordered)} way{'s' * (len(ordered) > 1)} of planting in training"
+    places = f"{place_words(sweep.near)} minus {place_words(sweep.far)}"
+    return (
+        f"Locality in evaluation, in {sweep.background}, k = {max(one.k for one in ordered)}, prompts longer than in training: "
+        f"accuracy with tokens planted {places} is {' to '.join(ends)} over {ways}; "
+        f"a difference is shown in {num_shown}."
+    )
+
+
+def bound_sentence(found: Generalization, sweep: PlaceSweep) -> str:
     """Return what the linear bound, fitted to one corner of the sweep, says of the others."""
-    bound = found.bound
+    bound = sweep.bound
     assert bound is not None
     learned, seeds = num_learned(found.runs)[bound.setting]
     corner = f"{setting_words(bound.setting)}, evaluated {place_words(bound.place)}, k = {bound.k}"
-    others = found.num_broken + found.num_held
+    others = sweep.num_broken + sweep.num_held
     return (
-        f"Locality: an error of at most {bound.slope:.3f} times length / training length, fitted to the corner ({corner}; "
-        f"learned by {learned} of {seeds} seeds), is broken by {found.num_broken} of {others} other points. "
+        f"An error of at most {bound.slope:.3f} times length / training length, fitted to the corner ({corner}; "
+        f"learned by {learned} of {seeds} seeds), is broken by {sweep.num_broken} of {others} other points. "
         "That the bound is linear is an assumption."
     )

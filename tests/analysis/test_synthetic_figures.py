@@ -19,7 +19,7 @@ from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import SpectrumPoint
+from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
 LENGTHS = (6, 12, 24)
@@ -37,7 +37,10 @@ def share() -> Estimate:
 
 
 def accuracies_of(setting: Setting, sparsities: tuple[int, ...], *, seeds: int = 3) -> list[Accuracy]:
-    return [Accuracy(setting, length, k, share(), share(), (0.5,) * seeds) for k in sparsities for length in LENGTHS]
+    return [
+        Accuracy(setting, length, k, share(), share(), tuple(share().mean for _ in range(seeds)))
+        for k in sparsities for length in LENGTHS
+    ]  # fmt: skip
 
 
 def bridge_points(setting: Setting = HIDDEN, *, sparsities: tuple[int, ...] = (1, 2)) -> list[BridgePoint]:
@@ -61,6 +64,7 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         learned: dict[Setting, tuple[int, int]] | None = None,
         placed: list[Accuracy] | None = None,
         spectra: list[SpectrumPoint] | None = None,
+        sweeps: list[PlaceSweep] | None = None,
     ) -> dict[str, Figure]:
         counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*accuracies, *(placed or [])]}
         tables = {"synthetic": bool(accuracies or placed), "bridge": bool(points)}
@@ -79,6 +83,7 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "read_accuracies",
             lambda folders: {"newest": accuracies, "placed": placed}[folders[0].name] if folders else [],
         )
+        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders: sweeps or [])
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts | (learned or {}))
         monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: spectra or [])
@@ -91,14 +96,21 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def assert_line(axis: Axes, points: list[Accuracy], *, color: str, linestyle: str = "-") -> None:
-    """Check that a line shows the accuracies, and a band of the same colour their intervals."""
+    """Check that a line shows the accuracies, and thin ones of the same colour each seed; or a band the intervals of one seed."""
     lines = [
         line
         for line in axis.lines
         if (line.get_color(), line.get_linestyle(), len(line.get_xdata())) == (color, linestyle, len(points))
     ]
-    assert [list(line.get_ydata()) for line in lines] == [[point.right.mean for point in points]]
-    assert list(lines[0].get_xdata()) == [point.length for point in points]
+    assert all(list(line.get_xdata()) == [point.length for point in points] for line in lines)
+    means, *seeds = sorted(lines, key=lambda line: -line.get_linewidth())
+    assert list(means.get_ydata()) == [point.right.mean for point in points]
+    if len(points[0].of_seeds) > 1:
+        assert [tuple(line.get_ydata()) for line in seeds] == list(
+            zip(*(point.of_seeds for point in points), strict=True)
+        )
+        return
+    assert not seeds
     corners = [
         {(float(x), float(y)) for x, y in band.get_paths()[0].vertices}
         for band in axis.collections
@@ -129,7 +141,7 @@ def test_figure_1_has_a_panel_for_each_k_train_and_a_line_for_each_k(draw) -> No
         chance = [line for line in axis.lines if line.get_linestyle() == ":"]
         assert [set(line.get_ydata()) for line in chance] == [{0.5}]
     assert "k uniform from 1 to K_train and 4 to 8 tokens" in words_on(figure)
-    assert "training seeds (3)" in words_on(figure)
+    assert "Thick: the mean over 3 training seeds; thin: each of them." in words_on(figure)
 
 
 def test_the_theory_is_drawn_where_it_speaks_only(draw) -> None:
@@ -148,7 +160,10 @@ def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw
         "Predictive Position Coupling", "absolute, random shift", "RoPE with PoSE", "absolute, random shift, no scratchpad",
         "RoPE with PoSE, no scratchpad",
     ]  # fmt: skip
-    settings = [Setting(task, scratchpad, positions, 2, (4, 8), 32) for positions, scratchpad in ways]
+    settings = [
+        Setting(task, scratchpad, positions, 2, (4, 8), 32, "rope" if positions == "pose" else "absolute")
+        for positions, scratchpad in ways
+    ]
     made = {setting: accuracies_of(setting, (1, 2), seeds=1) for setting in settings}
     figure = draw([one for setting in reversed(settings) for one in made[setting]], [])[name]
     assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
@@ -341,26 +356,81 @@ def test_lengths_far_apart_are_on_a_logarithmic_axis(draw) -> None:
     assert draw(accuracies_of(PARITY, (2,)), [])["synthetic-parity"].axes[0].get_xscale() == "linear"
 
 
-def test_places_have_a_panel_for_training_and_a_line_for_evaluation_with_the_bound_of_the_corner(draw) -> None:
-    """The corner is trained and evaluated within 4: errors of at most 0.2 and 0.6 at 0.75 and 3 times the training length."""
+def test_places_have_a_panel_for_training_and_lines_of_the_nearest_and_the_farthest_in_evaluation(draw) -> None:
     local = dataclasses.replace(PARITY, locality=4)
-    lows = {("4/1", 6): 0.8, ("4/1", 24): 0.4}
     made = [
-        Accuracy(setting, length, k, Estimate(0.9, lows.get((place, length), 0.5), 1.0), share(), (0.5,), place)
-        for setting in (PARITY, local) for k in (1, 2) for length in (6, 24) for place in ("4/1", "any/1", "any/3")
+        Accuracy(setting, length, k, share(), share(), (share().mean, share().mean), place)
+        for setting in (PARITY, local) for k in (1, 2) for length in (6, 24) for place in ("4/1", "any/1", "4/2", "any/3")
     ]  # fmt: skip
-    figure = draw([], [], {local: (0, 1)}, made)["synthetic-places"]
+    effects = (PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),)
+    sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.2), 3, 4)
+    figure = draw([], [], {local: (0, 1)}, made, None, [sweep])["synthetic-places"]
     assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
         "trained within 4, 1 apart (not learned)",
         "trained anywhere, 1 apart",
     ]
-    assert {"evaluated within 4, 1 apart", "evaluated anywhere, 3 apart", "linear bound"} < set(legend(figure))
+    entries = legend(figure)
+    assert set(entries) == {
+        "evaluated within 4, 1 apart", "evaluated anywhere, 3 apart", "2 places between", "linear bound",
+    }  # fmt: skip
     assert "k = 2 planted bits" in words_on(figure)
-    for axis in figure.axes:
-        drawn = [(line.get_linestyle(), list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
-        assert [style for style, x, y in drawn if (x, y) == ([0.75, 3.0], [0.9, 0.9])] == ["-", "-", "--"]
-        assert ("-", [0.75, 3.0], pytest.approx([0.8, 0.2])) in drawn
-    assert legend(figure)["evaluated anywhere, 1 apart"] != legend(figure)["evaluated anywhere, 3 apart"]
+    for axis, setting in zip(figure.axes, (local, PARITY), strict=True):
+        drawn = [(line.get_color(), list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
+        for place in ("4/1", "any/1", "4/2", "any/3"):
+            own = [one for one in made if (one.setting, one.k, one.place) == (setting, 2, place)]
+            label = {"4/1": "evaluated within 4, 1 apart", "any/3": "evaluated anywhere, 3 apart"}.get(
+                place, "2 places between"
+            )
+            assert (entries[label][0], [0.75, 3.0], [one.right.mean for one in own]) in drawn
+            for seed in (0, 1):
+                line = (entries[label][0], [0.75, 3.0], [one.of_seeds[seed] for one in own])
+                assert (line in drawn) == (place in ("4/1", "any/3"))
+        assert ("black", [0.75, 3.0], pytest.approx([0.85, 0.4])) in drawn
+        assert len(drawn) == 2 + 2 * 3 + 1 + 1  # the last: the training length
+    assert len({color for color, _ in entries.values()}) == 4
+
+
+def test_the_places_of_each_background_are_a_figure_with_what_they_show(draw, tmp_path: Path) -> None:
+    text = dataclasses.replace(PARITY, background="text")
+    made = [
+        Accuracy(setting, length, 2, share(), share(), (0.5,), place)
+        for setting in (text, PARITY) for length in (6, 24) for place in ("any/1", "4/1")
+    ]  # fmt: skip
+    sweeps = [
+        PlaceSweep("noise", "4/1", "any/1", (PlaceEffect(PARITY, 2, Estimate(0.25, 0.2, 0.31)),), None, 0, 0),
+        PlaceSweep("text", "4/1", "any/1", (), None, 0, 0),
+    ]
+    noise, in_text = (
+        synthetic.draw_places([one for one in made if one.setting == of], {of: (1, 1)}, sweep)
+        for of, sweep in zip((PARITY, text), sweeps, strict=True)
+    )
+    assert (noise.name, in_text.name) == ("synthetic-places", "synthetic-places-text")
+    assert "is 0.25 [0.20, 0.31] over 1 way" in noise.finding
+    longest = made[2].right
+    assert f"24 tokens, k = 2, evaluated as trained: anywhere, 1 apart {longest.mean:.2f}" in in_text.finding
+    assert "linear bound" not in legend(noise.figure)
+    figures = draw([], [], None, made, None, sweeps)
+    assert set(figures) == {"synthetic-places", "synthetic-places-text"}
+
+
+def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(draw) -> None:
+    settings = [
+        PARITY,
+        dataclasses.replace(PARITY, num_chunks=1),
+        dataclasses.replace(PARITY, num_chunks=1, position_embedding="none"),
+    ]
+    made = {setting: accuracies_of(setting, (1, 2, 4)) for setting in settings}
+    figures = draw([one for own in made.values() for one in own], [])
+    figure = figures["synthetic-encodings"]  # k up to K_train
+    assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
+    named = {"RoPE with PoSE": PARITY, "RoPE without PoSE": settings[1], "no positions (NoPE)": settings[2]}
+    for axis, k in zip(figure.axes, (1, 2), strict=True):
+        for label, setting in named.items():
+            color, style = legend(figure)[label]
+            assert_line(axis, [one for one in made[setting] if one.k == k], color=color, linestyle=style)
+    assert set(legend(figure)) == {*named, "chance"}
+    assert "Predictive" not in words_on(figure)
+    assert "synthetic-scratchpad" not in figures
 
 
 def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 from transformers_models import VOCAB, build
 
 from olmo_sparsity.config import InfluenceConfig
@@ -115,9 +117,18 @@ class Definition:
 
         return self.mean_over_heads(of_head)
 
+    def magicpig(self) -> list[float]:
+        def of_head(layer: int, head: int, key_head: int, j: int) -> float:
+            keys, query = self.keys[layer][key_head], self.queries[layer][head]
+            key = [keys[j][e] - sum(keys[self.first + i][e] for i in range(M)) / M for e in range(WIDTH)]
+            cosine = sum(map(operator.mul, key, query)) / (math.hypot(*key) * math.hypot(*query))
+            return float(binom.sf(1, 150, (1 - math.acos(cosine) / math.pi) ** 10))  # at least 2
+
+        return self.mean_over_heads(of_head)
+
 
 @pytest.mark.parametrize("anchor_id", [None, 1])
-@pytest.mark.parametrize("name", ["h2o", "snapkv", "vatp", "key-norm", "quest"])
+@pytest.mark.parametrize("name", ["h2o", "snapkv", "vatp", "key-norm", "quest", "magicpig"])
 def test_a_policy_is_the_formula_of_its_paper(name: str, anchor_id: Optional[int]) -> None:
     found = SELECTORS[name].score(scores_of(anchor_id))
     for w in range(W):
@@ -154,7 +165,7 @@ def test_streaming_llm_keeps_the_first_four_tokens_and_then_the_nearest(
 
 
 def test_policies_are_refused_where_there_is_no_cache() -> None:
-    assert len(POLICIES) == 12
+    assert len(POLICIES) == 14
     for name in POLICIES:
         with pytest.raises(UserError, match=f"influence.selectors: {name}: a cache policy chooses entries"):
             InfluenceConfig(selectors=["kl", name])

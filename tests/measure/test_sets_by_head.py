@@ -12,6 +12,7 @@ import tiny_models
 import tiny_windows
 import torch
 import transformers_models
+from scipy.stats import binom
 from transformers_models import VOCAB
 
 from olmo_sparsity import api
@@ -30,7 +31,7 @@ from olmo_sparsity.records.selectors import SELECTORS, by_head, names_where, ran
 W, FULL, LOCAL, M = 3, 22, 6, 16
 TEXT = "the river of the garden was quiet " * 8
 VARIANTS = names_where(lambda selector: selector.entries_by_head)
-ONE_SET = {f"{name}-heads": name for name in ("h2o", "snapkv", "vatp", "key-norm", "quest")}
+ONE_SET = {f"{name}-heads": name for name in ("h2o", "snapkv", "vatp", "key-norm", "quest", "magicpig")}
 
 
 def random_entries(num_layers: int, num_heads: int, size: int, *, num_rows: int = W) -> torch.Tensor:
@@ -175,6 +176,11 @@ def scores_of_heads(name: str, scores: WindowScores) -> np.ndarray:
             of_heads = window.accumulated_attention * np.abs(values).sum(axis=-1)
         elif name == "key-norm":
             of_heads = -np.sqrt((keys**2).sum(axis=-1))
+        elif name == "magicpig":
+            centred = keys - keys.mean(axis=2, keepdims=True)
+            query = window.queries[:, :, None]
+            cosines = (centred * query).sum(-1) / np.linalg.norm(centred, axis=-1) / np.linalg.norm(query, axis=-1)
+            of_heads = binom.sf(1, 150, (1 - np.arccos(cosines) / np.pi) ** 10)
         else:  # one page of 16 tokens holds all of them
             query = window.queries[:, :, None]
             highest, lowest = keys.max(axis=2, keepdims=True), keys.min(axis=2, keepdims=True)

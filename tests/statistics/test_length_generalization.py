@@ -18,8 +18,10 @@ from olmo_sparsity.statistics.length_generalization import (
     fit_bound,
     furthest_lengths,
     num_learned,
+    of_encodings,
     of_methods,
     of_sparsity_alone,
+    place_sweeps,
     rank_correlation,
     spectrum_points,
     task_runs,
@@ -103,6 +105,39 @@ def test_the_bound_is_the_lowest_line_above_the_corner_and_broken_by_whole_inter
     assert fit_bound([accuracy(8, 1.0, None)]) is fit_bound([others[1]]) is None
 
 
+def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyond_training(tmp_path: Path) -> None:
+    """At k = 3: 16 tokens 15 and 11 of 20 right within 4, 1 apart, 80 tokens 9 and 3; anywhere, 5 apart: 8 and 6, 7 and 1.
+
+    The second seed has one right response more within 4, at 16 tokens. All else is right, or of no account.
+    """
+    places = ("any/5", "4/1", "4/2", "any/1", "8/9")
+    counts = {("4/1", 16): 15, ("4/1", 80): 9, ("any/5", 16): 8, ("any/5", 80): 6}
+
+    def right(more: int) -> Right:
+        return lambda length, k, place: (
+            counts[place, length] + more * ((place, length) == ("4/1", 16))
+            if k == 3 and (place, length) in counts
+            else ROWS
+        )
+
+    text = dataclasses.replace(LOCAL, background="text")
+    noise = [
+        answers(tmp_path / f"{seed}", right(seed), ks=(2, 3), places=places, training_seed=seed) for seed in (0, 1)
+    ]
+    other = answers(tmp_path / "text", lambda length, k, place: ROWS, places=("4/2",), setting=text)
+    first, second = place_sweeps([*noise, other])
+    assert (first.background, first.near, first.far) == ("noise", "4/1", "any/5")
+    (effect,) = first.effects
+    assert (effect.setting, effect.k) == (LOCAL, 3)
+    assert effect.difference.mean == pytest.approx((15.5 + 9 - 8 - 6) / 40)
+    error_of_seeds = 0.5 / 40  # of the mean over two seeds that differ by 1 of 40
+    assert effect.difference.standard_error is not None and effect.difference.standard_error > error_of_seeds
+    assert (second.background, second.near, second.far, second.effects) == ("text", "4/2", "4/2", ())
+    assert (second.bound and second.bound.setting) == text
+    within = answers(tmp_path / "within", lambda length, k, place: ROWS, lengths=(8,), places=("4/1", "any/1"))
+    assert place_sweeps([within])[0].effects == ()
+
+
 def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **manifest: Any) -> Path:
     rows = [
         {
@@ -169,14 +204,24 @@ def test_each_setting_is_in_the_figures_that_compare_it() -> None:
     ordinary = dataclasses.replace(base, num_chunks=1)
     text = dataclasses.replace(base, background="text")
     hidden, placed = dataclasses.replace(base, hide_tokens=True), dataclasses.replace(base, locality=4)
-    everything = [steps, base, larger, ordinary, text, hidden, placed]
+    none = dataclasses.replace(ordinary, position_embedding="none")
+    scaled = dataclasses.replace(ordinary, rope_scaling="yarn")
+    everything = [steps, base, larger, ordinary, text, hidden, placed, none, scaled]
     assert of_sparsity_alone(everything) == [base, larger, text]
     assert of_sparsity_alone([steps, base, ordinary]) == []
     assert of_sparsity_alone([base]) == [base]
     assert of_methods(everything, "parity") == [steps, base, ordinary]
     assert of_methods([base, larger], "parity") == []
+    with_steps = dataclasses.replace(none, scratchpad=True)
+    assert of_methods([with_steps, none, base], "parity") == [with_steps, base]
+    assert of_encodings(everything) == [base, ordinary, none, scaled]
+    modulo = dataclasses.replace(ordinary, modulus=8)
+    shorter = dataclasses.replace(base, train_lengths=(4, 6))
+    assert of_encodings([larger, shorter, modulo, base, ordinary]) == []  # the first without PoSE is alone
+    assert of_encodings([larger, shorter, base, ordinary, modulo]) == [base, ordinary]
+    assert of_encodings([base, larger]) == of_encodings([ordinary]) == []
     variables = dataclasses.replace(steps, task="variables")
-    alone = dataclasses.replace(variables, scratchpad=False, positions="shifted")
+    alone = dataclasses.replace(variables, scratchpad=False, positions="shifted", position_embedding="absolute")
     other = dataclasses.replace(alone, max_sparsity=3)
     assert of_methods([*everything, variables, alone, other], "variables") == [variables, alone]
     assert of_methods([alone, other], "variables") == [alone, other]

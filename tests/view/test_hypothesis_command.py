@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drawn_figures import assert_bars
+from known_selectors import only_here as only_here
 from made_up import MODEL, PRETRAINED
 from made_up_runs import FULL, made_up_measurement, made_up_run, state_row
 from matplotlib.figure import Figure
@@ -18,6 +23,7 @@ from typer.testing import CliRunner
 from analysis import hypothesis as figure_of_hypothesis
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
     Hypothesis,
@@ -29,6 +35,7 @@ from olmo_sparsity.statistics.several.hypothesis import (
 from olmo_sparsity.statistics.several.reactions import read_reactions
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import newest_finished, read_table
 from olmo_sparsity.view.report import write_report
 
@@ -220,6 +227,47 @@ def printed(runs: list[Path]) -> str:
     result = CliRunner().invoke(app, ["hypothesis", *run_options(runs)])
     assert result.exit_code == 0, result.output
     return " ".join(result.output.split())
+
+
+def test_a_selector_of_ones_own_takes_part_by_its_name_in_the_tables(
+    runs: list[Path], tmp_path: Path, only_here: None
+) -> None:
+    """Its tables hold what ``random`` chose in the made-up ones, so it tells what that does."""
+    own = shutil.copytree(runs[0], tmp_path / "own")
+    folder = newest_finished(own)
+    manifest = read_json(folder / "manifest.json")
+    selectors = ["mine" if name == "random" else name for name in manifest["influence"]["selectors"]]
+    entry = {
+        "file": "mine.py", "sha256": "0", "needs": [], "sees_target": False, "meaning": "mine.",
+        "look": dataclasses.asdict(SELECTORS["kl"].look),
+    }  # fmt: skip
+    write_manifest(
+        folder,
+        {**manifest, "influence": {**manifest["influence"], "selectors": selectors}, "own_selectors": {"mine": entry}},
+    )
+    for part in (0, 1):
+        table = pq.read_table(part_path(folder, "selections", part=part))
+        at = table.schema.get_field_index("selector")
+        names = pa.array(
+            ["mine" if name == "random" else name for name in table["selector"].to_pylist()], table.schema.types[at]
+        )
+        content = table.set_column(at, table.schema.field(at), names).replace_schema_metadata(None)
+        write_part(folder, "selections", part=part, content=content, metadata={"run_id": "0"})
+
+    def contrasts(run: Path, name: str) -> Any:
+        result = CliRunner().invoke(app, ["hypothesis", "--run", str(run), "--selector", name, "--json"])
+        assert result.exit_code == 0, result.exception
+        return json.loads(result.output)["main"][0]["contrasts"]
+
+    assert contrasts(own, "mine") == contrasts(runs[0], "random") != contrasts(runs[0], "kl")
+    write_manifest(
+        folder, {**read_json(folder / "manifest.json"), "own_selectors": {"mine": entry | {"sees_target": True}}}
+    )
+    del SELECTORS["mine"]
+    with pytest.raises(UserError, match="--selector mine sees the target; choose one of kl, "):
+        read_hypothesis([own], selector="mine")
+    with pytest.raises(UserError, match=r"--selector FILE\.py:other --selector random"):
+        read_hypothesis(runs[:1], selector="other")
 
 
 def test_mistakes(runs: list[Path], tmp_path: Path) -> None:

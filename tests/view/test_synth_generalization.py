@@ -12,10 +12,16 @@ from planted_answers import ROWS, answers
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.statistics.length_generalization import Generalization, read_generalization
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.length_generalization import (
+    Generalization,
+    PlaceEffect,
+    PlaceSweep,
+    read_generalization,
+)
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.view.synth_summary import table_of_lengths, table_of_runs
-from olmo_sparsity.wording.length_generalization import generalization_sentences
+from olmo_sparsity.wording.length_generalization import generalization_sentences, place_sentence
 
 PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
 STEPS = Setting("parity", True, "predicted", 3, (4, 8), 128)
@@ -61,7 +67,7 @@ def test_the_command_prints_the_runs_and_how_far_they_hold(tmp_path: Path, monke
     assert [(one["k"], one["length"], one["of_seeds"]) for one in printed["furthest"]] == [
         (2, 16, [16, 16]), (3, None, [None, None]),
     ]  # fmt: skip
-    assert printed["bound"] is None
+    assert printed["sweeps"] == []
     markdown = CliRunner().invoke(app, ["synth", "summary", *named, "--md"]).output
     assert "| 1 | 70 | stop\\_loss | 1.0 | 0.0100 | 1.000 | learned |" in markdown
 
@@ -131,10 +137,49 @@ def test_methods_that_have_not_learned_are_named_and_never_ranked(
 def test_the_bound_is_said_to_be_an_assumption_and_counts_what_breaks_it(tmp_path: Path) -> None:
     """The corner has no errors. Of the others, planted anywhere or k = 2, those at 16 and 80 tokens are wrong."""
     local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
-    folder = answers(
-        tmp_path / "run", lambda length, k, place: ROWS * (length == 8 or (place, k) == ("4/1", 3)), setting=local,
-        places=("4/1", "any/1"), training_seed=0,
-    )  # fmt: skip
-    sentence = generalization_sentences(read_generalization([folder]))[-1]
-    assert "an error of at most 0.000 times length / training length" in sentence
-    assert "is broken by 6 of 9 other points. That the bound is linear is an assumption." in sentence
+    folders = [
+        answers(
+            tmp_path / setting.background, lambda length, k, place: ROWS * (length == 8 or (place, k) == ("4/1", 3)),
+            setting=setting, places=("4/1", "any/1"), training_seed=0,
+        ) for setting in (local, dataclasses.replace(local, background="text"))
+    ]  # fmt: skip
+    *_, effect, bound, in_text, _ = generalization_sentences(read_generalization(folders))
+    assert "An error of at most 0.000 times length / training length" in bound
+    assert "is broken by 6 of 9 other points. That the bound is linear is an assumption." in bound
+    assert effect.startswith("Locality in evaluation, in noise, k = 3, ") and ", in text, k = 3, " in in_text
+    assert (
+        "planted within 4, 1 apart minus anywhere, 1 apart is 1.00 [1.00, 1.00] over 1 way of planting in training"
+        in effect
+    )
+
+
+def test_the_effect_of_the_place_has_the_least_and_the_largest_difference_and_counts_those_shown(
+    tmp_path: Path,
+) -> None:
+    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
+    effects = [
+        PlaceEffect(local, 3, Estimate(*numbers))
+        for numbers in ((0.1, 0.06, 0.14), (0.0, -0.1, 0.1), (-0.2, -0.3, -0.1))
+    ]
+    sweep = PlaceSweep("noise", "4/1", "any/3", tuple(effects), None, 0, 0)
+    assert place_sentence(sweep) == (
+        "Locality in evaluation, in noise, k = 3, prompts longer than in training: accuracy with tokens planted within 4, "
+        "1 apart minus anywhere, 3 apart is -0.20 [-0.30, -0.10] to 0.10 [0.06, 0.14] over 3 ways of planting in training; a "
+        "difference is shown in 2."
+    )
+
+
+def test_an_encoding_is_named_where_it_holds_further_than_every_other(tmp_path: Path) -> None:
+    ordinary = dataclasses.replace(PARITY, num_chunks=1)
+    none = dataclasses.replace(ordinary, position_embedding="none")
+    alibi = dataclasses.replace(ordinary, position_embedding="alibi")
+    sentences = generalization_sentences(
+        found(tmp_path / "a", {PARITY: {2: 8}, ordinary: {2: None}, none: {2: 80}, alibi: {2: 16}})
+    )
+    assert sentences[-1] == (
+        "Encodings of positions, parity without a scratchpad, k = 2: the one that holds further than every other: no positions "
+        "(NoPE). Accuracy of at least 0.95: no positions (NoPE) to at least 80 tokens; ALiBi without PoSE to 16 tokens; RoPE "
+        "with PoSE to 8 tokens. Not learned by every seed, so not ranked: RoPE without PoSE."
+    )
+    equal = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16}, ordinary: {2: 16}}))[-1]
+    assert "the one that holds further than every other: not shown. " in equal

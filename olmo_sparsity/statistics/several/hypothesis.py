@@ -17,7 +17,9 @@ from typing import Any, Literal, NamedTuple, Optional
 
 import numpy as np
 
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.config.measuring import check_one_set
+from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.records.selectors import SELECTORS, names_where
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_variance
@@ -507,8 +509,10 @@ def read_hypothesis(
     """
     grouped = trained_models(runs)
     row_len, ceiling_run = _row_len(grouped)
+    _check_is_blind(selector)
     if folders is None:
         folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
+    _check_is_blind(selector)  # what one of one's own sees is known from its tables
     _check_same_windows(folders)
     analyses = [
         other
@@ -547,6 +551,20 @@ def read_hypothesis(
         main=tuple(entry for model in others for entry in compared(model, main)),
         robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
     )
+
+
+def _check_is_blind(name: str) -> None:
+    """Check that a selector, if it is known yet, chooses one set for all heads and does not see the target.
+
+    Raises:
+        UserError: it does.
+    """
+    if name not in SELECTORS:
+        return
+    if SELECTORS[name].sees_target:
+        blind = ", ".join(names_where(lambda entry: not entry.sees_target and entry.entries_by_head is None))
+        raise UserError(f"hypothesis: --selector {name} sees the target; choose one of {blind}")
+    check_one_set([name], "hypothesis")
 
 
 def _names(models: Sequence[TrainedModel]) -> list[str]:
@@ -652,6 +670,8 @@ def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
         if _has_reactions(folder, run, row_len, selector):
             return folder
     stated = f"--train-len {row_len} " if is_pretrained(run) else ""
+    if selector not in SELECTORS:
+        selector = f"FILE.py:{printable(selector)}"  # nothing here was measured with it
     raise UserError(
         f"{run}: no measurement with as many local tokens as a training row has; run `olmo-sparsity influence --run {run} "
         f"{stated}--local-len {row_len} --selector {selector} --selector random --k 1,2,4` first"
