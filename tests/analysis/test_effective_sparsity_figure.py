@@ -138,6 +138,24 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_relative", "ticks"),
+    [
+        (1, 128, False, ["1", "2", "4", "8", "16", "32", "64", "128"]),
+        (1, 256, False, ["1", "4", "16", "64", "256"]),
+        (3, 70_000, False, ["4", "16", "64", "256", "1,024", "4,096", "16,384", "65,536"]),
+        (0.02, 1, True, ["0.03", "0.1", "0.3", "1"]),
+    ],
+)
+def test_a_panel_has_at_most_eight_ticks(low: float, high: float, is_relative: bool, ticks: list[str]) -> None:
+    figure, axis = plt.subplots()
+    axis.set_yscale("log")
+    axis.set_ylim(low, high)
+    effective_sparsity._set_ticks(axis, [128, 256], is_relative=is_relative)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ticks
+    plt.close(figure)
+
+
 def test_the_legend_stands_below_the_panels(figure: Figure) -> None:
     figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes)
@@ -155,6 +173,8 @@ def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> N
     point = found.models[0].points[PointKey(NULL, 0.8, 512)]
     assert [row.k, row.k_low, row.k_high, row.max_k] == pytest.approx([point.value, point.low, point.high, 448])
     assert row.k_share == pytest.approx(point.value / 448) and row.slope == pytest.approx(0.2)
+    slope = found.models[0].slopes[NULL, 0.8]
+    assert slope is not None and [row.slope_low, row.slope_high] == pytest.approx([slope.low, slope.high])
     assert set(rows[["model", "gate"]].itertuples(index=False, name=None)) == {
         ("someone/Made-Up-2M", "passed"), ("someone/Smaller", "failed"),
     }  # fmt: skip

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.tables.reading import find_tables, read_table
+from olmo_sparsity.tables.schemas import RESAMPLED
 from olmo_sparsity.text.vocabulary import train_bpe
 from olmo_sparsity.view.excerpts import Choice, Excerpt, optimism_of, read_excerpts
 
@@ -118,7 +119,7 @@ def test_optimism_of_three_draws_is_their_mean() -> None:
     row: dict[str, Any] = {"selector": "greedy", "context": "resampled", "sees_target": True, "k": [2, 4]}
     rows = [{**row, "gain_sparse_nats": gains, "kl_short_to_sparse_nats": costs} for gains, costs in draws]
     other = {**row, "gain_sparse_nats": [7.0, 8.0], "kl_short_to_sparse_nats": [9.0, 9.0]}
-    others = [{**other, "context": "real"}, {**other, "context": "null_resampled"}, {**other, "sees_target": False}]
+    others = [{**other, "context": "real"}, {**other, "context": RESAMPLED["null"]}, {**other, "sees_target": False}]
     optimism = optimism_of([*rows, *others, {**other, "kl_short_to_sparse_nats": None}], None)
     assert list(optimism) == ["greedy"]
     assert optimism["greedy"] == pytest.approx([1.29 / 3, 1.89 / 3])

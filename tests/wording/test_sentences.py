@@ -193,6 +193,9 @@ def test_the_chance_that_some_class_passes(num_classes: int, percent: str) -> No
 def test_the_caption_of_classes(passed: Summary, failed: Summary) -> None:
     assert "No class has an R(k)" in classes_caption(failed, 8)
     assert "No class has an R(k)" not in classes_caption(passed, 8)
+    # The gate beyond the training row has no part in it.
+    assert "No class has an R(k)" not in classes_caption(dataclasses.replace(passed, beyond_gate="failed"), 8)
+    assert "No class has an R(k)" in classes_caption(dataclasses.replace(failed, beyond_gate="passed"), 8)
     assert "18%" in classes_caption(passed, 8) and "induction and repeat" in classes_caption(passed, 8)
 
 
