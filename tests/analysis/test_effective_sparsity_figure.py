@@ -156,6 +156,21 @@ def test_a_panel_has_at_most_eight_ticks(low: float, high: float, is_relative: b
     plt.close(figure)
 
 
+def test_what_it_shows_is_the_k_of_80_percent_at_the_ends(found: SparsityByLength) -> None:
+    drawn = effective_sparsity.draw_found(found)
+    plt.close(drawn.figure)
+    first, last = (found.models[0].points[PointKey(ATTENTION, 0.8, length)] for length in (128, 512))
+    assert first.value is not None and last.value is not None and last.value > 1.5 * first.value
+    of_ends = [
+        f"{point.value:.1f} [{point.low:.1f}, {point.high:.1f}] at {n} tokens"
+        for point, n in ((first, 128), (last, 512))
+    ]
+    assert drawn.finding == (
+        f"Smallest k, chosen by attention, of which D(k) reaches 80%: someone/Made-Up-2M {', '.join(of_ends)}; "
+        "someone/Smaller > 8 [> 8, > 8] at 128 tokens, > 8 [> 8, > 8] at 256 tokens."
+    )
+
+
 def test_the_legend_stands_below_the_panels(figure: Figure) -> None:
     figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes)

@@ -146,6 +146,22 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
     assert [axis.get_title() for axis in figure.axes[:2]] == ["long gain", "gain beyond the training row"]
     assert [axis.get_ylabel() for axis in figure.axes] == ["nats", "nats", "recovered fraction", "nats", "nats", "D(k)"]
     assert [axis.get_xlabel() for axis in figure.axes] == [""] * 3 + ["parameters"] * 3
+    for axis in figure.axes:
+        assert [label.get_text() for label in axis.get_xticklabels()] == ["0.4M", "1.2M", "3.6M"]
+
+
+def test_where_one_size_has_a_single_seed_the_points_are_still_means_over_the_seeds_of_others(
+    rungs: list[scale.Rung],
+) -> None:
+    mixed = scale.ladder([rungs[0].numbers.model.runs[0], *rungs[1].numbers.model.runs])
+    words = scale._words(mixed)
+    assert "Points: means over 3 seeds of training" in words and "Dots: single seeds." in words
+    assert "what another seed would change" not in words
+    gains = [
+        f"{name} {interval(rung.numbers.mean.long_gain_nats, 3)}"
+        for name, rung in zip(("0.4M", "1.2M"), mixed, strict=True)
+    ]
+    assert scale._finding(mixed) == f"Long gain in nats by the number of parameters: {', '.join(gains)}."
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
     )
     (several,) = generalization_sentences(found(tmp_path / "e", {PARITY: {1: 80, 2: 16, 3: 8, 4: None}}))
     assert "K_train = 2: every k up to it to 16 tokens, larger k to 8 at most" in several  # the worst of each, or best
+    (crossing,) = generalization_sentences(found(tmp_path / "f", {PARITY: {1: 80, 2: 8, 3: 16, 4: None}}))
+    assert "every k up to it to 8 tokens, larger k to 16 at most, further in 0 of 2 seeds" in crossing
     (equal,) = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16, 3: 16}}))
     assert "larger k: not shown. " in equal and "further in 0 of 2 seeds" in equal
     (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
