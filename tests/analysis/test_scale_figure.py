@@ -150,18 +150,19 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
         assert [label.get_text() for label in axis.get_xticklabels()] == ["0.4M", "1.2M", "3.6M"]
 
 
-def test_where_one_size_has_a_single_seed_the_points_are_still_means_over_the_seeds_of_others(
-    rungs: list[scale.Rung],
-) -> None:
-    mixed = scale.ladder([rungs[0].numbers.model.runs[0], *rungs[1].numbers.model.runs])
+def test_where_one_size_has_a_single_seed_the_others_are_still_means_over_two(rungs: list[scale.Rung]) -> None:
+    mixed = scale.ladder([rungs[0].numbers.model.runs[0], *rungs[1].numbers.model.runs[:2]])
     words = scale._words(mixed)
-    assert "Points: means over 3 seeds of training" in words and "Dots: single seeds." in words
+    assert "Points: means over 2 seeds of training" in words and "Dots: single seeds." in words
     assert "what another seed would change" not in words
-    gains = [
-        f"{name} {interval(rung.numbers.mean.long_gain_nats, 3)}"
-        for name, rung in zip(("0.4M", "1.2M"), mixed, strict=True)
-    ]
-    assert scale._finding(mixed) == f"Long gain in nats by the number of parameters: {', '.join(gains)}."
+    gains = [rung.numbers.mean.long_gain_nats for rung in mixed]
+    said = ", ".join(f"{size} {interval(gain, 3)}" for size, gain in zip(("0.4M", "1.2M"), gains, strict=True))
+    assert scale._finding(mixed) == f"Long gain in nats by the number of parameters: {said}."
+    figure, axis = plt.subplots()
+    scale._draw_windows(axis, mixed, name="long_gain_nats", title="long gain")
+    dots = [list(line.get_ydata()) for line in axis.lines if line.get_marker() == "."]
+    assert dots == [[], [summary.long_gain_nats.mean for summary in mixed[1].numbers.of_seeds]]
+    plt.close(figure)
 
 
 @pytest.mark.parametrize(
