@@ -44,6 +44,8 @@ def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
         "attention": "gain over random",
     }
     selections = [f"{name}, k = {k}: {words}" for name, words in numbers.items() for k in (1, 8)]
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom > len(labels) - 1 > 0 > top  # the first on top, none cut off
     assert labels[:3] == GAINS and sorted(labels[3:]) == sorted(selections)
     comparison = comparison_of(read_subjects(runs))
     value_of = {

@@ -18,14 +18,17 @@ import pyarrow as pa
 import pytest
 from browser_pages import chromium, in_browser, load_page, violations_of
 from known_selectors import only_here as only_here
+from made_up import CONTEXTUAL
 from made_up_explorations import FULL, KS, LOCAL, made_up_exploration
 
+from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.text.places import EncodedText
 from olmo_sparsity.view.exploration import Exploration, ExploredSelector, Record, record_of
 from olmo_sparsity.view.pages import COLOURS
+from olmo_sparsity.wording.units import ENTRY_WORDS
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>", " <b>bold</b>", "<!--<script>", " \"&amp;'", " {{ 7 * 7 }}", " \u2028line", "",
@@ -113,11 +116,31 @@ def test_the_page_says_what_was_measured(exploration: Exploration, record: Recor
     words = made_up_exploration([" river"] * 60, groups=True).to_html()
     assert "Which earlier words does each token of" in words and "k, visible words:" in words
     assert "The first 9 of the 140 tokens have no full window before them" in said
+    assert f"olmo-sparsity {__version__}, run runs & co Which earlier" in said and ENTRY_WORDS not in said
+    of_model = dataclasses.replace(exploration, setup=ModelSetup.from_manifest(CONTEXTUAL)).to_html()
+    assert f"olmo-sparsity {__version__}, model runs &amp; co</p>" in of_model and ENTRY_WORDS in of_model
     assert dict(exploration._facts())["Null context"] == "text from elsewhere in the same document"
     several = dataclasses.replace(exploration, null_contexts={"same-document": 7, "shuffled": 124})
     assert dict(several._facts())["Null context"] == (
         "in 7 windows text from elsewhere in the same document; in 124 windows the same tokens in random order"
     )
+
+
+def test_the_controls_begin_with_two_selectors_the_tolerance_of_the_record_and_the_largest_k(
+    exploration: Exploration,
+) -> None:
+    page = exploration.to_html()
+    options = {
+        name: re.findall(
+            r"<option([^>]*)>(.*?)</option>", page.partition(f'<select id="{name}">')[2].partition("</select>")[0]
+        )
+        for name in ("selector", "beside", "tolerance")
+    }
+    names = ["kl", "attention", "unmask-one", "random"]
+    assert options["selector"] == [("", name) for name in names]
+    assert options["beside"][1:] == [(" selected" * (name == "attention"), name) for name in names]
+    assert options["tolerance"] == [("", "0.01"), (" selected", "0.05"), ("", "0.1"), ("", "0.5")]
+    assert 'type="range" min="0" max="3" value="3"' in page  # by the number of the measured k
 
 
 def test_the_record_has_the_numbers_of_each_target_wherever_its_rows_stand() -> None:

@@ -108,6 +108,7 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
         (80, 16, 8, "shown", "RoPE with PoSE"),
         (16, 16, 8, "not shown", "RoPE with PoSE"),
         (8, 16, 16, "no, a baseline holds further", "not shown"),
+        (16, 80, 8, "no, a baseline holds further", "RoPE with PoSE"),
         (80, 16, None, "shown", "not shown"),
         (None, 16, 8, "not shown", "RoPE with PoSE"),
     ],
