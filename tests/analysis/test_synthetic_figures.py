@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,12 +16,14 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from analysis import synthetic
+from analysis.output import Drawn
 from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import SpectrumPoint
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.wording.numbers import interval
 
 LENGTHS = (6, 12, 24)
 # By k. Variables: 3, 6 and 12 chains of one assignment, or 2, 3 and 6 chains of two; one is right, the others are in one of ten.
@@ -375,3 +378,73 @@ def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
     }
     assert "over the 5 runs" in words_on(figure) and "prompts of 8 tokens" in words_on(figure)
     assert f"Rank correlation {spearmanr(*zip(*pairs, strict=True)).statistic:.2f} [" in words_on(figure)
+
+
+def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Figure 1 at k = K_train, of the methods and the bridge at the largest k, of places as they were in training."""
+    said: dict[str, str] = {}
+
+    def drawn(figure: Figure, name: str, finding: str, **rest: Any) -> Drawn:
+        said[name] = finding
+        return Drawn(figure, name, finding, **rest)
+
+    monkeypatch.setattr(synthetic, "Drawn", drawn)
+    settings = [dataclasses.replace(PARITY, max_sparsity=k_train) for k_train in (2, 4)]
+    made = [accuracies_of(setting, (2, 4, 6)) for setting in settings]
+    draw([one for of_setting in made for one in reversed(of_setting)], [])
+    at_k_train = [
+        next(one.right for one in of_setting if (one.k, one.length) == (k_train, 24))
+        for of_setting, k_train in zip(made, (2, 4), strict=True)
+    ]
+    assert said["synthetic-parity"] == (
+        f"Accuracy in the longest prompts, K_train = 2: {interval(at_k_train[0])} at k = 2 in prompts of 24 tokens; "
+        f"K_train = 4: {interval(at_k_train[1])} at k = 4 in prompts of 24 tokens."
+    )
+    steps = Setting("parity", True, "pose", 2, (4, 8), 32)
+    hard = [*accuracies_of(steps, (1, 2)), dataclasses.replace(accuracies_of(steps, (1,))[0], length=99)]
+    draw(hard, [], {steps: (1, 3)})
+    (right,) = (one.right for one in hard if (one.k, one.length) == (2, 24))
+    assert said["synthetic-scratchpad"] == (
+        "Accuracy of the whole response by the way position IDs are given, RoPE with PoSE (learned by 1 of 3 seeds): "
+        f"{interval(right)} at k = 2 in prompts of 24 tokens."
+    )
+    points = [*bridge_points(), *(dataclasses.replace(one, length=99) for one in bridge_points(sparsities=(1,)))]
+    draw([], points)
+    found = {one.selector: interval(one.found) for one in points if (one.k, one.length) == (2, 24)}
+    assert said["synthetic-bridge"] == (
+        f"Share of 2 planted positions found in prompts of 24 tokens: mask-one {found['mask-one']}, attention "
+        f"{found['attention']}."
+    )
+
+
+def test_the_numbers_of_seeds_are_said_from_the_fewest_to_the_most(draw) -> None:
+    wider = dataclasses.replace(PARITY, max_sparsity=4)
+    words = words_on(
+        draw(accuracies_of(PARITY, (2,), seeds=1) + accuracies_of(wider, (2,), seeds=5), [])["synthetic-parity"]
+    )
+    assert "where there are several, training seeds (1 to 5)" in words and "One training seed" not in words
+
+
+def test_points_far_outside_are_left_out(draw) -> None:
+    """The axes of D(k) and R(k) end at -2 and 2; where all points lie inside they end there."""
+    points = bridge_points()
+    far = [dataclasses.replace(points[0], prediction_recovered=Estimate(value)) for value in (-9.0, 9.0)]
+    assert draw([], points + far)["synthetic-bridge"].axes[2].get_xlim() == (-2.0, 2.0)
+    low, high = draw([], points)["synthetic-bridge"].axes[2].get_xlim()
+    means = [point.prediction_recovered.mean for point in points if point.prediction_recovered]
+    assert -1 < low < min(means) and max(means) < high < 1.1
+
+
+def test_the_newest_evaluation_of_either_kind_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four evaluations of a run, two with places and two without; a run without any is left out."""
+    names = ["plain-0", "placed-0", "plain-1", "placed-1"]
+    (tmp_path / "run" / "synthetic").mkdir(parents=True)
+    monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / names[-1])
+    monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind / name for name in names])
+    monkeypatch.setattr(
+        synthetic,
+        "split_by_places",
+        lambda folders: tuple([one for one in folders if one.name.startswith(kind)] for kind in ("plain", "placed")),
+    )
+    found = synthetic._answers([tmp_path / "none", tmp_path / "run"])
+    assert [folder.name for folder in found] == ["plain-1", "placed-1"]
