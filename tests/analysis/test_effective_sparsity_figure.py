@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,7 +18,14 @@ from typer.testing import CliRunner
 from analysis import effective_sparsity
 from analysis.of_lengths import command_of_lengths
 from analysis.output import save
-from olmo_sparsity.statistics.several.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.sparsity_by_length import (
+    SHARES,
+    LineKey,
+    PointKey,
+    SparsityByLength,
+    sparsity_by_length,
+)
 
 LENGTHS = (128, 256, 512)
 
@@ -188,13 +196,21 @@ def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> N
     point = found.models[0].points[PointKey(NULL, 0.8, 512)]
     assert [row.k, row.k_low, row.k_high, row.max_k] == pytest.approx([point.value, point.low, point.high, 448])
     assert row.k_share == pytest.approx(point.value / 448) and row.slope == pytest.approx(0.2)
-    slope = found.models[0].slopes[NULL, 0.8]
-    assert slope is not None and [row.slope_low, row.slope_high] == pytest.approx([slope.low, slope.high])
     assert set(rows[["model", "gate"]].itertuples(index=False, name=None)) == {
         ("someone/Made-Up-2M", "passed"), ("someone/Smaller", "failed"),
     }  # fmt: skip
     missing = rows.query("model == 'someone/Smaller' and selector == 'random'")
     assert missing.k.isna().all() and (missing.max_k == 8).all()
+
+
+def test_the_table_has_the_slope_of_each_line_and_share_with_its_interval(found: SparsityByLength) -> None:
+    slopes = {key: Estimate(0.1 * i, 0.1 * i - 0.03, 0.1 * i + 0.05) for i, key in enumerate(found.models[0].slopes)}
+    model = dataclasses.replace(found.models[0], slopes=slopes)
+    rows = effective_sparsity.table(dataclasses.replace(found, models=(model,))).query("full_len == 256")
+    assert len(rows) == len(slopes) == 9
+    for row in rows.itertuples():
+        of = slopes[LineKey(row.selector, row.context), row.share]
+        assert (row.slope, row.slope_low, row.slope_high) == (of.mean, of.low, of.high)
 
 
 def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:
