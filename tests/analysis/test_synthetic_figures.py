@@ -352,7 +352,7 @@ def test_places_have_a_panel_for_training_and_a_line_for_evaluation_with_the_bou
         Accuracy(setting, length, k, Estimate(0.9, lows.get((place, length), 0.5), 1.0), share(), (0.5,), place)
         for setting in (PARITY, local) for k in (1, 2) for length in (6, 24) for place in ("4/1", "any/1", "any/3")
     ]  # fmt: skip
-    figure = draw([], [], {local: (0, 1)}, made)["synthetic-places"]
+    figure = draw([], [], {local: (0, 1)}, made[::-1])["synthetic-places"]
     assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
         "trained within 4, 1 apart (not learned)",
         "trained anywhere, 1 apart",

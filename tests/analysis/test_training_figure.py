@@ -80,7 +80,10 @@ def test_the_running_median_stands_over_the_numbers_that_it_is_of(tiny_run: Path
     found = [
         {**first, "step": n, "tokens": 700 * n, **{name: 1.0 + rng.random() for name in names}} for n in range(1, 61)
     ]
-    axes = drawn([copy_of(tiny_run, tmp_path / "long", found)]).axes
+    (figure,) = training.draw([copy_of(tiny_run, tmp_path / "long", found)])
+    axes, last = figure.figure.axes, np.median([record["loss_nats"] for record in found[-3:]])
+    assert f"training {last:.2f}," in figure.finding and f"{last:.2f}" != f"{found[-1]['loss_nats']:.2f}"
+    plt.close("all")
     for name, panel in names.items():
         values = pd.Series([record[name] for record in found])
         thin, thick = (line for line in axes[panel].lines if line.get_linewidth() in (0.6, 1.4))

@@ -362,4 +362,8 @@ def test_it_begins_with_what_the_target_gains(model: api.Model) -> None:
     assert f"L_long {row['loss_long_nats']:.3f} nats, with all tokens; long gain" in text
     columns = [len(row) for row in cells_of(page, "Losses and gains in nats")]
     assert columns == [4] * 3 + [6] * 3 + [4] * 3
+    one = api.explain(model, HOSTILE * 3, target="window", selectors=["kl"], k=[1])
+    assert " from the 1 token chosen by kl." in one.finding and "the 1 visible token." in " ".join(
+        one.to_html().split()
+    )
     assert "Optimism" in page and "Optimism" not in api.explain(model, HOSTILE * 3, at=150).to_html()

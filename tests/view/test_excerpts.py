@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from made_up import DRAWS, SEES_TARGET, made_up_tables
 from tokenizers import Tokenizer
@@ -17,6 +18,7 @@ from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.tables.reading import find_tables, read_table
 from olmo_sparsity.tables.schemas import RESAMPLED
 from olmo_sparsity.text.vocabulary import train_bpe
+from olmo_sparsity.view import excerpts
 from olmo_sparsity.view.excerpts import Choice, Excerpt, optimism_of, read_excerpts
 
 
@@ -136,6 +138,15 @@ def test_groups_have_a_rank_and_a_score_for_each_of_their_tokens() -> None:
     assert choice.scores == [0.5, 0.5, None, None, None, None, 2.0, -3.0, -3.0, -3.0]
     assert choice.largest_score == 3.0
     assert (choice.loss_at(2), choice.loss_at(3)) == (1.25, None)
+
+
+def test_texts_of_tokens_are_gathered_from_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first text of a token counts, and no part is read after the last token is found."""
+    parts = [([1, 2], [" a", " b"]), ([2, 3], [" other", " c"]), ([4], [" d"])]
+    tables = (pa.table({"token_ids": [ids], "token_texts": [texts]}) for ids, texts in parts)
+    monkeypatch.setattr(excerpts, "read_parts", lambda folder, table, columns: tables)
+    assert excerpts._texts_of(Path("folder"), {1, 2, 3}) == {1: " a", 2: " b", 3: " c"}
+    assert next(tables)["token_ids"].to_pylist() == [[4]]
 
 
 def test_a_run_or_a_folder_of_tables(tiny_run: Path, tiny_tables: Path, tmp_path: Path) -> None:

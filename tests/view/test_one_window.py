@@ -159,6 +159,22 @@ def test_a_bar_stands_beside_its_loss(tables: Path, width: int) -> None:
     assert max(line.count("█") for line in bars) == min(40, width - 42)
 
 
+def test_the_largest_of_the_three_losses_has_the_longest_bar(tables: Path) -> None:
+    """The chosen tokens may cost more than they give."""
+    (excerpt,) = read_excerpts(tables, [5])
+    for losses in ((2.0, 1.0, 4.0), (4.0, 2.0, 1.0), (1.0, 4.0, 2.0)):
+        short, long, sparse = losses
+        choice = Choice([3], [1], [1.0] * 12, [1], [sparse], [short - sparse])
+        of_losses = {"loss_short_nats": short, "loss_long_nats": long, "selections": {("kl", "real"): choice}}
+        window = one_window.ShownWindow(
+            dataclasses.replace(excerpt, **of_losses), "kl", False, "real", 1, [1], "token", "hidden", 8, "made up"
+        )
+        out = io.StringIO()
+        one_window.print_choice(window, Console(file=out, width=100))
+        bars = [line.count("█") for line in out.getvalue().splitlines() if "█" in line]
+        assert bars == [round(10 * loss) for loss in (short, sparse, long)], losses
+
+
 def test_null_context_and_an_unmeasured_k(tables: Path) -> None:
     said = shown(tables, context="null", k=3, selector="unmask-one")
     assert "null context: of document" in said
