@@ -23,6 +23,7 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
     SHARES,
     LineKey,
     PointKey,
+    ReachingK,
     SparsityByLength,
     sparsity_by_length,
 )
@@ -111,6 +112,23 @@ def test_too_few_documents_have_no_bars_and_say_so(num_documents: int) -> None:
     table = effective_sparsity.table(found)
     assert (table[["k_low", "k_high"]].isna().all(axis=None)) == has_few and (table.has_interval == (not has_few)).all()
     assert table[["slope_low", "slope_high"]].isna().all(axis=None)
+
+
+def test_a_bar_without_an_upper_end_has_an_arrow_upwards_from_the_largest_k() -> None:
+    """Shares: 8 of 64 and 16 of 192 long-range tokens. A k with both ends has no arrow."""
+    _, axis = plt.subplots()
+    points = {128: ReachingK(4.0, 2.0, None, 8, True), 256: ReachingK(4.0, 2.0, 6.0, 16, True)}
+    effective_sparsity._draw_line(
+        axis, points, name="kl", divisors={128: 64, 256: 192}, shift=1.5, below={}, look={"color": "red"}
+    )
+    (arrow,) = axis.texts
+    assert (arrow.xyann, arrow.xy) == ((192.0, 0.125), (192.0, pytest.approx(0.14)))  # type: ignore[attr-defined]
+    assert [tuple(s[:, 1]) for bars in axis.collections for s in bars.get_segments()] == [
+        (2 / 64, 8 / 64),
+        (2 / 192, 6 / 192),
+    ]
+    assert [list(line.get_ydata()) for line in axis.lines] == [[4 / 64, 4 / 192]]
+    plt.close("all")
 
 
 def test_what_no_measured_k_reaches_has_a_mark_and_no_point(figure: Figure, found: SparsityByLength) -> None:

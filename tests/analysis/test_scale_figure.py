@@ -162,6 +162,8 @@ def test_where_one_size_has_a_single_seed_the_others_are_still_means_over_two(ru
     scale._draw_windows(axis, mixed, name="long_gain_nats", title="long gain")
     dots = [list(line.get_ydata()) for line in axis.lines if line.get_marker() == "."]
     assert dots == [[], [summary.long_gain_nats.mean for summary in mixed[1].numbers.of_seeds]]
+    places = [list(line.get_xdata()) for line in axis.lines if line.get_marker() == "."]
+    assert places == [[], [pytest.approx(1.05 * SIZES[1])] * 2]  # beside the point
     plt.close(figure)
 
 

@@ -366,6 +366,28 @@ def test_places_have_a_panel_for_training_and_a_line_for_evaluation_with_the_bou
     assert legend(figure)["evaluated anywhere, 1 apart"] != legend(figure)["evaluated anywhere, 3 apart"]
 
 
+def test_places_of_training_stand_by_spread_then_by_locality(draw) -> None:
+    """A row of panels has one spread; lines stand in the legend from the narrowest interval to any place."""
+    ways = [(None, 3), (8, 3), (None, 1), (4, 1)]
+    settings = [dataclasses.replace(PARITY, locality=locality, spread=spread) for locality, spread in ways]
+    made = [
+        Accuracy(setting, length, 2, share(), share(), (0.5,), place)
+        for setting in settings for length in (6, 24) for place in ("any/1", "8/3", "4/1")
+    ]  # fmt: skip
+    figure = draw([], [], None, made)["synthetic-places"]
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == [
+        "trained within 4, 1 apart", "trained anywhere, 1 apart", "trained within 8, 3 apart", "trained anywhere, 3 apart",
+    ]  # fmt: skip
+    assert figure.axes[0].get_gridspec().ncols == 2
+    assert [label for label in legend(figure) if label.startswith("evaluated")] == [
+        "evaluated within 4, 1 apart", "evaluated within 8, 3 apart", "evaluated anywhere, 1 apart",
+    ]  # fmt: skip
+    for axis in figure.axes:
+        assert [1, 1] in [list(line.get_xdata()) for line in axis.lines]  # the longest length of training
+        assert [label.get_text() for label in axis.get_xticklabels()] in (["1", "2", "4", "10"], [""] * 4, [])
+
+
 def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
     text = dataclasses.replace(PARITY, background="text")
     pairs = [(0.1, 0.5), (0.4, 0.6), (0.7, 0.5), (0.9, 1.0), (1.0, 0.9)]

@@ -12,10 +12,13 @@ from planted_answers import ROWS, answers
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import Generalization, read_generalization
-from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.view.synth_summary import table_of_lengths, table_of_runs
+from olmo_sparsity.wording import length_generalization
 from olmo_sparsity.wording.length_generalization import generalization_sentences
+from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
 STEPS = Setting("parity", True, "predicted", 3, (4, 8), 128)
@@ -141,3 +144,36 @@ def test_the_bound_is_said_to_be_an_assumption_and_counts_what_breaks_it(tmp_pat
     sentence = generalization_sentences(read_generalization([folder]))[-1]
     assert "an error of at most 0.000 times length / training length" in sentence
     assert "is broken by 6 of 9 other points. That the bound is linear is an assumption." in sentence
+
+
+def test_the_seeds_that_have_learned_the_corner_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
+    folder = answers(
+        tmp_path / "run", lambda length, k, place: ROWS, setting=local, places=("4/1", "any/1"), training_seed=0
+    )
+    monkeypatch.setattr(length_generalization, "num_learned", lambda runs: {local: (2, 5)})
+    sentence = generalization_sentences(read_generalization([folder]))[-1]
+    assert "evaluated within 4, 1 apart, k = 3; learned by 2 of 5 seeds)" in sentence
+    assert "is broken by 0 of 9 other points" in sentence
+
+
+def test_accuracies_are_listed_by_setting_and_k_as_far_as_each_was_evaluated() -> None:
+    wider = dataclasses.replace(PARITY, max_sparsity=4, train_lengths=(6, 12))
+
+    def one(
+        setting: Setting, length: int, k: int, value: float, *, seeds: int, place: Optional[str] = None
+    ) -> Accuracy:
+        return Accuracy(
+            setting, length, k, Estimate(value, value - 0.125, value + 0.0625), Estimate(0.5), (0.5,) * seeds, place
+        )
+
+    lines = accuracy_lines(
+        [
+            one(PARITY, 8, 2, 0.75, seeds=1), one(wider, 12, 4, 0.5, seeds=2, place="any/1"),
+            one(PARITY, 16, 1, 0.25, seeds=1), one(PARITY, 16, 2, 0.375, seeds=1),
+        ]
+    )  # fmt: skip
+    assert lines[0].endswith("K_train = 2: accuracy by length (training: 4 to 8 tokens; 1 seed)")
+    assert lines[1:3] == ["  k = 1: 16: 0.25 [0.12, 0.31]", "  k = 2: 8: 0.75 [0.62, 0.81]; 16: 0.38 [0.25, 0.44]"]
+    assert lines[3].endswith("K_train = 4: accuracy by length (training: 6 to 12 tokens; 2 seeds)")
+    assert lines[4:] == ["  k = 4: 12 any/1: 0.50 [0.38, 0.56]"]
