@@ -413,7 +413,8 @@ def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkey
     monkeypatch.setattr(synthetic, "Drawn", drawn)
     settings = [dataclasses.replace(PARITY, max_sparsity=k_train) for k_train in (2, 4)]
     made = [accuracies_of(setting, (2, 4, 6)) for setting in settings]
-    draw([one for of_setting in made for one in reversed(of_setting)], [])
+    farther = dataclasses.replace(made[0][-1], length=99)  # of k = 6
+    draw([*(one for of_setting in made for one in reversed(of_setting)), farther], [])
     at_k_train = [
         next(one.right for one in of_setting if (one.k, one.length) == (k_train, 24))
         for of_setting, k_train in zip(made, (2, 4), strict=True)
