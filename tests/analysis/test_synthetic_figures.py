@@ -19,6 +19,7 @@ from analysis import synthetic
 from analysis.output import Drawn
 from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
+from analysis.synthetic_places import draw_places
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import SpectrumPoint
@@ -368,24 +369,33 @@ def test_places_have_a_panel_for_training_and_a_line_for_evaluation_with_the_bou
 
 def test_places_of_training_stand_by_spread_then_by_locality(draw) -> None:
     """A row of panels has one spread; lines stand in the legend from the narrowest interval to any place."""
-    ways = [(None, 3), (8, 3), (None, 1), (4, 1)]
+    ways = [(None, 3), (8, 3), (None, 1), (16, 1), (4, 1)]
     settings = [dataclasses.replace(PARITY, locality=locality, spread=spread) for locality, spread in ways]
     made = [
         Accuracy(setting, length, 2, share(), share(), (0.5,), place)
         for setting in settings for length in (6, 24) for place in ("any/1", "8/3", "4/1")
     ]  # fmt: skip
     figure = draw([], [], None, made)["synthetic-places"]
-    titles = [axis.get_title() for axis in figure.axes]
+    panels = [axis for axis in figure.axes if axis.get_visible()]
+    titles = [axis.get_title() for axis in panels]
     assert titles == [
-        "trained within 4, 1 apart", "trained anywhere, 1 apart", "trained within 8, 3 apart", "trained anywhere, 3 apart",
+        "trained within 4, 1 apart", "trained within 16, 1 apart", "trained anywhere, 1 apart",
+        "trained within 8, 3 apart", "trained anywhere, 3 apart",
     ]  # fmt: skip
-    assert figure.axes[0].get_gridspec().ncols == 2
+    assert figure.axes[0].get_gridspec().ncols == 3
     assert [label for label in legend(figure) if label.startswith("evaluated")] == [
         "evaluated within 4, 1 apart", "evaluated within 8, 3 apart", "evaluated anywhere, 1 apart",
     ]  # fmt: skip
-    for axis in figure.axes:
+    for axis in panels:
         assert [1, 1] in [list(line.get_xdata()) for line in axis.lines]  # the longest length of training
         assert [label.get_text() for label in axis.get_xticklabels()] in (["1", "2", "4", "10"], [""] * 4, [])
+    as_trained = {
+        one.setting.placed: interval(one.right) for one in made if one.length == 24 and one.place == one.setting.placed
+    }
+    assert draw_places(made, dict.fromkeys(settings, (1, 1)), None).finding == (
+        "Accuracy in prompts of 24 tokens, k = 2, evaluated as trained: "
+        f"within 8, 3 apart {as_trained['8/3']}; anywhere, 1 apart {as_trained['any/1']}; within 4, 1 apart {as_trained['4/1']}."
+    )
 
 
 def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
