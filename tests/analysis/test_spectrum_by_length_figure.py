@@ -200,3 +200,22 @@ def test_the_table_has_every_curve_and_length(found: SpectrumByLength, tmp_path:
     assert rows.loc[row.Index, ["k_80%", "k_90%"]].isna().all()
     assert row.max_k == 16 and row.gate == "passed"
     assert rows.query("full_len == 128")[["more", "fewer", "suffix_minus_this"]].isna().all(axis=None)
+
+
+def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the_gap() -> None:
+    needs = {
+        LineKey(name, context): CHOSEN * 30
+        for name in ("attention", "nearest", "random")
+        for context in ("real", "null")
+    }
+    measured = [planted_needs(length, needs, ks=KS, document_W=np.arange(300)) for length in LENGTHS[:2]]
+    measured[1].measurement.windows["loss_short_nats"] = 4.0
+    measured[1].measurement.windows["loss_short_no_gap_nats"] = 3.4  # the gap costs more than the long gain
+    found = spectrum_by_length(measured, selector="attention")
+    drawn = figure_of.draw_found(found)
+    plt.close(drawn.figure)
+    assert figure_of.table(found).groupby("full_len").gate.unique().map(list).to_dict() == {
+        128: ["passed"],
+        256: ["failed"],
+    }
+    assert "the gate FAILED at full_len 256" in str(drawn.figure.get_label())
