@@ -92,10 +92,10 @@ def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[
         Line2D([], [], label=f"evaluated {place_words(place)}", **looks[place])
         for place in dict.fromkeys((sweep.near, sweep.far))
     ]
-    if len(places) > len(handles):
-        handles.append(
-            Line2D([], [], color=BETWEEN, linewidth=0.6, label=f"{len(places) - len(handles)} places between")
-        )
+    between = len(places) - len(handles)
+    if between:
+        label = f"{between} place{'s' * (between > 1)} between"
+        handles.append(Line2D([], [], color=BETWEEN, linewidth=0.6, label=label))
     fitted = ""
     if bound is not None:
         handles.append(Line2D([], [], color="black", linewidth=0.8, label="linear bound"))

@@ -6,10 +6,13 @@ import shutil
 from functools import cache
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import pytest
 from drawn_figures import figures_of, mean, words_on
 from matplotlib.figure import Figure
 
 from analysis import compare, style
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import compare as comparison_of
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.storage.files import read_json
@@ -41,6 +44,8 @@ def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
         "attention": "gain over random",
     }
     selections = [f"{name}, k = {k}: {words}" for name, words in numbers.items() for k in (1, 8)]
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom > len(labels) - 1 > 0 > top  # the first on top, none cut off
     assert labels[:3] == GAINS and sorted(labels[3:]) == sorted(selections)
     comparison = comparison_of(read_subjects(runs))
     value_of = {
@@ -62,6 +67,25 @@ def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
     assert above(figure) == [f"{comparison.labels[1]}: GATE BEYOND THE TRAINING ROW FAILED"]
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_values_of_a_quantity_stand_around_its_label(number: int) -> None:
+    """The first measurement on top; a missing value leaves its place free."""
+    figure, axis = plt.subplots()
+    rows = [[Estimate(10.0 * row + i, 0.0, 99.0) for i in range(number)] for row in range(2)]
+    rows.append([None, *rows[0][1:]])
+    compare._panel(axis, rows, looks=style.RUN_LOOKS, unit="nats")
+    drawn = {
+        container.lines[0].get_xdata()[0]: container.lines[0].get_ydata()[0]
+        for container in axis.containers[: 2 * number]
+    }
+    aside = [0.2 * (i - (number - 1) / 2) for i in range(number)]
+    assert sum(aside) == pytest.approx(0) and aside[0] < 0
+    assert drawn == pytest.approx({10.0 * row + i: row + aside[i] for row in range(2) for i in range(number)})
+    of_last = [container.lines[0].get_ydata()[0] for container in axis.containers[2 * number :]]
+    assert of_last == pytest.approx([2 + place for place in aside[1:]])
+    plt.close(figure)
+
+
 def above(figure: Figure) -> list[str]:
     """Return the lines above the figure."""
     return [] if figure._suptitle is None else figure._suptitle.get_text().split("\n")
@@ -77,6 +101,19 @@ def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path) -> None:
         "GATE BEYOND THE TRAINING ROW FAILED",
     ]
     assert not above(drawn(f"{tables}:kl", f"{tables}:attention"))
+
+
+def test_other_windows_and_other_settings_are_said_above(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = comparison_of(
+        read_subjects([f"{tables}:{name}" for name in ("kl", "attention", "random", "unmask-one")])
+    )
+    words = ["paired; NOT THE SAME SETTING: k counts words", "NOT PAIRED: a; NOT THE SAME SETTING: b", "NOT PAIRED: a"]
+    monkeypatch.setattr(compare, "pairings_words", lambda _: words)
+    first, *later = comparison.labels
+    said = ("NOT THE SAME SETTING", "NOT PAIRED, NOT THE SAME SETTING", "NOT PAIRED")
+    assert compare._lines_above(comparison) == [
+        f"{label} minus {first}: {line}" for label, line in zip(later, said, strict=True)
+    ]
 
 
 def test_a_selector_of_each_run(tables: Path) -> None:

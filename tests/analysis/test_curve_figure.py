@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import figures_of
@@ -17,6 +19,8 @@ from matplotlib.text import Annotation
 from analysis import context_curve
 from analysis.output import save
 from analysis.paper import Width, drawn_for
+from analysis.style import RUN_LOOKS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.wording.curves import gain_beyond_lines, model_labels
@@ -115,6 +119,39 @@ def test_the_caption_and_the_command_give_the_gains(
     assert ("Dots: single seeds." in words) == (len(runs) > 4)
     assert len(figures_of(context_curve.draw_and_print(runs))) == 1
     assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize("runs", [(0,)], ids=["one seed"], indirect=True)
+def test_a_model_alone_has_the_first_colour_and_positions_are_marked_of_chunks_alone(runs: list[Path]) -> None:
+    """The ceiling is black beside others. Its rows, and those without PoSE, are no chunks that are moved apart."""
+    looks = {run: context_curve._looks(compare_curves([run])) for run in runs}
+    assert [look for of_run in looks.values() for look in of_run] == [RUN_LOOKS[0]] * len(runs)
+    assert context_curve._looks(compare_curves(runs)).count(context_curve.CEILING_LOOK) == 1
+    marked = {run.name: "positions" in context_curve._marked_lengths(compare_curves([run])) for run in runs}
+    assert marked == {"pose": True, "no-pose": False, "randpos": True, "ceiling": False}
+
+
+def test_without_a_training_row_the_figure_shows_the_losses_at_both_ends(tmp_path: Path) -> None:
+    run = pretrained_curve(tmp_path / "model", gain=0.2)
+    (drawn,) = context_curve.draw([run])
+    points = compare_curves([run]).models[0].curve.points
+    assert points[0].loss_nats.mean != points[-1].loss_nats.mean
+    assert drawn.finding == (
+        f"Mean loss: someone/Made-Up-2M {points[0].loss_nats.mean:.3f} nats with {VISIBLE[0]} visible tokens, "
+        f"{points[-1].loss_nats.mean:.3f} with {VISIBLE[-1]}."
+    )
+    plt.close("all")
+
+
+def test_a_line_has_a_band_where_every_point_has_an_interval(compared: ComparedCurves) -> None:
+    values = [Estimate(1.0, 0.5, 2.0), Estimate(2.0, 1.5, 2.5)]
+    model = compared.models[0]
+    model = dataclasses.replace(model, curve=dataclasses.replace(model.curve, points=model.curve.points[:2]))
+    for of_points, num_bands in ((values, 1), ([values[0], Estimate(2.0)], 0)):
+        _, axis = plt.subplots()
+        context_curve._draw_model(axis, model, values=of_points, of_seeds=[], look=RUN_LOOKS[1])
+        assert len(axis.collections) == num_bands and [list(line.get_ydata()) for line in axis.lines] == [[1.0, 2.0]]
+    plt.close("all")
 
 
 @pytest.mark.parametrize("width", list(Width))

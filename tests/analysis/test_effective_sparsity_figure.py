@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,7 +18,15 @@ from typer.testing import CliRunner
 from analysis import effective_sparsity
 from analysis.of_lengths import command_of_lengths
 from analysis.output import save
-from olmo_sparsity.statistics.several.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.sparsity_by_length import (
+    SHARES,
+    LineKey,
+    PointKey,
+    ReachingK,
+    SparsityByLength,
+    sparsity_by_length,
+)
 
 LENGTHS = (128, 256, 512)
 
@@ -105,6 +114,23 @@ def test_too_few_documents_have_no_bars_and_say_so(num_documents: int) -> None:
     assert table[["slope_low", "slope_high"]].isna().all(axis=None)
 
 
+def test_a_bar_without_an_upper_end_has_an_arrow_upwards_from_the_largest_k() -> None:
+    """Shares: 8 of 64 and 16 of 192 long-range tokens. A k with both ends has no arrow."""
+    _, axis = plt.subplots()
+    points = {128: ReachingK(4.0, 2.0, None, 8, True), 256: ReachingK(4.0, 2.0, 6.0, 16, True)}
+    effective_sparsity._draw_line(
+        axis, points, name="kl", divisors={128: 64, 256: 192}, shift=1.5, below={}, look={"color": "red"}
+    )
+    (arrow,) = axis.texts
+    assert (arrow.xyann, arrow.xy) == ((192.0, 0.125), (192.0, pytest.approx(0.14)))  # type: ignore[attr-defined]
+    assert [tuple(s[:, 1]) for bars in axis.collections for s in bars.get_segments()] == [
+        (2 / 64, 8 / 64),
+        (2 / 192, 6 / 192),
+    ]
+    assert [list(line.get_ydata()) for line in axis.lines] == [[4 / 64, 4 / 192]]
+    plt.close("all")
+
+
 def test_what_no_measured_k_reaches_has_a_mark_and_no_point(figure: Figure, found: SparsityByLength) -> None:
     assert marks(figure.axes[0]) == [">8 random"] * 2  # random of the smaller model, at both lengths
     assert found.models[1].points[PointKey(RANDOM, 0.5, 128)].value is None
@@ -138,6 +164,39 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_relative", "ticks"),
+    [
+        (1, 128, False, ["1", "2", "4", "8", "16", "32", "64", "128"]),
+        (1, 256, False, ["1", "4", "16", "64", "256"]),
+        (3, 70_000, False, ["4", "16", "64", "256", "1,024", "4,096", "16,384", "65,536"]),
+        (0.02, 1, True, ["0.03", "0.1", "0.3", "1"]),
+    ],
+)
+def test_a_panel_has_at_most_eight_ticks(low: float, high: float, is_relative: bool, ticks: list[str]) -> None:
+    figure, axis = plt.subplots()
+    axis.set_yscale("log")
+    axis.set_ylim(low, high)
+    effective_sparsity._set_ticks(axis, [128, 256], is_relative=is_relative)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ticks
+    plt.close(figure)
+
+
+def test_what_it_shows_is_the_k_of_80_percent_at_the_ends(found: SparsityByLength) -> None:
+    drawn = effective_sparsity.draw_found(found)
+    plt.close(drawn.figure)
+    first, last = (found.models[0].points[PointKey(ATTENTION, 0.8, length)] for length in (128, 512))
+    assert first.value is not None and last.value is not None and last.value > 1.5 * first.value
+    of_ends = [
+        f"{point.value:.1f} [{point.low:.1f}, {point.high:.1f}] at {n} tokens"
+        for point, n in ((first, 128), (last, 512))
+    ]
+    assert drawn.finding == (
+        f"Smallest k, chosen by attention, of which D(k) reaches 80%: someone/Made-Up-2M {', '.join(of_ends)}; "
+        "someone/Smaller > 8 [> 8, > 8] at 128 tokens, > 8 [> 8, > 8] at 256 tokens."
+    )
+
+
 def test_the_legend_stands_below_the_panels(figure: Figure) -> None:
     figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes)
@@ -160,6 +219,16 @@ def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> N
     }  # fmt: skip
     missing = rows.query("model == 'someone/Smaller' and selector == 'random'")
     assert missing.k.isna().all() and (missing.max_k == 8).all()
+
+
+def test_the_table_has_the_slope_of_each_line_and_share_with_its_interval(found: SparsityByLength) -> None:
+    slopes = {key: Estimate(0.1 * i, 0.1 * i - 0.03, 0.1 * i + 0.05) for i, key in enumerate(found.models[0].slopes)}
+    model = dataclasses.replace(found.models[0], slopes=slopes)
+    rows = effective_sparsity.table(dataclasses.replace(found, models=(model,))).query("full_len == 256")
+    assert len(rows) == len(slopes) == 9
+    for row in rows.itertuples():
+        of = slopes[LineKey(row.selector, row.context), row.share]
+        assert (row.slope, row.slope_low, row.slope_high) == (of.mean, of.low, of.high)
 
 
 def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:

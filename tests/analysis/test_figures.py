@@ -21,8 +21,10 @@ from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
 from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
+from olmo_sparsity.statistics.single.breakdowns import DistanceBin
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.wording.gates import TOO_FEW_FOR_INTERVAL
+from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 
 
@@ -180,6 +182,8 @@ def test_agreement_writes_its_numbers_into_the_cells(tables: Path) -> None:
         "rank correlation of the scores",
     ]
     assert f"two random choices: {8 / M:.2f}" in words_on(figure)
+    limits = [axis.images[0].get_clim() for axis in figure.axes[:2]]  # a share; a correlation, with 0 in the middle
+    assert limits == [(0, 1), (-1, 1)]
 
 
 @pytest.mark.parametrize(("unit", "named"), [("token", "positions"), ("word", "words"), ("sentence", "sentences")])
@@ -206,6 +210,47 @@ def test_distance_shows_the_shares(tables: Path) -> None:
     assert list(real.get_ydata()) == pytest.approx([count / sum(counts.values()) for count in counts.values()])
     labels = ("distance to the target, tokens", "share of the influential tokens")
     assert (axis.get_xlabel(), axis.get_ylabel()) == labels
+
+
+def test_distance_has_a_panel_for_each_selector_but_controls_with_both_contexts_and_a_random_choice(
+    tables: Path,
+) -> None:
+    drawn = read(tables)
+    (figure,) = figures_of(distance.draw(drawn))
+    panels = [axis for axis in figure.axes if axis.axison]
+    names = ["unmask-one", "gradient", "mask-one", "greedy", "lasso", "kl", "attention", "greedy-kl"]
+    assert [axis.get_title() for axis in panels] == [f"{name}, k = 8" for name in names]
+    for axis, name in zip(panels, names, strict=True):
+        real, null, uniform = axis.lines
+        for line, context in ((real, "real"), (null, "null")):
+            shares = next(e.bins for e in drawn.distances if (e.selector, e.context, e.k) == (name, context, 8))
+            assert list(line.get_ydata()) == [mean(of.share) for of in shares]
+        assert [line.get_linestyle() for line in axis.lines] == ["-", ":", "--"]
+        assert [line.get_color() for line in axis.lines] == [style.LOOKS[name]["color"], "black", "grey"]
+        assert set(uniform.get_ydata()) == {1 / M} and axis.get_ylim()[0] == 0
+    told = next(e.bins for e in drawn.distances if (e.selector, e.context, e.k) == ("kl", "real", 8))[0]
+    assert next(distance.draw(drawn)).finding.startswith(
+        f"Of the 8 tokens that kl chooses, a share of {interval(told.share, 3)} lies 9 tokens before the target, the nearest"
+    )
+    (controls,) = figures_of(distance.draw(read(tables, "random", "nearest")))
+    assert [axis.get_title() for axis in controls.axes] == ["random, k = 8", "nearest, k = 8"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ticks"),
+    [
+        (65, 128, ["65", "81", "102", "128"]),
+        (33, 512, ["64", "128", "256", "512"]),
+        (9, 1000, ["16", "32", "64", "128", "256", "512"]),
+        (9, 2100, ["32", "128", "512", "2048"]),  # the farthest are kept
+    ],
+)
+def test_distances_have_few_ticks_at_powers_of_two(first: int, last: int, ticks: list[str]) -> None:
+    _, axis = plt.subplots()
+    ends = DistanceBin(first, first, Estimate(0.5), 0.5), DistanceBin(last, last, Estimate(0.5), 0.5)
+    distance._make_logarithmic(axis, ends)
+    assert [label.get_text() for label in axis.get_xticklabels()] in (ticks, ticks[::-1])
+    plt.close("all")
 
 
 def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: Path) -> None:

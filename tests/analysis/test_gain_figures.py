@@ -200,6 +200,30 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
     assert "at least one passes in 10%" in words  # of four classes
 
 
+def test_rows_of_classes_are_grey_where_their_gate_failed_and_say_where_r_is_fragile(tables: Path) -> None:
+    """A class that is fragile and has no R(k) says nothing; without contrasts the caption does not speak of them."""
+    drawn = read(tables, *MAIN_SELECTORS)
+    entries = by_class(drawn.measurement, drawn.summary)
+    (figure,) = figures_of(classes.draw(drawn))
+    failed = [row for row, entry in enumerate(entries) if entry.summary.gate == "failed"]
+    assert 0 < len(failed) < len(entries)
+    for axis in figure.axes:
+        grey = [
+            (round(patch.get_y(), 9), round(patch.get_height(), 9)) for patch in axis.patches if patch.get_height() == 1
+        ]
+        assert grey == [(row - 0.5, 1.0) for row in failed]
+    assert classes.CONTRAST_WORDS in words_on(figure)
+    fragile = [
+        dataclasses.replace(entry, contrast=None, summary=dataclasses.replace(entry.summary, is_fragile=row != 1))
+        for row, entry in enumerate(entries)
+    ]
+    drawn.__dict__["classes"] = fragile
+    (marked,) = figures_of(classes.draw(drawn))
+    rows = {round(text.get_position()[1] - 0.45) for text in marked.axes[2].texts if text.get_text() == "fragile"}
+    assert rows == {row for row in range(len(entries)) if row != 1 and row not in failed} != set()
+    assert classes.CONTRAST_WORDS not in words_on(marked)
+
+
 def test_classes_that_look_for_the_target_stand_beside_the_null_context(tables: Path) -> None:
     drawn = read(tables, *MAIN_SELECTORS)
     (figure,) = figures_of(classes.draw(drawn))

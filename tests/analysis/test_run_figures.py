@@ -30,7 +30,7 @@ from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
-from olmo_sparsity.statistics.detection import detection
+from olmo_sparsity.statistics.detection import Detection, PrecisionAtDistance, SelectorDetection, Suite, detection
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -119,6 +119,56 @@ def test_numbers_in_the_planted_figure(runs: list[Path]) -> None:
         losses = (suite.loss_short_nats, suite.loss_long_nats, suite.loss_planted_nats)
         assert "L short {:.2f}, long {:.2f}, planted {:.2f}".format(*(loss.mean for loss in losses)) in axis.get_title()
         assert ("gate failed: no gain is shown" in axis.get_title()) == (suite.gate == "failed")
+
+
+def found_planted(selector: str, precision: float, *, num_windows: tuple[int, int, int]) -> SelectorDetection:
+    """Return what one selector found: of farther tokens a tenth less, and of the farthest two tenths."""
+    thirds = tuple(
+        PrecisionAtDistance(8.0 * i, 8.0 * i + 8, number, Estimate(precision - 0.1 * i))
+        for i, number in enumerate(num_windows)
+    )
+    return SelectorDetection(selector, Estimate(precision, precision - 0.05, precision + 0.1), (), thirds)
+
+
+def test_planted_tokens_by_distance_are_marked_near_above_far_where_windows_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The finding names the selectors with the highest and the lowest precision; selectors stand as in legends."""
+    numbers = {"random": 0.25, "kl": 0.5, "unmask-one": 0.9}
+    suites = tuple(
+        Suite(
+            name, copies, 8, 20, 120, 60, 0.125, 4.0, Estimate(4.5), Estimate(3.25), Estimate(3.0), Estimate(1.25), Estimate(1.5),
+            "passed", tuple(found_planted(of, value, num_windows=(50, 49, 80)) for of, value in numbers.items()),
+        )
+        for name, copies in (("needle-name", 1), ("needle-number", 2))
+    )  # fmt: skip
+    found = Detection("run", "id", "made up", "validation", ModelSetup(None, "hidden", None, None), suites)
+    monkeypatch.setattr(planted, "newest_finished", lambda run, kind: run)
+    monkeypatch.setattr(planted, "detection", lambda folder: found)
+    (drawn_of,) = planted.draw([Path("run")])
+    axes = [axis for axis in drawn_of.figure.axes if axis.axison]
+    assert [axis.get_title().split("\n")[0] for axis in axes] == ["needle: name, 1 copy", "needle: number, 2 copies"]
+    in_order = ["unmask-one", "kl", "random"]
+    for axis in axes:
+        rows = dict(zip((label.get_text() for label in axis.get_yticklabels()), axis.get_yticks(), strict=True))
+        assert rows == {name: 2 - number for number, name in enumerate(in_order)}
+        marks = {
+            (line.get_marker(), *np.round(line.get_xydata()[0], 9)) for line in axis.lines if line.get_marker() in "<o>"
+        }
+        assert marks == {  # in the middle there are 49 windows
+            mark
+            for name, row in rows.items()
+            for mark in (
+                ("<", numbers[name], round(row + 0.2, 9)),
+                (">", round(numbers[name] - 0.2, 9), round(row - 0.2, 9)),
+            )
+        }
+    assert drawn_of.finding == (
+        "Share of the planted tokens that the selectors find, needle: name, 1 copy: unmask-one 0.90 [0.85, 1.00] at best, "
+        "random 0.25 [0.20, 0.35] at worst; needle: number, 2 copies: unmask-one 0.90 [0.85, 1.00] at best, random 0.25 "
+        "[0.20, 0.35] at worst."
+    )
+    plt.close(drawn_of.figure)
 
 
 def test_the_worse_first_token_is_told_beside_the_precision(

@@ -146,6 +146,25 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
     assert [axis.get_title() for axis in figure.axes[:2]] == ["long gain", "gain beyond the training row"]
     assert [axis.get_ylabel() for axis in figure.axes] == ["nats", "nats", "recovered fraction", "nats", "nats", "D(k)"]
     assert [axis.get_xlabel() for axis in figure.axes] == [""] * 3 + ["parameters"] * 3
+    for axis in figure.axes:
+        assert [label.get_text() for label in axis.get_xticklabels()] == ["0.4M", "1.2M", "3.6M"]
+
+
+def test_where_one_size_has_a_single_seed_the_others_are_still_means_over_two(rungs: list[scale.Rung]) -> None:
+    mixed = scale.ladder([rungs[0].numbers.model.runs[0], *rungs[1].numbers.model.runs[:2]])
+    words = scale._words(mixed)
+    assert "Points: means over 2 seeds of training" in words and "Dots: single seeds." in words
+    assert "what another seed would change" not in words
+    gains = [rung.numbers.mean.long_gain_nats for rung in mixed]
+    said = ", ".join(f"{size} {interval(gain, 3)}" for size, gain in zip(("0.4M", "1.2M"), gains, strict=True))
+    assert scale._finding(mixed) == f"Long gain in nats by the number of parameters: {said}."
+    figure, axis = plt.subplots()
+    scale._draw_windows(axis, mixed, name="long_gain_nats", title="long gain")
+    dots = [list(line.get_ydata()) for line in axis.lines if line.get_marker() == "."]
+    assert dots == [[], [summary.long_gain_nats.mean for summary in mixed[1].numbers.of_seeds]]
+    places = [list(line.get_xdata()) for line in axis.lines if line.get_marker() == "."]
+    assert places == [[], [pytest.approx(1.05 * SIZES[1])] * 2]  # beside the point
+    plt.close(figure)
 
 
 @pytest.mark.parametrize(

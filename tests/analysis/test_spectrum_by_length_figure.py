@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,6 +16,7 @@ from planted_lengths import planted_needs
 
 from analysis import spectrum_by_length as figure_of
 from analysis.output import save
+from analysis.style import LOOKS
 from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.several.spectrum_by_length import LongerKey, SpectrumByLength, spectrum_by_length
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, TOLERANCES, Curve
@@ -106,6 +109,69 @@ def test_the_sentences_follow_the_numbers(found: SpectrumByLength) -> None:
     assert difference.endswith("percentage points: too few documents to tell.")
 
 
+def test_targets_that_need_more_and_fewer_are_told_apart_in_either_context() -> None:
+    """By the first and the last length; the shares of no two families, contexts and directions are alike."""
+    first = [0, 1, 1, 2, 2, 4, 4, 8, 8, 16]
+    last = {
+        LineKey("attention", "real"): [0, 2, 2, 4, 1, 1, 8, 8, 8, 16],  # 4 of 10 more, 2 fewer
+        LineKey("nearest", "real"): [0, 2, 2, 4, 4, 8, 8, 4, 16, 16],  # 7 more, 1 fewer
+        LineKey("random", "real"): [0, 2, 2, 4, 2, 4, 4, 8, 8, 16],  # 3 more
+        LineKey("attention", "null"): [0, 2, 1, 2, 2, 4, 4, 8, 8, 16],  # 1 more
+        LineKey("nearest", "null"): [0, 2, 2, 4, 4, 8, 8, 8, 8, 16],  # 6 more
+        LineKey("random", "null"): [0, 2, 2, 2, 2, 4, 4, 8, 8, 16],  # 2 more
+    }
+    measured = [
+        planted_needs(
+            length,
+            {line: (last[line] if length == 512 else first) * 30 for line in last},
+            ks=KS,
+            document_W=np.arange(300),
+        )
+        for length in LENGTHS
+    ]
+    found = spectrum_by_length(measured, selector="attention")
+    _, growth, difference, null = (re.sub(r" \[.*?\]", "", words) for words in length_sentences(found, found.models[0]))
+    assert growth == (
+        "From 128 to 512 tokens these targets need more: 40% chosen by attention, 70% nearest, 30% at random; fewer: 20% chosen "
+        "by attention, 10% nearest."
+    )
+    assert difference == "Suffix minus choice: 30 percentage points: suffixes grow for more targets than choices do."
+    assert null == "Under the null context these need more: 10% chosen by attention, 60% nearest."
+    table = (
+        figure_of.table(found).query("full_len == 512 and tolerance_nats == 0.05 and not lasting").set_index("family")
+    )
+    of_real = table.query("context == 'real'")
+    assert of_real["more"].round(6).to_dict() == {"attention": 0.4, "nearest": 0.7, "random": 0.3}
+    assert of_real["fewer"].round(6).to_dict() == {"attention": 0.2, "nearest": 0.1, "random": 0.0}
+    assert of_real["suffix_minus_this"].round(6).drop("nearest").to_dict() == {"attention": 0.3, "random": 0.4}
+    curve = Curve("attention", "real", TOLERANCE, lasting=False)
+    for share in REACHED:
+        need = found.models[0].spectra[512].by_curve[curve].reaching(share)
+        names = (f"k_{share:.0%}", f"k_{share:.0%}_low", f"k_{share:.0%}_high")
+        shown = [None if np.isnan(value) else value for value in of_real.loc["attention", list(names)].astype(float)]
+        assert shown == [need.value, need.low, need.high]
+
+
+def test_lines_have_the_looks_of_their_family_and_context_and_rows_the_name_of_their_model(
+    figure: Figure, found: SpectrumByLength
+) -> None:
+    lines = [(family, context) for family in ("random", "nearest", "attention") for context in ("null", "real")]
+    for axis, own in ((figure.axes[0], figure.axes[0].lines[1:]), (figure.axes[-1], figure.axes[-1].lines)):
+        looks = [(line.get_color(), line.get_linestyle()) for line in own]
+        assert looks == [(LOOKS[family]["color"], "-" if context == "real" else ":") for family, context in lines]
+        assert axis.get_xlabel() == "full context, tokens"
+    assert figure.axes[0].get_ylabel() == "k, entries, within 0.05 nats"
+    assert figure.axes[0].get_ylim()[1] > 512 - 64 and figure.axes[-1].get_ylim() == (0, 1)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:3] == ["chosen by attention (how many)", "nearest (how far)", "random"]
+    assert labels[3:] == ["real context", "null context (other long-range tokens)", "all long-range tokens"]
+    both = figure_of.draw_found(dataclasses.replace(found, models=found.models * 2)).figure
+    plt.close(both)
+    assert [axis.get_ylabel() for axis in (both.axes[0], both.axes[4])] == [
+        "someone/Made-Up-2M\nk, entries, within 0.05 nats"
+    ] * 2
+
+
 def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
     words = str(figure.get_label())
     for expected in (
@@ -134,3 +200,22 @@ def test_the_table_has_every_curve_and_length(found: SpectrumByLength, tmp_path:
     assert rows.loc[row.Index, ["k_80%", "k_90%"]].isna().all()
     assert row.max_k == 16 and row.gate == "passed"
     assert rows.query("full_len == 128")[["more", "fewer", "suffix_minus_this"]].isna().all(axis=None)
+
+
+def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the_gap() -> None:
+    needs = {
+        LineKey(name, context): CHOSEN * 30
+        for name in ("attention", "nearest", "random")
+        for context in ("real", "null")
+    }
+    measured = [planted_needs(length, needs, ks=KS, document_W=np.arange(300)) for length in LENGTHS[:2]]
+    measured[1].measurement.windows["loss_short_nats"] = 4.0
+    measured[1].measurement.windows["loss_short_no_gap_nats"] = 3.4  # the gap costs more than the long gain
+    found = spectrum_by_length(measured, selector="attention")
+    drawn = figure_of.draw_found(found)
+    plt.close(drawn.figure)
+    assert figure_of.table(found).groupby("full_len").gate.unique().map(list).to_dict() == {
+        128: ["passed"],
+        256: ["failed"],
+    }
+    assert "the gate FAILED at full_len 256" in str(drawn.figure.get_label())

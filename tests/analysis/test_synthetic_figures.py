@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,12 +16,15 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from analysis import synthetic
+from analysis.output import Drawn
 from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
+from analysis.synthetic_places import draw_places
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.wording.numbers import interval
 
 LENGTHS = (6, 12, 24)
 # By k. Variables: 3, 6 and 12 chains of one assignment, or 2, 3 and 6 chains of two; one is right, the others are in one of ten.
@@ -364,7 +368,7 @@ def test_places_have_a_panel_for_training_and_lines_of_the_nearest_and_the_farth
     ]  # fmt: skip
     effects = (PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),)
     sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.2), 3, 4)
-    figure = draw([], [], {local: (0, 1)}, made, None, [sweep])["synthetic-places"]
+    figure = draw([], [], {local: (0, 1)}, made[::-1], None, [sweep])["synthetic-places"]
     assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
         "trained within 4, 1 apart (not learned)",
         "trained anywhere, 1 apart",
@@ -433,6 +437,39 @@ def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(dra
     assert "synthetic-scratchpad" not in figures
 
 
+def test_places_of_training_stand_by_spread_then_by_locality(draw) -> None:
+    """A row of panels has one spread."""
+    ways = [(None, 3), (8, 3), (None, 1), (16, 1), (4, 1)]
+    settings = [dataclasses.replace(PARITY, locality=locality, spread=spread) for locality, spread in ways]
+    made = [
+        Accuracy(setting, length, 2, share(), share(), (0.5,), place)
+        for setting in settings for length in (6, 24) for place in ("any/1", "8/3", "4/1")
+    ]  # fmt: skip
+    sweep = PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)
+    figure = draw([], [], None, made, None, [sweep])["synthetic-places"]
+    panels = [axis for axis in figure.axes if axis.get_visible()]
+    titles = [axis.get_title() for axis in panels]
+    assert titles == [
+        "trained within 4, 1 apart", "trained within 16, 1 apart", "trained anywhere, 1 apart",
+        "trained within 8, 3 apart", "trained anywhere, 3 apart",
+    ]  # fmt: skip
+    assert figure.axes[0].get_gridspec().ncols == 3
+    assert [label for label in legend(figure) if label.startswith("evaluated")] == [
+        "evaluated within 4, 1 apart", "evaluated anywhere, 1 apart",
+    ]  # fmt: skip
+    assert "1 place between" in legend(figure)
+    for axis in panels:
+        assert [1, 1] in [list(line.get_xdata()) for line in axis.lines]  # the longest length of training
+        assert [label.get_text() for label in axis.get_xticklabels()] in (["1", "2", "4", "10"], [""] * 4, [])
+    as_trained = {
+        one.setting.placed: interval(one.right) for one in made if one.length == 24 and one.place == one.setting.placed
+    }
+    assert draw_places(made, dict.fromkeys(settings, (1, 1)), sweep).finding == (
+        "Accuracy in prompts of 24 tokens, k = 2, evaluated as trained: "
+        f"within 8, 3 apart {as_trained['8/3']}; anywhere, 1 apart {as_trained['any/1']}; within 4, 1 apart {as_trained['4/1']}."
+    )
+
+
 def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
     text = dataclasses.replace(PARITY, background="text")
     pairs = [(0.1, 0.5), (0.4, 0.6), (0.7, 0.5), (0.9, 1.0), (1.0, 0.9)]
@@ -445,3 +482,77 @@ def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
     }
     assert "over the 5 runs" in words_on(figure) and "prompts of 8 tokens" in words_on(figure)
     assert f"Rank correlation {spearmanr(*zip(*pairs, strict=True)).statistic:.2f} [" in words_on(figure)
+
+
+def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Figure 1 at k = K_train, of the methods and the bridge at the largest k, of places as they were in training."""
+    said: dict[str, str] = {}
+
+    def drawn(figure: Figure, name: str, finding: str, **rest: Any) -> Drawn:
+        said[name] = finding
+        return Drawn(figure, name, finding, **rest)
+
+    monkeypatch.setattr(synthetic, "Drawn", drawn)
+    settings = [dataclasses.replace(PARITY, max_sparsity=k_train) for k_train in (2, 4)]
+    made = [accuracies_of(setting, (2, 4, 6)) for setting in settings]
+    farther = dataclasses.replace(made[0][-1], length=99)  # of k = 6
+    draw([*(one for of_setting in made for one in reversed(of_setting)), farther], [])
+    at_k_train = [
+        next(one.right for one in of_setting if (one.k, one.length) == (k_train, 24))
+        for of_setting, k_train in zip(made, (2, 4), strict=True)
+    ]
+    assert said["synthetic-parity"] == (
+        f"Accuracy in the longest prompts, K_train = 2: {interval(at_k_train[0])} at k = 2 in prompts of 24 tokens; "
+        f"K_train = 4: {interval(at_k_train[1])} at k = 4 in prompts of 24 tokens."
+    )
+    steps = Setting("parity", True, "pose", 2, (4, 8), 32)
+    hard = [*accuracies_of(steps, (1, 2)), dataclasses.replace(accuracies_of(steps, (1,))[0], length=99)]
+    draw(hard, [], {steps: (1, 3)})
+    (right,) = (one.right for one in hard if (one.k, one.length) == (2, 24))
+    assert said["synthetic-scratchpad"] == (
+        "Accuracy of the whole response by the way position IDs are given, RoPE with PoSE (learned by 1 of 3 seeds): "
+        f"{interval(right)} at k = 2 in prompts of 24 tokens."
+    )
+    points = [*bridge_points(), *(dataclasses.replace(one, length=99) for one in bridge_points(sparsities=(1,)))]
+    draw([], points)
+    found = {one.selector: interval(one.found) for one in points if (one.k, one.length) == (2, 24)}
+    assert said["synthetic-bridge"] == (
+        f"Share of 2 planted positions found in prompts of 24 tokens: mask-one {found['mask-one']}, attention "
+        f"{found['attention']}."
+    )
+
+
+def test_the_numbers_of_seeds_are_said_from_the_fewest_to_the_most(draw) -> None:
+    wider = dataclasses.replace(PARITY, max_sparsity=4)
+    words = words_on(
+        draw(accuracies_of(PARITY, (2,), seeds=1) + accuracies_of(wider, (2,), seeds=5), [])["synthetic-parity"]
+    )
+    assert (
+        "the mean over 1 to 5 training seeds; thin: each of them; a band, where there is one seed" in words
+        and "One training seed" not in words
+    )
+
+
+def test_points_far_outside_are_left_out(draw) -> None:
+    """The axes of D(k) and R(k) end at -2 and 2; where all points lie inside they end there."""
+    points = bridge_points()
+    far = [dataclasses.replace(points[0], prediction_recovered=Estimate(value)) for value in (-9.0, 9.0)]
+    assert draw([], points + far)["synthetic-bridge"].axes[2].get_xlim() == (-2.0, 2.0)
+    low, high = draw([], points)["synthetic-bridge"].axes[2].get_xlim()
+    means = [point.prediction_recovered.mean for point in points if point.prediction_recovered]
+    assert -1 < low < min(means) and max(means) < high < 1.1
+
+
+def test_the_newest_evaluation_of_either_kind_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four evaluations of a run, two with places and two without; a run without any is left out."""
+    names = ["plain-0", "placed-0", "plain-1", "placed-1"]
+    (tmp_path / "run" / "synthetic").mkdir(parents=True)
+    monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / names[-1])
+    monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind / name for name in names])
+    monkeypatch.setattr(
+        synthetic,
+        "split_by_places",
+        lambda folders: tuple([one for one in folders if one.name.startswith(kind)] for kind in ("plain", "placed")),
+    )
+    found = synthetic._answers([tmp_path / "none", tmp_path / "run"])
+    assert [folder.name for folder in found] == ["plain-1", "placed-1"]

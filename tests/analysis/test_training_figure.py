@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 
 from analysis import training
 from analysis.drawing import saved
-from analysis.metrics import running_median
+from analysis.metrics import BY_POSITION, TrainingRun, running_median
 from analysis.style import RUN_LOOKS
 from olmo_sparsity.errors import UserError
 
@@ -78,7 +80,10 @@ def test_the_running_median_stands_over_the_numbers_that_it_is_of(tiny_run: Path
     found = [
         {**first, "step": n, "tokens": 700 * n, **{name: 1.0 + rng.random() for name in names}} for n in range(1, 61)
     ]
-    axes = drawn([copy_of(tiny_run, tmp_path / "long", found)]).axes
+    (figure,) = training.draw([copy_of(tiny_run, tmp_path / "long", found)])
+    axes, last = figure.figure.axes, np.median([record["loss_nats"] for record in found[-3:]])
+    assert f"training {last:.2f}," in figure.finding and f"{last:.2f}" != f"{found[-1]['loss_nats']:.2f}"
+    plt.close("all")
     for name, panel in names.items():
         values = pd.Series([record[name] for record in found])
         thin, thick = (line for line in axes[panel].lines if line.get_linewidth() in (0.6, 1.4))
@@ -107,6 +112,42 @@ def test_labels_and_progress_are_those_of_the_lines(tiny_run: Path, tmp_path: Pa
     half = copy_of(tiny_run, tmp_path / "half", found[:3])
     words = " ".join(str(drawn([half]).get_label()).split())
     assert f"Training: half, step {found[2]['step']} of {found[-1]['step']}." in words
+
+
+def test_panels_and_what_the_figure_shows_are_of_the_newest_lines(tiny_run: Path, tmp_path: Path) -> None:
+    """Of several runs the losses by position are those of the last evaluation, and each length of rows is marked."""
+    found = records(tiny_run)
+    other = copy_of(tiny_run, tmp_path / "other", [{**one, "loss_nats": one["loss_nats"] + 1} for one in found])
+    titles = [
+        "loss", "learning rate", "tokens per second", "held-out loss by position", "norm of the gradient",
+        "speed, relative to\na matrix product",
+    ]  # fmt: skip
+    (alone,), (both,) = ([*training.draw(runs)] for runs in ([tiny_run], [tiny_run, other]))
+    assert [axis.get_title() for axis in alone.figure.axes] == titles
+    titles[3] += ", last evaluation"
+    assert [axis.get_title() for axis in both.figure.axes] == titles
+    for figure in (alone.figure, both.figure):
+        labels = [axis.get_xlabel() for axis in figure.axes]
+        assert labels == [*["tokens trained on"] * 3, "visible tokens", *["tokens trained on"] * 2]
+        assert [axis.get_ylabel() for axis in figure.axes] == ["nats", "", "", "nats", "", ""]
+    last = [one for one in found if one["validation_loss_nats"] is not None][-1]
+    assert last["validation_loss_nats"] != found[0]["validation_loss_nats"]
+    said = [
+        f"{name} after {found[-1]['step']:,} steps: training {found[-1]['loss_nats'] + more:.2f}, "
+        f"validation, rows as in training {last['validation_loss_nats']:.2f}, "
+        f"held-out text, within the length of a row {last['loss_within_train_len_nats']:.2f}, "
+        f"held-out text, beyond it {last['loss_beyond_train_len_nats']:.2f}"
+        for name, more in ((tiny_run.name, 0), ("other", 1))
+    ]
+    assert alone.finding == f"Loss in nats of {said[0]}." and both.finding == f"Loss in nats of {'; '.join(said)}."
+    lines = pd.DataFrame({BY_POSITION: [[1.0]] * 11, "step": range(11)})
+    shown = TrainingRun("run", lines, 8, 11).evaluations_by_position()
+    assert list(shown["step"]) == [0, 3, 7, 10]  # the first, the last, and two evenly between
+    run = TrainingRun("run", lines, 8, 11)
+    _, axis = plt.subplots()
+    training._draw_losses_by_position(axis, [run, dataclasses.replace(run, row_len=20)], looks=list(RUN_LOOKS[:2]))
+    assert [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":"] == [8, 20]
+    plt.close("all")
 
 
 def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path) -> None:

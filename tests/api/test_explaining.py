@@ -352,6 +352,18 @@ def test_it_begins_with_what_the_target_gains(model: api.Model) -> None:
     after_title = re.sub(r"<[^>]*>", "", page.split("</header>")[1]).replace("\u2212", "-").strip()
     assert after_title.startswith(html.escape(said_first, quote=True).replace("&quot;", "&#34;"))
     assert explanation.to_json()["finding"] == said_first
+    text = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
+    for name, sees in (("kl", "does not see"), ("unmask-one", "sees"), ("nearest", "does not see")):
+        after = text.partition(f"{name}, k = 3 ")[2]
+        assert after.startswith(f"It {sees} the target") and "the score of each token." in after
+        assert "Framed, with their ranks: the 3 visible tokens" in after
+        assert "12 long-range tokens" in after and "8 local tokens, always visible, and the target" in after
+    assert f"L_short {row['loss_short_nats']:.3f} nats, with the local tokens alone" in text
+    assert f"L_long {row['loss_long_nats']:.3f} nats, with all tokens; long gain" in text
     columns = [len(row) for row in cells_of(page, "Losses and gains in nats")]
     assert columns == [4] * 3 + [6] * 3 + [4] * 3
+    one = api.explain(model, HOSTILE * 3, target="window", selectors=["kl"], k=[1])
+    assert " from the 1 token chosen by kl." in one.finding and "the 1 visible token." in " ".join(
+        one.to_html().split()
+    )
     assert "Optimism" in page and "Optimism" not in api.explain(model, HOSTILE * 3, at=150).to_html()

@@ -12,8 +12,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from made_up import made_up_tables
 
 from olmo_sparsity import api
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, summarize
+from olmo_sparsity.wording.gates import gates_words
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,28 @@ def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> 
         key = tuple(found[name] for name in ("window_id", "selector", "context", "draw", "k"))
         for name, value in expected[key].items():
             assert found[name] == value or (pd.isna(found[name]) and pd.isna(value)), (key, name)
+
+
+def test_the_frame_of_the_summary_has_each_number_with_its_interval(tmp_path: Path) -> None:
+    """In the order of the quantities of all windows, then of those of each selection; what a failed gate hides is missing."""
+    for long_gain in (0.5, 0.0):
+        folder = made_up_tables(
+            tmp_path / str(long_gain), long_gain=long_gain, selectors=["kl", "unmask-one", "random"]
+        )
+        found, summary = api.read_results(folder).summary(), summarize(load(folder))
+        names = ("mean", "low", "high", "standard_error")
+        assert list(found) == ["quantity", "selector", "context", "k", *names]
+        estimates = [((name, None, None, None), summary.of_windows(name)) for name in WINDOW_QUANTITIES]
+        estimates += [
+            ((name, of.selector, of.context, of.k), of.estimate(name))
+            for of in summary.selections
+            for name in SELECTION_QUANTITIES
+        ]
+        expected = [(*key, *(getattr(of, name) for name in names)) for key, of in estimates if of is not None]
+        rows = found.astype(object).where(found.notna(), None)
+        assert [*rows.itertuples(index=False, name=None)] == expected
+        assert ("recovered_fraction" in set(found["quantity"])) == summary.gate_passed == (long_gain > 0)
+        assert found.attrs["gates"] == gates_words(summary)
 
 
 def test_polars_and_duckdb_give_what_pandas_gives(results: api.Results) -> None:

@@ -53,7 +53,16 @@ def test_a_line_is_short_and_printable(capsys: pytest.CaptureFixture[str]) -> No
     fails_with(OSError(errno.EACCES, "", "\x1b[31m\u202e" + "9" * 5000))
     line = capsys.readouterr().err
     assert len(line) < LONGEST_LINE + 100
+    assert line.endswith("99: permission denied; allow it, or name another\n")  # the middle is left out
     assert "\x1b" not in line and "\u202e" not in line
+
+
+def test_memory_that_is_not_enough_is_one_line_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "Unable to allocate 93.1 GiB for an array with shape (100000, 250000) and data type float32"
+    for words, shown in ((f"{reason}\nand more", reason), ("9" * 300, "9" * 200), ("", "it cannot be had")):
+        fails_with(MemoryError(words))
+        line = capsys.readouterr().err
+        assert line == f"olmo-sparsity: error: not enough memory ({shown}); use smaller batches or a smaller model\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")

@@ -67,3 +67,18 @@ def test_the_model_card_tells_of_the_first_token_of_training(bos_config: Config)
     ordinary = card_of(replace(bos_config, pose=PoseConfig(num_chunks=1)))
     assert f"without PoSE: position IDs are 0 to {length}." in ordinary
     assert f"Position IDs from {length + 1} on were never trained" in ordinary
+
+
+def test_the_model_card_has_each_number_in_its_place(tiny_config: Config) -> None:
+    exported = ExportedModel(Path("x"), "OlmoeForCausalLM", 12_345_678, 1.26e-5, 98_765)
+    info = CheckpointInfo(step=1_070, tokens=56_789, seconds=3.0, run_id="0123")
+    config = replace(tiny_config, name="my run", training=replace(tiny_config.training, steps=4_321))
+    for loss, words in ((3.14159, "; validation loss 3.142 nats"), (0.0, "; validation loss 0.000 nats"), (None, "")):
+        card = model_card(exported, config, info=info, loss_nats=loss, eos_token="end")
+        assert f"- **Training**: 1,070 of 4,321 steps, 56,789 tokens{words}.\n" in card
+        assert (
+            "- **Architecture**: `OlmoeForCausalLM`, 12.35M parameters, fp32; with a single expert it is a dense model. Its "
+            "logits differ from those of the trained model by at most 1.3e-05 (98,765 compared)."
+        ) in card
+        assert "\n# `my run`\n" in card
+    assert "expert" not in model_card(EXPORTED, config, info=info, loss_nats=None, eos_token="end")

@@ -38,13 +38,20 @@ from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.console import print_comparison, print_summary
+from olmo_sparsity.view.console import comparison_table, print_comparison, print_summary
 from olmo_sparsity.view.pages import minus
 from olmo_sparsity.wording.comparison import comparison_words, optimism_warning, pairings_words
 from olmo_sparsity.wording.evidence import harm_words
-from olmo_sparsity.wording.gates import beyond_gate_words, gate_words, gates_words
+from olmo_sparsity.wording.gates import beyond_gate_words, gap_words, gate_words, gates_words
 from olmo_sparsity.wording.numbers import verdict
-from olmo_sparsity.wording.setup import anchor_warning, measured_words, overlap_words, setup_words
+from olmo_sparsity.wording.setup import (
+    anchor_warning,
+    data_words,
+    length_words,
+    measured_words,
+    overlap_words,
+    setup_words,
+)
 
 
 def named(folder: Path, run: str, **settings: Any) -> str:
@@ -555,6 +562,13 @@ def test_three_runs_are_printed_and_written(
     described = re.findall(r"<dt>(.*?)</dt> <dd>(.*?)</dd>", shown)
     for (label, words), subject in zip(described, numbers.subjects, strict=True):
         assert label == subject.label and minus(gate_words(subject.summary)) in words
+        assert gap_words(subject.summary) in words and data_words(subject.summary) in words
+        assert words.rstrip().endswith(length_words(subject.summary.lengths))
+    for label, state in (("weaker", "passed"), ("other", "failed")):  # paired or not
+        assert f'<p class="gate {state}"><strong>{label} minus pose:' in shown
+    main, every = (len(comparison_table(numbers, every=every).rows) for every in (False, True))
+    assert [table.count("<tr>") - 1 for table in page.split("<table>")[1:]] == [main, every] and main < every
+    assert '<h2 id="differences-title">Values, and differences from pose</h2>' in page
     assert "<h1>pose against weaker against other</h1>" in shown
     for subject in numbers.subjects:
         assert minus(gate_words(subject.summary)) in page and minus(beyond_gate_words(subject.summary)) in page

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from made_up import DRAWS, SEES_TARGET, made_up_tables
 from tokenizers import Tokenizer
@@ -14,8 +16,10 @@ from tokenizers import Tokenizer
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.tables.reading import find_tables, read_table
+from olmo_sparsity.tables.schemas import RESAMPLED
 from olmo_sparsity.text.vocabulary import train_bpe
-from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts
+from olmo_sparsity.view import excerpts
+from olmo_sparsity.view.excerpts import Choice, Excerpt, optimism_of, read_excerpts
 
 
 def test_foreign_tokens_have_their_words(tiny_tables: Path, tmp_path: Path) -> None:
@@ -109,6 +113,40 @@ def test_optimism_is_the_mean_gain_and_cost_on_the_resampled_targets(tmp_path: P
         assert excerpt.optimism_at(name, k=8) == pytest.approx(expected[2])
         assert excerpt.optimism_at(name, k=3) is None
     assert excerpt.optimism_at("kl", k=8) is None
+
+
+def test_optimism_of_three_draws_is_their_mean() -> None:
+    """Draws of the null context, of other selectors, and without a divergence do not count."""
+    draws = [([0.1, 0.4], [0.01, 0.02]), ([0.2, 0.3], [0.03, 0.01]), ([0.9, 1.1], [0.05, 0.06])]
+    row: dict[str, Any] = {"selector": "greedy", "context": "resampled", "sees_target": True, "k": [2, 4]}
+    rows = [{**row, "gain_sparse_nats": gains, "kl_short_to_sparse_nats": costs} for gains, costs in draws]
+    other = {**row, "gain_sparse_nats": [7.0, 8.0], "kl_short_to_sparse_nats": [9.0, 9.0]}
+    others = [{**other, "context": "real"}, {**other, "context": RESAMPLED["null"]}, {**other, "sees_target": False}]
+    optimism = optimism_of([*rows, *others, {**other, "kl_short_to_sparse_nats": None}], None)
+    assert list(optimism) == ["greedy"]
+    assert optimism["greedy"] == pytest.approx([1.29 / 3, 1.89 / 3])
+
+
+def test_groups_have_a_rank_and_a_score_for_each_of_their_tokens() -> None:
+    """Of the groups 0-1, 2-5, 6, 7-9 the third and the second are chosen; the largest score is below 0."""
+    row = {
+        "positions": [6, 2, 3, 4, 5], "group_first": [6, 2], "group_last": [6, 5], "scores": [0.5, None, 2.0, -3.0],
+        "k": [1, 2], "loss_sparse_nats": [1.5, 1.25], "gain_sparse_nats": [0.5, 0.75],
+    }  # fmt: skip
+    choice = Choice.from_row(row, [0, 2, 6, 7], num_long_range=10)
+    assert choice.ranks == [1, 2, 2, 2, 2]
+    assert choice.scores == [0.5, 0.5, None, None, None, None, 2.0, -3.0, -3.0, -3.0]
+    assert choice.largest_score == 3.0
+    assert (choice.loss_at(2), choice.loss_at(3)) == (1.25, None)
+
+
+def test_texts_of_tokens_are_gathered_from_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first text of a token counts, and no part is read after the last token is found."""
+    parts = [([1, 2], [" a", " b"]), ([2, 3], [" other", " c"]), ([4], [" d"])]
+    tables = (pa.table({"token_ids": [ids], "token_texts": [texts]}) for ids, texts in parts)
+    monkeypatch.setattr(excerpts, "read_parts", lambda folder, table, columns: tables)
+    assert excerpts._texts_of(Path("folder"), {1, 2, 3}) == {1: " a", 2: " b", 3: " c"}
+    assert next(tables)["token_ids"].to_pylist() == [[4]]
 
 
 def test_a_run_or_a_folder_of_tables(tiny_run: Path, tiny_tables: Path, tmp_path: Path) -> None:

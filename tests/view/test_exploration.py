@@ -14,15 +14,21 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from browser_pages import chromium, in_browser, load_page, violations_of
 from known_selectors import only_here as only_here
+from made_up import CONTEXTUAL
 from made_up_explorations import FULL, KS, LOCAL, made_up_exploration
 
+from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.view.exploration import Exploration, Record
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.text.places import EncodedText
+from olmo_sparsity.view.exploration import Exploration, ExploredSelector, Record, record_of
 from olmo_sparsity.view.pages import COLOURS
+from olmo_sparsity.wording.units import ENTRY_WORDS
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>", " <b>bold</b>", "<!--<script>", " \"&amp;'", " {{ 7 * 7 }}", " \u2028line", "",
@@ -109,7 +115,83 @@ def test_the_page_says_what_was_measured(exploration: Exploration, record: Recor
     assert said.count("It does not see the target.") == 3 and said.count("unmask-one It sees the target:") == 1
     words = made_up_exploration([" river"] * 60, groups=True).to_html()
     assert "Which earlier words does each token of" in words and "k, visible words:" in words
-    assert dict(exploration._facts())["Null context"].startswith("text from elsewhere in the same document")
+    assert "The first 9 of the 140 tokens have no full window before them" in said
+    assert f"olmo-sparsity {__version__}, run runs & co Which earlier" in said and ENTRY_WORDS not in said
+    of_model = dataclasses.replace(exploration, setup=ModelSetup.from_manifest(CONTEXTUAL)).to_html()
+    assert f"olmo-sparsity {__version__}, model runs &amp; co</p>" in of_model and ENTRY_WORDS in of_model
+    assert dict(exploration._facts())["Null context"] == "text from elsewhere in the same document"
+    several = dataclasses.replace(exploration, null_contexts={"same-document": 7, "shuffled": 124})
+    assert dict(several._facts())["Null context"] == (
+        "in 7 windows text from elsewhere in the same document; in 124 windows the same tokens in random order"
+    )
+
+
+def test_the_controls_begin_with_two_selectors_the_tolerance_of_the_record_and_the_largest_k(
+    exploration: Exploration,
+) -> None:
+    page = exploration.to_html()
+    options = {
+        name: re.findall(
+            r"<option([^>]*)>(.*?)</option>", page.partition(f'<select id="{name}">')[2].partition("</select>")[0]
+        )
+        for name in ("selector", "beside", "tolerance")
+    }
+    names = ["kl", "attention", "unmask-one", "random"]
+    assert options["selector"] == [("", name) for name in names]
+    assert options["beside"][1:] == [(" selected" * (name == "attention"), name) for name in names]
+    assert options["tolerance"] == [("", "0.01"), (" selected", "0.05"), ("", "0.1"), ("", "0.5")]
+    assert 'type="range" min="0" max="3" value="3"' in page  # by the number of the measured k
+
+
+def test_the_record_has_the_numbers_of_each_target_wherever_its_rows_stand() -> None:
+    """Rows of both tables are shuffled, and rows of drawn targets stand among them."""
+    text, far, local, num = "ab cd ef gh", 2, 1, 3
+    places = [(i, i + 1) for i in range(6)]
+    encoded = EncodedText(text, np.arange(6), *np.array(places, np.int32).T)
+    rng = np.random.default_rng(5)
+    windows = [
+        {"window_id": w, "single_optimism_nats": 0.7 + w, **{name: rng.normal() for name in (
+            "loss_short_nats", "loss_long_nats", "null_loss_long_nats", "kl_short_nats", "null_kl_short_nats",
+        )}}
+        for w in range(num)
+    ]  # fmt: skip
+    selections = [
+        {
+            "window_id": w, "selector": name, "context": context, "positions": rng.permutation(far).tolist(), "k": [1, 2],
+            "sees_target": name == "unmask-one",
+            **{key: rng.normal(size=2).tolist() for key in (
+                "loss_sparse_nats", "kl_sparse_nats", "gain_sparse_nats", "kl_short_to_sparse_nats",
+            )},
+        }
+        for w in range(num) for name in ("kl", "unmask-one") for context in ("real", "null", "resampled", "resampled")
+    ]  # fmt: skip
+    tables = (pa.Table.from_pylist([rows[i] for i in rng.permutation(len(rows))]) for rows in (windows, selections))
+    record = record_of(
+        *tables, encoded=encoded, null_places_WM=np.array([[3, 4], [5, 4], [0, 1]]), local_len=local, unit="token",
+        setup=ModelSetup(None, "hidden", None, None), selectors=["unmask-one", "kl"],
+    )  # fmt: skip
+    assert (record.first_target, record.full_len, record.unit) == (3, 3, ("token", "tokens"))
+    assert (record.null_begins, record.null_orders) == ([3, 4, 0], [None, [1, 0], None])
+    assert record.loss_short_nats == pytest.approx([row["loss_short_nats"] for row in windows], abs=1e-7)
+    for context, null in (("real", ""), ("null", "null_")):
+        of = record.contexts[context]
+        assert of.loss_long_nats == pytest.approx([row[f"{null}loss_long_nats"] for row in windows], abs=1e-7)
+        assert of.kl_short_nats == pytest.approx([row[f"{null}kl_short_nats"] for row in windows], abs=1e-7)
+        for name, choices in of.choices.items():
+            own = [row for row in selections if (row["selector"], row["context"]) == (name, context)]
+            assert choices.distances == [[3 - position for position in row["positions"]] for row in own]
+            for key in ("loss_sparse_nats", "kl_sparse_nats"):
+                np.testing.assert_allclose(getattr(choices, key), [row[key] for row in own], atol=1e-7)
+    first, second = record.selectors
+    assert (first.name, first.sees_target, second) == ("unmask-one", True, ExploredSelector("kl", False, None))
+    assert first.optimism_nats is not None
+    for w, optimism in enumerate(first.optimism_nats):
+        draws = [
+            row["gain_sparse_nats"][1] + row["kl_short_to_sparse_nats"][1]
+            for row in selections
+            if (row["window_id"], row["selector"], row["context"]) == (w, "unmask-one", "resampled")
+        ]
+        assert optimism == pytest.approx([0.7 + w, sum(draws) / 2], abs=1e-7)  # at k = 1 over all labels
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from conftest import Messages
 from made_up import made_up_tables
 from made_up_runs import made_up_measurement, made_up_run
+from planted_answers import ROWS, answers
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -151,3 +152,24 @@ def test_the_gate_of_the_long_gain_comes_first(tmp_path: Path) -> None:
     (listed,) = read_listing(tmp_path).tables
     assert (listed.gate, listed.beyond_gate) == ("passed", "failed")
     assert "passed, FAILED" in printed("list", tmp_path)
+
+
+def test_tables_of_a_run_stand_by_kind_then_by_when_they_were_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A synthetic task has no text, lengths and gates. The manifest of the influence tables has no number of windows."""
+    monkeypatch.setenv("COLUMNS", "150")
+    run = made_up_run(tmp_path / "run")
+    for name, finished in (("early-1", "2026-02-01T00:00:00"), ("late-0", "2026-02-03T00:00:00"), ("going-2", "")):
+        tables = answers(run / "synthetic" / name, lambda length, k, place: ROWS)
+        status = "complete" if finished else "running"
+        write_manifest(tables, {**read_json(tables / "manifest.json"), "finished": finished, "status": status})
+    tables = made_up_measurement(run, 0.6, name="last-3")
+    write_manifest(tables, {**read_json(tables / "manifest.json"), "finished": "2026-02-09T00:00:00"})
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed("list", tmp_path).splitlines()]
+    assert [[row[0], *row[2:]] for row in cells if len(row) == 6] == [
+        ["3", "", "8 of 20", "passed, passed", "made up, validation"],
+        ["synthetic 1", "120", "", "", ""],
+        ["synthetic 0", "120", "", "", ""],
+        ["synthetic 2", "120", "", "", ""],
+    ]

@@ -107,6 +107,38 @@ def test_the_stronger_the_score_the_stronger_the_colour(tables: Path) -> None:
     assert brightness == sorted(brightness, reverse=True)
 
 
+def test_a_score_below_0_is_weak_and_counts_for_the_largest(tables: Path) -> None:
+    """Of the scores 4.5 and -9 the first has half of the largest absolute score, and the second nothing."""
+    (excerpt,) = read_excerpts(tables, [5])
+    choice = Choice([6, 2], [1, 2], [*[0.0] * 2, -9.0, *[0.0] * 3, 4.5, *[0.0] * 5], [2], [1.0], [1.0])
+    excerpt = dataclasses.replace(excerpt, selections={("kl", "real"): choice})
+    window = one_window.ShownWindow(excerpt, "kl", False, "real", 2, [2], "token", "hidden", 8, "made up")
+    assert (window.heat(6), window.heat(2)) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "visibility", "ranks", "k", "words"),
+    [
+        ("token", "contextual", [1], 1, "1 entry visible"),
+        ("token", "hidden", [1], 1, "1 visible"),
+        ("sentence", "hidden", [1, 2, 2, 2], 2, "2 sentences of 4 tokens visible"),
+        ("sentence", "contextual", [1, 1, 2], 1, "1 sentence of 2 entries visible"),
+        ("block:2", "hidden", [1], 1, "1 block of 2 tokens of one token visible"),
+    ],
+)
+def test_how_much_is_visible_is_said_of_the_null_context_and_of_groups(
+    tables: Path, unit: str, visibility: Any, ranks: list[int], k: int, words: str
+) -> None:
+    (excerpt,) = read_excerpts(tables, [5])
+    assert excerpt.null_doc_id != excerpt.doc_id
+    choice = Choice([*range(len(ranks))], ranks, [1.0] * 12, [k], [1.0], [1.0])
+    excerpt = dataclasses.replace(excerpt, selections={("kl", "null"): choice})
+    window = one_window.ShownWindow(excerpt, "kl", False, "null", k, [k], unit, visibility, 8, "made up")
+    out = io.StringIO()
+    one_window.print_choice(window, Console(file=out, width=200))
+    assert f"12 long-range tokens, null context: of document {excerpt.null_doc_id}; {words}, numbered" in out.getvalue()
+
+
 def test_no_color_means_marks(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     said = shown(tables, coloured=True)
@@ -125,6 +157,22 @@ def test_a_bar_stands_beside_its_loss(tables: Path, width: int) -> None:
     bars = [line for line in shown(tables, width=width).splitlines() if "█" in line]
     assert len(bars) == 3 and all(" nats  █" in line for line in bars)
     assert max(line.count("█") for line in bars) == min(40, width - 42)
+
+
+def test_the_largest_of_the_three_losses_has_the_longest_bar(tables: Path) -> None:
+    """The chosen tokens may cost more than they give."""
+    (excerpt,) = read_excerpts(tables, [5])
+    for losses in ((2.0, 1.0, 4.0), (4.0, 2.0, 1.0), (1.0, 4.0, 2.0)):
+        short, long, sparse = losses
+        choice = Choice([3], [1], [1.0] * 12, [1], [sparse], [short - sparse])
+        of_losses = {"loss_short_nats": short, "loss_long_nats": long, "selections": {("kl", "real"): choice}}
+        window = one_window.ShownWindow(
+            dataclasses.replace(excerpt, **of_losses), "kl", False, "real", 1, [1], "token", "hidden", 8, "made up"
+        )
+        out = io.StringIO()
+        one_window.print_choice(window, Console(file=out, width=100))
+        bars = [line.count("█") for line in out.getvalue().splitlines() if "█" in line]
+        assert bars == [round(10 * loss) for loss in (short, sparse, long)], losses
 
 
 def test_null_context_and_an_unmeasured_k(tables: Path) -> None:

@@ -277,6 +277,9 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
         assert words in " ".join(page.split())
     assert page.count(measured_words(summary)) == 1
     assert '<p class="gate not-applicable">The gate beyond' in page
+    assert f'<p class="gate failed">{anchor_warning(summary.setup)}</p>' in page
+    notes = re.findall(r'<p class="note">(.*?)</p>', page.partition('<div class="aside">')[2].partition("<h3>")[0])
+    assert len(notes) > 3 and all(note.endswith(".") and not note.endswith("..") for note in notes)
     assert "<title>someone/Made-Up-2M:" in page and "olmo-sparsity, model someone/Made-Up-2M" in page
     assert "<dt>gain beyond the training row</dt>" not in page and SELECTION_ONLY not in page
     assert answer(summary, "kl").gates[1] == ("not-applicable", beyond_gate_words(summary, short=True))

@@ -19,9 +19,11 @@ from olmo_sparsity.statistics.length_generalization import (
     PlaceSweep,
     read_generalization,
 )
-from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.view.synth_summary import table_of_lengths, table_of_runs
+from olmo_sparsity.wording import length_generalization
 from olmo_sparsity.wording.length_generalization import generalization_sentences, place_sentence
+from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
 STEPS = Setting("parity", True, "predicted", 3, (4, 8), 128)
@@ -98,6 +100,8 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
     )
     (several,) = generalization_sentences(found(tmp_path / "e", {PARITY: {1: 80, 2: 16, 3: 8, 4: None}}))
     assert "K_train = 2: every k up to it to 16 tokens, larger k to 8 at most" in several  # the worst of each, or best
+    (crossing,) = generalization_sentences(found(tmp_path / "f", {PARITY: {1: 80, 2: 8, 3: 16, 4: None}}))
+    assert "every k up to it to 8 tokens, larger k to 16 at most, further in 0 of 2 seeds" in crossing
     (equal,) = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16, 3: 16}}))
     assert "larger k: not shown. " in equal and "further in 0 of 2 seeds" in equal
     (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
@@ -112,6 +116,7 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
         (80, 16, 8, "shown", "RoPE with PoSE"),
         (16, 16, 8, "not shown", "RoPE with PoSE"),
         (8, 16, 16, "no, a baseline holds further", "not shown"),
+        (16, 80, 8, "no, a baseline holds further", "RoPE with PoSE"),
         (80, 16, None, "shown", "not shown"),
         (None, 16, 8, "not shown", "RoPE with PoSE"),
     ],
@@ -183,3 +188,36 @@ def test_an_encoding_is_named_where_it_holds_further_than_every_other(tmp_path: 
     )
     equal = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16}, ordinary: {2: 16}}))[-1]
     assert "the one that holds further than every other: not shown. " in equal
+
+
+def test_the_seeds_that_have_learned_the_corner_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
+    folder = answers(
+        tmp_path / "run", lambda length, k, place: ROWS, setting=local, places=("4/1", "any/1"), training_seed=0
+    )
+    monkeypatch.setattr(length_generalization, "num_learned", lambda runs: {local: (2, 5)})
+    sentence = generalization_sentences(read_generalization([folder]))[-1]
+    assert "evaluated within 4, 1 apart, k = 3; learned by 2 of 5 seeds)" in sentence
+    assert "is broken by 0 of 9 other points" in sentence
+
+
+def test_accuracies_are_listed_by_setting_and_k_as_far_as_each_was_evaluated() -> None:
+    wider = dataclasses.replace(PARITY, max_sparsity=4, train_lengths=(6, 12))
+
+    def one(
+        setting: Setting, length: int, k: int, value: float, *, seeds: int, place: Optional[str] = None
+    ) -> Accuracy:
+        return Accuracy(
+            setting, length, k, Estimate(value, value - 0.125, value + 0.0625), Estimate(0.5), (0.5,) * seeds, place
+        )
+
+    lines = accuracy_lines(
+        [
+            one(PARITY, 8, 2, 0.75, seeds=1), one(wider, 12, 4, 0.5, seeds=2, place="any/1"),
+            one(PARITY, 16, 1, 0.25, seeds=1), one(PARITY, 16, 2, 0.375, seeds=1),
+        ]
+    )  # fmt: skip
+    assert lines[0].endswith("K_train = 2: accuracy by length (training: 4 to 8 tokens; 1 seed)")
+    assert lines[1:3] == ["  k = 1: 16: 0.25 [0.12, 0.31]", "  k = 2: 8: 0.75 [0.62, 0.81]; 16: 0.38 [0.25, 0.44]"]
+    assert lines[3].endswith("K_train = 4: accuracy by length (training: 6 to 12 tokens; 2 seeds)")
+    assert lines[4:] == ["  k = 4: 12 any/1: 0.50 [0.38, 0.56]"]

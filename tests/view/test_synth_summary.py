@@ -100,6 +100,14 @@ def test_the_words_follow_the_intervals(tmp_path: Path, pose: Accuracies, said: 
     assert len(re.findall("predict", output)) == 1
 
 
+def test_it_is_said_how_many_seeds_were_evaluated_whether_they_have_learned_or_not(tmp_path: Path) -> None:
+    output = " ".join(printed(made(tmp_path, UNLEARNED)).split())
+    assert (
+        "Models: PoSE, rows of at most 6 (2 seeds), ceiling, rows of at most 12 (2 seeds), without PoSE, rows of at most 6 "
+        "(1 seed); brackets"
+    ) in output
+
+
 def dots_of(axis: Axes, num_cells: int) -> list[list[list[float]]]:
     """Return the heights of the dots of each place and number of planted values, in the order in which they were drawn."""
     dots = [

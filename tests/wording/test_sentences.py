@@ -193,6 +193,9 @@ def test_the_chance_that_some_class_passes(num_classes: int, percent: str) -> No
 def test_the_caption_of_classes(passed: Summary, failed: Summary) -> None:
     assert "No class has an R(k)" in classes_caption(failed, 8)
     assert "No class has an R(k)" not in classes_caption(passed, 8)
+    # The gate beyond the training row has no part in it.
+    assert "No class has an R(k)" not in classes_caption(dataclasses.replace(passed, beyond_gate="failed"), 8)
+    assert "No class has an R(k)" in classes_caption(dataclasses.replace(failed, beyond_gate="passed"), 8)
     assert "18%" in classes_caption(passed, 8) and "induction and repeat" in classes_caption(passed, 8)
 
 
@@ -258,3 +261,36 @@ def test_exactly_half_of_the_targets_are_half_of_them() -> None:
         "the long context changes the prediction of 4 of the 5 targets of a.txt by more than 0.05 nats; for half of them 1 token "
         "chosen by kl is enough"
     )
+
+
+@pytest.mark.parametrize(
+    ("needed", "ks", "ending"),
+    [
+        (
+            [0, 1, 1, np.inf],
+            [1, 2],
+            "3 of the 4 targets of a by more than 0.1 nats; for half of them 1 token chosen by kl is enough",
+        ),
+        (
+            [2, 4, 4],
+            [2, 4],
+            "3 of the 3 targets of a by more than 0.1 nats; for half of them 4 tokens chosen by kl are enough",
+        ),
+        (
+            [np.inf, np.inf, 1],
+            [1],
+            "3 of the 3 targets of a by more than 0.1 nats; half of them need more than 1 token chosen by kl",
+        ),
+        (
+            [np.inf],
+            [1, 4],
+            "1 of the 1 targets of a by more than 0.1 nats; half of them need more than 4 tokens chosen by kl",
+        ),
+        ([0, 0], [1], "none of the 2 targets of a by more than 0.1 nats"),
+    ],
+)
+def test_the_number_of_tokens_that_half_of_the_targets_need_has_its_plural(
+    needed: list[float], ks: list[int], ending: str
+) -> None:
+    words = found_words("a", np.array(needed), ks=ks, selector="kl", tolerance=0.1, unit=("token", "tokens"))
+    assert words == f"the long context changes the prediction of {ending}"

@@ -18,7 +18,7 @@ from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, 
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.as_json import spectra_json
 from olmo_sparsity.view.summary_tables import every_spectrum_table, spectrum_table
-from olmo_sparsity.wording.spectrum import spectrum_sentences
+from olmo_sparsity.wording.spectrum import spectrum_caption, spectrum_sentences
 
 KS = (0, 1, 2, 4, 8)
 
@@ -156,6 +156,19 @@ def test_tables_hold_what_the_spectra_say(measured: Measured) -> None:
         expected = [spectra.of(row[0].text, c).reaching(s) for c in ("real", "null") for s in (0.5, 0.8, 0.9)]  # type: ignore[union-attr]
         assert [(cell.value, cell.low, cell.high) for cell in row[1:]] == [(k.value, k.low, k.high) for k in expected]
     assert len(every_spectrum_table(spectra, summary).rows) == len(spectra.by_curve) == 2 * 4 * (10 * 2 + 1)
+
+
+def test_captions_say_which_k_is_enough_and_in_the_table_of_all_what_lasts(measured: Measured) -> None:
+    spectra = spectra_of((1, 2, 4), (2, 4, 8))
+    short, every = (spectrum_caption(spectra, measured.summary, every=every) for every in (False, True))
+    assert short.startswith(
+        "k is enough where KL(p_all, p_{J_k}) is at most 0.05 nats. 0: the local tokens are enough. > 8: more"
+    )
+    assert every.startswith("k is enough where KL(p_all, p_{J_k}) is at most the tolerance. 0: ")
+    lasts = " lasting: every larger measured k is enough, too. "
+    assert lasts in every and every.replace(lasts, " ").replace("the tolerance", "0.05 nats") == short
+    assert "the smallest number of all rows, exact up to k = 1. " in short
+    assert "exact" not in spectrum_caption(dataclasses.replace(spectra, exact_k=0), measured.summary)
 
 
 def test_json_flags_what_needs_more_than_every_measured_k(measured: Measured) -> None:
