@@ -161,8 +161,8 @@ of_coupled = synthetic.positions=coupled
 of_shifted = synthetic.positions=shifted
 of_pose = synthetic.positions=pose model.position_embedding=rope training.learning_rate=1.0e-3
 of_rope = $(of_pose) pose.num_chunks=1
-$(foreach method,shifted pose rope,$(eval of_$(method)-answer = $(of_$(method)) synthetic.scratchpad=false))
-METHODS = predicted coupled shifted pose rope shifted-answer pose-answer rope-answer
+$(foreach method,shifted pose,$(eval of_$(method)-answer = $(of_$(method)) synthetic.scratchpad=false))
+METHODS = predicted coupled shifted pose rope shifted-answer pose-answer
 of_encoding-rope = parity-cpu10x pose.num_chunks=1
 of_encoding-linear = $(of_encoding-rope) synthetic.rope_scaling=linear
 of_encoding-yarn = $(of_encoding-rope) synthetic.rope_scaling=yarn
@@ -172,6 +172,7 @@ of_encoding-randpos = parity-cpu10x synthetic.positions=randpos
 ENCODINGS = rope linear yarn nope alibi randpos
 $(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
 	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
+of_variables-coupled += training.learning_rate=1.0e-3
 of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=100 \
 	synthetic.test_lengths=[24,40,64,100,158,250] synthetic.test_placed=[8/1,8/3,16/1,16/3,32/1,32/3,32/10,any/1,any/3,any/10]
 of_placed-any-3 = $(of_placed-any-1) synthetic.spread=3
@@ -182,7 +183,7 @@ $(foreach name,$(IN_TEXT),$(eval of_text-$(name) = $(of_$(name)) synthetic.backg
 with_seeds = $(foreach seed,$(or $(SEEDS),0 1 2),$(1:%=$(FOLDER_10X)/%-seed$(seed)))
 # The twins of scratchpad-pose and scratchpad-rope without a scratchpad are parity-K4 and encoding-rope.
 RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) \
-	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer rope-answer,$(METHODS))) $(ENCODINGS:%=encoding-%)) \
+	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer,$(METHODS))) $(ENCODINGS:%=encoding-%)) \
 	$(call with_seeds,$(METHODS:%=variables-%)) \
 	$(call with_seeds,$(foreach locality,8 16 any,placed-$(locality)-1 placed-$(locality)-3)) $(call with_seeds,$(IN_TEXT:%=text-%))
 
