@@ -186,7 +186,7 @@ def test_runs_to_ten_times_the_length_are_of_their_keys_and_finished_ones_are_sk
         for command in commands
         if "synth eval" in command
     }
-    assert status == 0 and len(evaluated) == 28
+    assert status == 0 and len(evaluated) == 32
     assert not [command for command in commands[:-2] if "parity-K2-seed1" in command.replace("text-parity", "")]
     assert evaluated["scratchpad-pose-seed1"].split() == [
         "olmo-sparsity", "synth", "eval", "scratchpad-cpu10x", "synthetic.positions=pose", "model.position_embedding=rope",
