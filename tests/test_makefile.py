@@ -194,7 +194,7 @@ def test_runs_to_ten_times_the_length_are_of_their_keys_and_finished_ones_are_sk
     ]  # fmt: skip
     assert "synthetic.spread=3 synthetic.locality=8 --run" in evaluated["placed-8-3-seed1"]
     bridges = [command for command in commands if "synth bridge" in command]
-    assert len(bridges) == 13 and all("synthetic.bridge_selectors=[mask-one]" in command for command in bridges)
+    assert len(bridges) == 15 and all("synthetic.bridge_selectors=[mask-one]" in command for command in bridges)
     (placed,) = (command for command in bridges if "placed-8-3" in command)
     assert "parity-cpu10x --run" in placed and placed.split()[-2] == "synthetic.test_sparsity=[3]"
     assert commands[-2].startswith("olmo-sparsity synth summary --run") and commands[-2].count("--run") == 29
