@@ -197,7 +197,7 @@ def test_runs_to_ten_times_the_length_are_of_their_keys_and_finished_ones_are_sk
     assert len(bridges) == 15 and all("synthetic.bridge_selectors=[mask-one]" in command for command in bridges)
     (placed,) = (command for command in bridges if "placed-8-3" in command)
     assert "parity-cpu10x --run" in placed and placed.split()[-2] == "synthetic.test_sparsity=[3]"
-    assert commands[-2].startswith("olmo-sparsity synth summary --run") and commands[-2].count("--run") == 29
+    assert commands[-2].startswith("olmo-sparsity synth summary --run") and commands[-2].count("--run") == 33
     assert commands[-1].startswith("python -m analysis.synthetic --run") and commands[-1].endswith(f"{folder}/figures")
     status, commands = make(environment, *asked, fails="scratchpad-coupled")
     assert status != 0 and "scratchpad-coupled" in commands[-1]
