@@ -151,8 +151,8 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         f"{'Sparse parity' if first.modulus == 2 else f'Sum modulo {first.modulus}'}{' in text' * (first.background == 'text')}: "
         "accuracy against the length of the prompt, for k planted "
         f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
-        f"{first.train_lengths[1]} tokens (grey). {encoding_words(first)}, position IDs "
-        f"below {first.max_position}. {seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
+        f"{first.train_lengths[1]} tokens (grey). {seeds_words(accuracies)}. {encoding_words(first)}, position IDs "
+        f"below {first.max_position}. Dashed (drawn slightly above 1): the accuracy that the theory "
         f"predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training."
         f"{_learned_caption(learned, settings)}",
         handles=handles,
@@ -233,8 +233,8 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
         predicts = ""
         if any(setting.positions == "predicted" for setting in settings):
             predicts = (
-                "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
-                "error; with the true IDs given, they tell what was read. "
+                " Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
+                "error; with the true IDs given, they tell what was read."
             )
             handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="Predictive, wrong IDs forgiven"))
         if has_answers:
@@ -243,7 +243,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
             figure,
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
-            f"{predicts}{seeds_words(accuracies)}."
+            f"{seeds_words(accuracies)}.{predicts}"
             f"{_learned_caption(learned, settings)}",
             handles=handles,
             columns=2,

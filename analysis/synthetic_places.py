@@ -106,9 +106,9 @@ def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[
     first = settings[0]
     caption_text(
         figure,
-        f"{task_words(first).capitalize()}, k = {k} planted bits, by where they lie: all within so many tokens, and at least so "
-        f"many apart, in training (panels; K_train = {first.max_sparsity}, {first.train_lengths[0]} to {first.train_lengths[1]} "
-        f"tokens) and in evaluation (lines). {seeds_words(accuracies)}; grey: means.{fitted}",
+        f"{task_words(first).capitalize()}, k = {k} planted bits, by where they lie in training (panels; K_train = "
+        f"{first.max_sparsity}, {first.train_lengths[0]} to {first.train_lengths[1]} tokens) and in evaluation (lines). "
+        f"{seeds_words(accuracies)}; grey: means. A place: all bits within so many tokens, at least so many apart.{fitted}",
         handles=handles,
         columns=4,
     )
@@ -140,10 +140,10 @@ def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
     near, far = (sorted({getattr(one, name) for one in points}) for name in ("length", "far"))
     caption_text(
         figure,
-        "Does the dependency spectrum at the training length predict the accuracy far beyond it? A point is a run, at k = "
-        f"K_train. Across: share of prompts of {_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all "
-        f"tokens, with only the K_train tokens visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens. "
-        f"Rank correlation {shown}, with a 95% interval by bootstrap over the {len(points)} runs.",
+        f"Rank correlation {shown}, with a 95% interval by bootstrap over the {len(points)} runs. Does the dependency spectrum "
+        "at the training length predict the accuracy far beyond it? A point is a run, at k = K_train. Across: share of prompts of "
+        f"{_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all tokens, with only the K_train tokens "
+        f"visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens.",
         handles=handles,
         columns=3,
     )
