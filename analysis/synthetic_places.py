@@ -141,9 +141,9 @@ def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
     caption_text(
         figure,
         f"Rank correlation {shown}, with a 95% interval by bootstrap over the {len(points)} runs. Does the dependency "
-        "spectrum at the training length predict the accuracy far beyond it? A point is a run, at k = K_train. Across: share of prompts "
-        f"of {_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all tokens, with only the K_train tokens "
-        f"visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens.",
+        "spectrum at the training length predict the accuracy far beyond it? A point is a run, at k = K_train. Across: share "
+        f"of prompts of {_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all tokens, with only "
+        f"the K_train tokens visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens.",
         handles=handles,
         columns=3,
     )
