@@ -31,6 +31,7 @@ from olmo_sparsity.measure.visible.losses import divergence, log_probs
 from olmo_sparsity.measure.visible.window_batch import single_tokens
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.records.selectors import SELECTORS, rank
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 
 LOCAL, M, ANCHOR, TARGET = 5, 14, 3, 7
 PASS = 1 + M + LOCAL
@@ -199,13 +200,16 @@ def test_shares_are_of_the_set_with_the_least_divergence() -> None:
     assert attention.prediction.bounds is None  # of two documents there is no interval
     words = sentence([attention, greedy], 2, num_windows=2, times=8)
     assert words == (
-        "2 windows, k = 2: no choice reaches 0.95 of the best set's D(2) and gain; within 1/8 of them attention has the highest "
-        "D(2), 0.83 of the best set's, and 1.25 of its gain."
+        "2 windows, k = 2: of no choice is D(2) shown to be 0.95 of the best set's; within 1/8 of these tokens attention has the "
+        "highest D(2), 0.83 of the best set's, and 1.25 of its gain."
     )
-    better = dataclasses.replace(greedy, prediction=dataclasses.replace(greedy.prediction, mean=0.96))
-    assert "with 0.95 of the best set's D(2) and gain is greedy-kl, at 1/1.6 of captum's tokens;" in sentence(
-        [attention, better], 2, num_windows=2, times=8
-    )
+    for low, is_shown in ((0.96, True), (0.94, False)):
+        better = dataclasses.replace(greedy, prediction=Estimate(0.97, low, 0.99))
+        words = sentence([attention, better], 2, num_windows=2, times=8)
+        expected = (
+            "shown to be 0.95 of the best set's is greedy-kl, at 1/1.6 of captum's tokens, with 1.42 of its gain;"
+        )
+        assert (expected in words) == is_shown
 
 
 def test_intervals_are_by_document() -> None:
