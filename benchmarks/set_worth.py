@@ -116,9 +116,8 @@ class Worth:
 
     @property
     def is_enough(self) -> bool:
-        """Whether its D(k) is shown to reach the aim: by the lower end of its interval, without one by its value."""
-        low = self.prediction.mean if self.prediction.low is None else self.prediction.low
-        return low >= AIM_WORTH
+        """Whether its D(k) is shown to reach the aim, by the lower end of its interval; without one nothing is shown."""
+        return self.prediction.low is not None and self.prediction.low >= AIM_WORTH
 
 
 def worths(rows: list[Row], k: int) -> list[Worth]:

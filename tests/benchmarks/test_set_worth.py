@@ -203,8 +203,8 @@ def test_shares_are_of_the_set_with_the_least_divergence() -> None:
         "2 windows, k = 2: of no choice is D(2) shown to be 0.95 of the best set's; within 1/8 of these tokens attention has the "
         "highest D(2), 0.83 of the best set's, and 1.25 of its gain."
     )
-    for low, is_shown in ((0.96, True), (0.94, False)):
-        better = dataclasses.replace(greedy, prediction=Estimate(0.97, low, 0.99))
+    for low, is_shown in ((0.96, True), (0.94, False), (None, False)):
+        better = dataclasses.replace(greedy, prediction=Estimate(0.97, low, None if low is None else 0.99))
         words = sentence([attention, better], 2, num_windows=2, times=8)
         expected = (
             "shown to be 0.95 of the best set's is greedy-kl, at 1/1.6 of captum's tokens, with 1.42 of its gain;"
