@@ -236,12 +236,12 @@ def _timed(score: Callable[[], np.ndarray], share: float) -> Outcome:
     return Outcome(np.asarray(scores_I, dtype=np.float64), [time.process_time() - begin], share * sum(ran))
 
 
-def run_method(method: Method, problem: Problem, models: Models) -> Outcome:
+def run_method(method: Method, problem: Problem, models: Models, *, repeats: int = REPEATS) -> Outcome:
     """Run a method on a window, several times where it is quick."""
     share = models.proxy_share if method.share is None else method.share
     outcome = _timed(lambda: method.score(problem, models), share)
     if outcome.seconds[0] < REPEATED_BELOW:
-        for _ in range(REPEATS - 1):
+        for _ in range(repeats - 1):
             outcome.seconds.extend(_timed(lambda: method.score(problem, models), share).seconds)
     return outcome
 

@@ -229,11 +229,15 @@ def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_al
 
 
 def assert_forward_selection(selector: str, choice: Choice, scores: list[float], max_k: int) -> None:
-    """Each step takes the group with the lowest value beside those taken before; step i scores max_k - i, others 0."""
-    taken = sorted(np.flatnonzero(scores).tolist(), key=lambda i: -scores[i])
-    assert [scores[i] for i in taken] == [max_k - step for step in range(min(max_k, len(choice.members)))]
+    """Each step takes the group with the lowest value beside those taken before; step i scores max_k - i, others 0.
+
+    Groups that screening left out have no score, and are not taken.
+    """
+    candidates = [i for i in range(len(choice.members)) if scores[i] is not None]
+    taken = sorted((i for i in candidates if scores[i] != 0), key=lambda i: -scores[i])
+    assert [scores[i] for i in taken] == [max_k - step for step in range(min(max_k, len(candidates)))]
     for step, chosen in enumerate(taken):
-        left = [i for i in range(len(choice.members)) if i not in taken[:step]]
+        left = [i for i in candidates if i not in taken[:step]]
         sets = [{*taken[:step], i} for i in left]
         values = dict(zip(left, (choice.losses if selector == "greedy" else choice.divergences)(sets), strict=True))
         assert values[chosen] <= min(values.values()) + 1e-5
@@ -243,9 +247,9 @@ def expected_evaluations(
     selector: str, num_groups: int, *, max_k: int, lasso_masks: int, screen: Optional[int] = None
 ) -> int:
     """Return the cost of a selector's scores in forward passes; a backward pass counts as two."""
-    is_screened = screen is not None and selector in ("unmask-one", "kl")
+    is_screened = screen is not None and selector in ("unmask-one", "kl", "greedy", "greedy-kl")
     candidates = min(screen, num_groups) if screen is not None and is_screened else num_groups
-    steps = sum(num_groups - step for step in range(min(max_k, num_groups)))
+    steps = sum(candidates - step for step in range(min(max_k, candidates)))
     cost = {
         "unmask-one": candidates + 1, "kl": candidates + 2, "mask-one": num_groups + 1, "greedy": steps,
         "greedy-kl": steps + 1, "gradient": 3, "attention": 1, "lasso": lasso_masks, "nearest": 0, "random": 0,

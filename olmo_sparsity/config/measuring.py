@@ -227,7 +227,8 @@ class InfluenceConfig:
     )
     screen: Optional[int] = key(
         None,
-        "For unmask-one and kl: rank all candidates cheaply, and measure exactly only this many of the best (null: all). "
+        "For unmask-one, kl, greedy and greedy-kl: rank all candidates cheaply, and measure exactly only this many of the best "
+        "(null: all). "
         "Every run then reports how often the exact choice survives, on a sample of its windows.",
         least=1,
         most=LARGEST_LENGTH,

@@ -5,6 +5,7 @@ Both are functions of the configuration and the command line alone, so that ever
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -101,9 +102,12 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     if settings.pairs_windows:
         share = min(1.0, settings.pairs_windows / settings.num_windows)
         tokens += int(2 * share * _tokens_of_pairs(settings, lengths))
-    if settings.screen is not None:
-        exact = lengths.num_long_range * (lengths.local_len + 1)
-        tokens += int(2 * settings.screen_sample * exact) if any(name in SCREENED for name in settings.selectors) else 0
+    screened = [name for name in SCREENED if name in settings.selectors]
+    if settings.screen is not None and screened:
+        exact = sum(SELECTORS[name].num_tokens(settings, lengths) for name in screened)
+        if any(SELECTORS[name].singles for name in screened):
+            exact += lengths.num_long_range * (lengths.local_len + 1)
+        tokens += int(2 * settings.screen_sample * exact)
     return tokens
 
 
@@ -126,14 +130,18 @@ def _tokens_of_choices(
         is_shared: the unmaskings of single tokens, where nothing is screened, have been evaluated for another label.
     """
     local, many = lengths.local_len, lengths.num_long_range
-    total = sum(SELECTORS[name].num_tokens(settings, lengths) for name in selectors)
+    screened = [name for name in selectors if name in SCREENED]
+    unmasking = [name for name in screened if SELECTORS[name].singles]
+    left = lengths if settings.screen is None else dataclasses.replace(lengths, num_long_range=settings.screen)
+    total = sum(SELECTORS[name].num_tokens(settings, left if name in screened else lengths) for name in selectors)
     if needs_pass(needs_of(selectors)):
         total += lengths.full_len  # one pass serves all of them
-    screened = [name for name in selectors if name in SCREENED]
-    if screened and settings.screen is None and not is_shared:
+    if unmasking and settings.screen is None and not is_shared:
         total += many * (local + 1)  # one pass serves all of them
     elif settings.screen is not None:
-        total += len(screened) * (settings.screen * (local + 1) + _tokens_of_ranking(settings, lengths))
+        total += len(unmasking) * settings.screen * (local + 1)
+        rankings = {SELECTORS[name].criterion for name in screened}
+        total += len(rankings) * _tokens_of_ranking(settings, lengths)
     tokens_of_sets = sum(local + (k if settings.visibility == "hidden" else 0) for k in settings.k if k < many)
     return total + len(selectors) * tokens_of_sets
 

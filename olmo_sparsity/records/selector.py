@@ -49,6 +49,10 @@ class ScoredWindows(Protocol):
     @property
     def gradient_WI(self) -> np.ndarray: ...  # minus the derivative of the loss by gates on the tokens of j, at gate 0
 
+    def candidates_WI(self, criterion: Literal["loss", "kl"]) -> np.ndarray:
+        """Return which groups may be chosen, bool [W, I]: those that there are, or that screening by the criterion leaves."""
+        ...
+
     def inputs(self, needs: Iterable[str], *, with_label: bool = False) -> Iterable[WindowInput]:
         """Return what is needed of each window; ``with_label``: the label of the losses, too, as ``target``."""
         ...
@@ -128,7 +132,8 @@ class Selector:
         num_tokens: about how many tokens the model runs for the scores of a window, beyond the passes of L_short, of L_long and
             of single unmaskings, which are shared.
         singles: the number about unmaskings of single groups that the score is made of. One pass evaluates both numbers for all
-            selectors, and only such candidates can be screened. None: the score is made of something else.
+            selectors. None: the score is made of something else.
+        steps: the number that each step of a forward selection lowers. None: it is none.
         needs_attention: whether the attention of the last token under full context is asked for.
         needs: what the score reads of each window (``NEEDS`` of ``olmo_sparsity.records.window_input``).
         is_policy: whether it chooses entries of a key-value cache, which there are under ``contextual`` visibility only.
@@ -153,6 +158,7 @@ class Selector:
     cost: str
     num_tokens: Callable[[CostSettings, MeasuredLengths], int] = lambda settings, lengths: 0
     singles: Optional[Literal["loss", "kl"]] = None
+    steps: Optional[Literal["loss", "kl"]] = None
     needs_attention: bool = False
     needs: frozenset[str] = frozenset()
     is_policy: bool = False
@@ -163,6 +169,11 @@ class Selector:
     on_request: bool = False
     by_name_only: bool = False
     own: Optional[OwnSource] = None
+
+    @property
+    def criterion(self) -> Optional[Literal["loss", "kl"]]:
+        """What its candidates are screened by; None: they cannot be screened."""
+        return self.singles or self.steps
 
 
 def rank(scores_WI: np.ndarray) -> np.ndarray:

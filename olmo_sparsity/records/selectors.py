@@ -52,6 +52,8 @@ def _forward_selection(cache: ScoredWindows, *, by_divergence: bool) -> np.ndarr
     The group of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
     but the scores must keep the order of the steps.
 
+    Where candidates are screened, only those that are left are taken; the others have no score.
+
     Args:
         cache: the windows.
         by_divergence: the value is KL(p_all, p_{J so far + j}); otherwise loss(J so far + j).
@@ -59,8 +61,8 @@ def _forward_selection(cache: ScoredWindows, *, by_divergence: bool) -> np.ndarr
     import numpy as np
 
     groups, num_windows = cache.groups, len(cache.windows)
-    scores_WI = groups.with_missing(np.zeros((num_windows, groups.num_groups)))
-    is_left_WI = groups.exists_WI.copy()
+    is_left_WI = cache.candidates_WI("kl" if by_divergence else "loss")
+    scores_WI = np.where(is_left_WI, 0.0, np.nan)
     taken_WS = np.empty((num_windows, 0), dtype=np.int64)
     for step in range(min(cache.max_k, groups.num_groups)):
         windows_R, groups_R = np.nonzero(is_left_WI)
@@ -270,6 +272,7 @@ SELECTORS: dict[str, Selector] = {
             num_evaluations=_forward_selection_cost,
             cost="k M - k (k - 1) / 2",
             num_tokens=_forward_selection_tokens,
+            steps="loss",
             on_request=True,
         ),
         Selector(
@@ -282,6 +285,7 @@ SELECTORS: dict[str, Selector] = {
             num_evaluations=lambda size: _forward_selection_cost(size) + 1,
             cost="k M - k (k - 1) / 2 + 1",
             num_tokens=_forward_selection_tokens,
+            steps="kl",
             can_imitate=True,
             on_request=True,
         ),
@@ -310,7 +314,7 @@ def names_where(holds: Callable[[Selector], object], names: Iterable[str] = tupl
 
 
 ALL_SELECTORS = tuple(names_where(lambda selector: not selector.by_name_only))  # what ``all`` stands for
-SCREENED = tuple(names_where(lambda selector: selector.singles))  # the selectors whose candidates can be screened
+SCREENED = tuple(names_where(lambda selector: selector.criterion))  # the selectors whose candidates can be screened
 CONTROLS = tuple(names_where(lambda selector: selector.is_control))
 MAIN_SELECTORS = tuple(names_where(lambda selector: selector.is_main))
 

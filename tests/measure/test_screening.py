@@ -37,7 +37,7 @@ from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
 from olmo_sparsity.model import pretrained
-from olmo_sparsity.records.selectors import rank
+from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 
@@ -186,6 +186,33 @@ def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) ->
     padding = transformers_models.VOCAB + 39  # a label that the ranker does not have
     beyond = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator, target=padding)
     assert np.isfinite(beyond.loss_single_WI).sum(axis=1).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+@pytest.mark.parametrize("name", ["greedy", "greedy-kl"])
+def test_forward_selection_takes_only_candidates_that_screening_leaves(name: str, visibility: Visibility) -> None:
+    evaluator = Evaluator(build(NORMED).eval(), LOCAL, visibility=visibility, anchor_id=9)
+    scores = screened_scores(evaluator, ranking="patching", num_candidates=6)
+    found_WI = SELECTORS[name].score(scores)
+    singles_WI = scores.loss_single_WI if name == "greedy" else scores.kl_single_WI
+    assert (
+        np.isfinite(found_WI) == np.isfinite(singles_WI)
+    ).all()  # unmask-one and kl are screened by the same ranking
+    tokens_WT, targets_W = windows(3)
+    log_p_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
+    masked = dataclasses.replace(evaluator, path="masked")
+    for w, candidates in enumerate(np.flatnonzero(np.isfinite(of_window)).tolist() for of_window in found_WI):
+        assert len(candidates) == 6
+        taken: list[int] = []
+        for _ in range(4):
+            left = [j for j in candidates if j not in taken]
+            losses_1N, kl_1N = target_losses(
+                masked, tokens_WT[[w]], targets_W=targets_W[[w]], reference_WV=log_p_WV[[w]],
+                visible_WNS=torch.tensor([[sorted([*taken, j]) for j in left]]),
+            )  # fmt: skip
+            assert kl_1N is not None
+            taken.append(left[int((losses_1N if name == "greedy" else kl_1N)[0].argmin())])
+        assert rank(found_WI)[w, :4].tolist() == taken
 
 
 def test_log_probabilities_over_another_vocabulary() -> None:

@@ -52,7 +52,12 @@ from olmo_sparsity.text.windows import sample_windows
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
 KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE, PAIRED = [1, 3, 4], 4, 10, 20, 2, 7, 0.6, 6
 LASSO_ALPHA = 0.01  # of ContextCite, on standardised masks
-SCREENED = {"unmask-one": "loss", "kl": "divergence"}  # what candidates are screened by
+SCREENED = {  # what candidates are screened by
+    "unmask-one": "loss",
+    "kl": "divergence",
+    "greedy": "loss",
+    "greedy-kl": "divergence",
+}
 
 
 def training_documents(run: Path) -> list[list[int]]:

@@ -41,7 +41,12 @@ from olmo_sparsity.view.console import Form, print_summary
 LOCAL, FULL, M = 4, 19, 15
 KS, SEED, NUM_WINDOWS, MASKS, SCREEN, SAMPLE = [1, 3], 3, 4, 12, 3, 0.7
 WORDS = ["a", "the", "of", "and", "to", "in", "was", "it", "red", "cat"]
-SCREENED = {"unmask-one": "loss", "kl": "divergence"}  # what candidates are screened by
+SCREENED = {  # what candidates are screened by
+    "unmask-one": "loss",
+    "kl": "divergence",
+    "greedy": "loss",
+    "greedy-kl": "divergence",
+}
 
 
 @pytest.fixture(scope="module")

@@ -219,6 +219,11 @@ def test_what_screening_runs(visibility: str) -> None:
         assert more == 3 * (one + of_sets(visibility))  # each drawn label is screened for
     sampled = screened(screen_by="gradient", screen_sample=0.25) - screened(screen_by="gradient")
     assert sampled == 2 * MANY * (LOCAL + 1) // 4
+    steps = [LOCAL + len({*range(taken), j}) for taken in range(3) for j in range(taken, screen)]
+    up_to_3 = functools.partial(screened, screen_by="gradient", k=[1, 3])
+    assert up_to_3(selectors=[*selectors, "greedy"]) - up_to_3() == 2 * (
+        sum(steps) + of_sets(visibility)
+    )  # unmask-one has paid for the ranking
     blind = functools.partial(tokens_of, visibility=visibility, selectors=["random"], screen=screen)
     assert blind(screen_sample=0.25) == blind(screen_sample=NEXT_TO_NO)
 

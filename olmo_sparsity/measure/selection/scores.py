@@ -56,6 +56,7 @@ class WindowScores:
     screening: Optional[ScreeningSettings] = None
     label: int = 0
     reference: int = 0
+    _best: dict[Criterion, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _screened_singles: dict[Criterion, SharedSingles] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -260,14 +261,29 @@ class WindowScores:
     def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SharedSingles:
         """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
         predictions = self.predictions
-        best_WJ = self.groups.chosen(rank(-self.ranking_values(screening, criterion)), screening.num_candidates)
         return predictions.unmask(
             self.evaluator,
-            torch.from_numpy(best_WJ).to(self.windows.device),
+            torch.from_numpy(self._best_candidates(screening, criterion)).to(self.windows.device),
             labels_WA=predictions.labels_WA,
             references=predictions.references if predictions.with_kl else (),
             with_short_kl=predictions.with_short_kl,
         )
+
+    def _best_candidates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
+        """Return the groups that screening leaves, int64 [W, J]; -1 where a window has no more."""
+        if criterion not in self._best:
+            ranked_WI = rank(-self.ranking_values(screening, criterion))
+            self._best[criterion] = self.groups.chosen(ranked_WI, screening.num_candidates)
+        return self._best[criterion]
+
+    def candidates_WI(self, criterion: Criterion) -> np.ndarray:
+        """Return which groups may be chosen, bool [W, I]: those that there are, or that screening by the criterion leaves."""
+        if self.screening is None:
+            return self.groups.exists_WI.copy()
+        best_WJ = self._best_candidates(self.screening, criterion)
+        with_none_WI = np.zeros((len(best_WJ), self.groups.num_groups + 1), dtype=bool)  # the last column: no group
+        np.put_along_axis(with_none_WI, best_WJ, True, axis=1)
+        return with_none_WI[:, :-1]
 
     def ranking_values(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
         """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, I]."""
