@@ -102,7 +102,7 @@ def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
 # Stand-ins for the SLURM commands that the script calls: start a step, send a signal to it, requeue the job.
 SLURM = {
     "srun": 'echo $$ > step.pid\nexec "$@"',
-    "scancel": '[ "$*" = "--signal=TERM 77" ] && kill -TERM "$(cat step.pid)"',
+    "scancel": '[ "$*" = "--signal=TERM $SLURM_JOB_ID" ] && kill -TERM "$(cat step.pid)"',
     "scontrol": 'if [ "$1" = show ]; then echo localhost; else echo "$*" >> queue; fi',
 }
 
@@ -113,9 +113,10 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
     run, queue = tmp_path / "run", tmp_path / "queue"
+    job_id = str(os.getpid())  # the port follows from it, and another run of this test may be under way
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PROCESSES": "2",
-        "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "a",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "a",
     }  # fmt: skip
 
     def job(*arguments: str) -> subprocess.Popen[str]:
@@ -127,7 +128,7 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
     process.send_signal(signal.SIGUSR1)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert queue.read_text() == "requeue 77\n"
+    assert queue.read_text() == f"requeue {job_id}\n"
     saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     assert f"stopped and saved at step {saved}; the same command" in errors
     assert len(re.findall(r"on 2 processes \(ddp\)", errors)) == 1
@@ -142,7 +143,7 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
     finished = run_cli(*started[started.index("train") :], cwd=tmp_path)
     assert finished.returncode == 0
     assert "already trained" in finished.stderr
-    assert queue.read_text() == "requeue 77\n"
+    assert queue.read_text() == f"requeue {job_id}\n"
 
 
 def test_shares_of_rows_are_equal_and_cover_the_batch() -> None:
