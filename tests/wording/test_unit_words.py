@@ -87,6 +87,26 @@ def test_tokens_of_groups_are_those_of_their_selector_context_and_k(folders: dic
     assert words.endswith(f"have no more than k words, so that J_k is all of the long context: {shares}.")
 
 
+@pytest.mark.parametrize("whole", [(), (8,), (2, 8)], ids=str)
+def test_windows_that_are_shown_whole_are_said_at_the_k_where_there_are_some(
+    whole: tuple[int, ...], folders: dict[str, Path]
+) -> None:
+    """Of the first selector that does not see the target, under the real context."""
+    summary = summarize(load(folders["hidden"]))
+    shares = {("kl", "real", k): k / 40 for k in whole}
+    others = {"random", "unmask-one"}  # these have other shares, of which nothing is said
+    selections = [
+        dataclasses.replace(of, all_visible_share=shares.get(of.key, 0.77 if {of.selector, of.context} & {*others, "null"} else 0.0))
+        for of in summary.selections
+    ]  # fmt: skip
+    words = units_words(dataclasses.replace(summary, unit="sentence", selections=tuple(selections)))
+    _, _, said = words.partition(
+        " Share of the windows that have no more than k sentences, so that J_k is all of the long context: "
+    )
+    assert said == (", ".join(f"{k / 40:.1%} at k = {k}" for k in whole) + "." if whole else "")
+    assert ("Share of the windows" in words) == bool(whole) and words.count("%") == len(whole)
+
+
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_figures_count_entries_under_contextual_alone(folders: dict[Visibility, Path], name: str) -> None:
     """The caption says once what an entry is; no axis, title or caption counts tokens by k."""
