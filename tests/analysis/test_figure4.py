@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -116,6 +117,8 @@ def test_one_number_stands_above_a_panel_and_the_others_in_the_caption(tables: P
                 assert titles[i + 3] == [f"k = {k}, resampled target", f"optimism {interval(optimism)}"]
                 assert f"k = {k}, resampled target: r " in words
         assert ("what showing any set costs" in words) == ("corrected gain" in words) == (name == "unmask-one")
+        assert re.findall(r"\((\d+) draws of each window\)", words) == [str(DRAWS)] * (name == "unmask-one")
+        assert f"Selector {name}. " in words and "its area" not in words  # all windows weigh the same
         assert ("holds no optimism" in words) == (name != "unmask-one")
 
 

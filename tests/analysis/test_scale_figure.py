@@ -203,9 +203,21 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
     labels = {line.get_label(): line for line in figure.legends[0].legend_handles}
     styles = {"real": "-", **{name: labels[f"D: {words}"].get_linestyle() for name, words in KINDS_OF_D.items()}}
     assert len(set(styles.values())) == 3
-    for wanted, style in styles.items():
-        heights = [mean(getattr(of, wanted)) for of in recovered]
-        assert heights in [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == style], wanted
+    looks = {
+        tuple(line.get_ydata()): (line.get_color(), line.get_marker(), line.get_linestyle(), line.get_markerfacecolor())
+        for line in axis.lines
+        if len(line.get_xdata()) == 3 and line.get_linestyle() != "None"
+    }
+    of_kl, of_random = ((LOOKS[name]["color"], LOOKS[name]["marker"]) for name in ("kl", "random"))
+    assert looks == {
+        tuple(mean(getattr(of, wanted)) for of in recovered): look
+        for wanted, look in (
+            ("real", (*of_kl, "-", of_kl[0])),
+            ("null", (*of_kl, styles["null"], "white")),
+            ("mimicry", (*of_kl, styles["mimicry"], "white")),
+            ("random", (*of_random, "-", of_random[0])),
+        )
+    }
     assert not any(of.real.has_interval for of in recovered if of.real)
     assert not [segment for bars in axis.collections for segment in bars.get_segments() if np.isfinite(segment).all()]
     assert "D(k): too few documents for an interval (80; it takes 300)." in str(figure.get_label())

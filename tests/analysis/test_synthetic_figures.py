@@ -228,8 +228,10 @@ def test_parity_without_a_scratchpad_stands_beside_its_twin_with_one_and_otherwi
     assert {"RoPE with PoSE", "RoPE with PoSE, no scratchpad"} <= set(legend(figures["synthetic-scratchpad"]))
 
 
-def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(draw) -> None:
-    points = bridge_points()
+@pytest.mark.parametrize("longest", [8, 12])
+def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(draw, longest: int) -> None:
+    """Points beyond the training lengths are filled; those at the longest of them are not."""
+    points = bridge_points(dataclasses.replace(HIDDEN, train_lengths=(4, longest)))
     figure = draw([], points)["synthetic-bridge"]
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == [
@@ -243,9 +245,13 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
             assert legend(figure)[name][0] == LOOKS[name]["color"]
         chance = [line for line in axis.lines if line.get_linestyle() == ":"]
         assert [list(line.get_ydata()) for line in chance] == [[k / length for length in LENGTHS]]
+        (trained,) = axis.patches
+        assert (trained.get_x(), trained.get_x() + trained.get_width()) == (4, longest)
+        assert (axis.get_xlabel(), axis.get_ylim()) == ("prompt length, tokens", (-0.03, 1.05))
+    assert [axis.get_ylabel() for axis in figure.axes[:2]] == ["share found", ""]
     for axis, quantity in ((figure.axes[2], "prediction_recovered"), (figure.axes[3], "recovered_fraction")):
         expected = {
-            (getattr(point, quantity).mean, point.right.mean, LOOKS[point.selector]["color"], point.length > 8)
+            (getattr(point, quantity).mean, point.right.mean, LOOKS[point.selector]["color"], point.length > longest)
             for point in points
             if getattr(point, quantity) is not None
         }
@@ -257,7 +263,7 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
     assert len(figure.axes[3].lines) < len(figure.axes[2].lines)
     assert [figure.axes[2].get_xlabel(), figure.axes[3].get_xlabel()] == ["D(k)", "R(k)"]
     assert figure.axes[2].get_ylabel() == "accuracy, all tokens visible"
-    assert "Training: k uniform from 1 to 2, 4 to 8 tokens (grey), some of them left out." in words_on(figure)
+    assert f"Training: k uniform from 1 to 2, 4 to {longest} tokens (grey), some of them left out." in words_on(figure)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_the_revision_of_a_configuration_and_of_an_option(tmp_path: Path, monkey
 
 
 def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that is named, else the folder's own, else the shipped one; then the changes, the model, and the options of keys."""
+    """The file that is named, else the folder's own, else the shipped one; then changes, the model, and options of keys."""
     monkeypatch.chdir(tmp_path)
     shipped = {
         name: resolve(None, None, overrides=None, model=model)[0] for name, model in (("run", None), ("model", "a/b"))

@@ -405,7 +405,9 @@ def test_a_pretrained_model_with_a_stated_row_gains_beyond_it(tmp_path: Path) ->
         losses = {point.num_visible_tokens: point.loss_nats.mean for point in found.curve.points}
         assert found.gain_beyond_nats is not None
         assert found.gain_beyond_nats.mean == pytest.approx(losses[ROW] - losses[FULL], abs=1e-9)
-    assert gain_beyond_lines(alone)[0].startswith("gain beyond the stated training row, from 8 to 24")
+    for found in (alone, beside):  # runs know theirs; one that is stated is said
+        assert gain_beyond_lines(found)[0].startswith("gain beyond the stated training row, from 8 to 24")
+    assert gain_beyond_lines(compare_curves(runs))[0].startswith("gain beyond the training row, from 8 to 24")
     share, ceiling = beside.models[-1].share_of_ceiling, beside.ceiling
     assert share is not None and ceiling is not None and ceiling.gain_beyond_nats is not None
     assert ceiling.curve.run == "ceiling"

@@ -113,7 +113,7 @@ def test_markdown_escapes_words_and_keeps_numbers() -> None:
 
 
 def test_every_sign_of_markdown_is_escaped() -> None:
-    """Of GitHub's Markdown: emphasis, code, links, images, HTML, headings, cells, strikethrough, entities, and the escape itself."""
+    """Emphasis, code, links, images, HTML, headings, cells, entities, GitHub's strikethrough, and the escape itself."""
     for sign in "\\`*_{}[]<>#|~&!":
         assert markdown_of([Sentence(f"a{sign}b{sign}{sign}")]) == f"a\\{sign}b\\{sign}\\{sign}\n"
     assert markdown_of([Sentence("a\nb\tc (d) 1. e-f")]) == "a b c (d) 1. e-f\n"

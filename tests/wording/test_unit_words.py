@@ -94,11 +94,12 @@ def test_windows_that_are_shown_whole_are_said_at_the_k_where_there_are_some(
     """Of the first selector that does not see the target, under the real context."""
     summary = summarize(load(folders["hidden"]))
     shares = {("kl", "real", k): k / 40 for k in whole}
-    others = {"random", "unmask-one"}  # these have other shares, of which nothing is said
     selections = [
-        dataclasses.replace(of, all_visible_share=shares.get(of.key, 0.77 if {of.selector, of.context} & {*others, "null"} else 0.0))
+        dataclasses.replace(
+            of, all_visible_share=shares.get(of.key, 0.0) if (of.selector, of.context) == ("kl", "real") else 0.77
+        )
         for of in summary.selections
-    ]  # fmt: skip
+    ]
     words = units_words(dataclasses.replace(summary, unit="sentence", selections=tuple(selections)))
     _, _, said = words.partition(
         " Share of the windows that have no more than k sentences, so that J_k is all of the long context: "
