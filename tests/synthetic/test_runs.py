@@ -448,7 +448,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
         ),
         ({"synthetic.rope_factor": "2"}, r"synthetic\.rope_factor = 2\.0: the factor of a synthetic\.rope_scaling"),
         ({"pose.vary_chunks": "true"}, r"pose\.vary_chunks = True: synthetic tasks use pose\.num_chunks and"),
-        ({"pose.num_chunks": "8"}, r"pose\.num_chunks = 8: must be at most 6"),
+        ({"pose.num_chunks": "7"}, r"pose\.num_chunks = 7: must be at most 6"),
         ({"context.bos": "true"}, "no BOS"),
         ({"synthetic.test_lengths": "[2]"}, r"synthetic\.test_lengths: a prompt of 2 tokens has no room for k = 3"),
         ({"synthetic.train_lengths": "[9, 4]"}, r"synthetic\.train_lengths = \[9, 4\]: must be two positive numbers"),
@@ -466,6 +466,14 @@ def test_mistakes_of_the_configuration_are_one_line(tmp_path: Path, changes: dic
     with pytest.raises(UserError, match=message) as error:
         check_synthetic(load_config(path, [f"{key}={value}" for key, value in changes.items()]))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "most"), [("pose.num_chunks", "6"), ("pose.max_position", "14")])
+def test_as_many_chunks_and_positions_as_the_sequences_need_are_enough(tmp_path: Path, key: str, most: str) -> None:
+    """The shortest training sequence has 4 tokens, a query and an answer; the longest of evaluation has 12 and these."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(to_yaml(tiny("pose")))
+    check_synthetic(load_config(path, [f"{key}={most}", "context.full_len=14"]))
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(None, 12 / 8), (3.0, 3.0)])
