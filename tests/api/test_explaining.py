@@ -19,7 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import ALL_SELECTORS
 from olmo_sparsity.text.corpus import make_document
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, print_explanation
+from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, _nats, print_explanation
 
 NATS = 1e-5  # forward passes of another size round differently
 HOSTILE = (
@@ -331,6 +331,16 @@ def test_random_gains_nothing_over_itself_and_only_choices_that_see_the_target_h
     assert [len(cells) for cells in in_terminal] == [4, 4, 6, 6, 4, 4]
     on_page = [cells for cells in cells_of(explanation.to_html(), "Losses and gains in nats") if cells[0] != "k"]
     assert [cells[3:] for cells in on_page[:2]] == [["-"], ["-"]] and "-" not in on_page[2]
+
+
+def test_a_number_that_rounds_to_0_has_no_sign() -> None:
+    assert [_nats(value) for value in (None, -0.0004, 0.0, -0.0006, 1.23456)] == [
+        "-",
+        "0.000",
+        "0.000",
+        "-0.001",
+        "1.235",
+    ]
 
 
 def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:

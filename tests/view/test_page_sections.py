@@ -31,6 +31,16 @@ OF_SECTIONS = {
     "windows": (),
     "about": (),
 }
+# A word of the name that screen readers give the figure, and one of the title of the table behind it.
+NAMED = {
+    "figure4": [["Correlation"]],
+    "curves": [["give back"], ["Every selector"]],
+    "reaction": [["D(k)"]],
+    "spectrum": [["are enough"], ["shares of the targets need"]],
+    "hypothesis": [["beyond the training row"], ["Targets whose reaction"]],
+    "classes": [["by class"], ["Classes"]],
+    "distances": [["Distances", "selector"], ["Distances of the chosen"]],
+}
 FIGURES = ("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance", "hypothesis")
 TABLES = ("every", "figure4", "spectrum", "classes", "distances")
 NOTES = (
@@ -63,8 +73,12 @@ def text_of(markup: str) -> str:
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("sections")
     return {
-        name: made_up_tables(folder / name, seed=seed, long_gain=0.3 + seed / 10, selectors=MAIN_SELECTORS)
-        for seed, name in enumerate(("one", "two", "three"))
+        name: made_up_tables(
+            folder / name, seed=seed, long_gain=long_gain, gain_beyond=gain_beyond, selectors=MAIN_SELECTORS
+        )
+        for seed, (name, long_gain, gain_beyond) in enumerate(
+            (("one", 0.3, 0.4), ("two", 0.4, 0.0), ("three", -0.2, 0.5))
+        )
     }
 
 
@@ -101,6 +115,10 @@ def test_a_report_has_in_each_section_its_own_figure_and_table(
         behind = [mark.removeprefix("table ") for mark in OF_SECTIONS[name] if mark.startswith("table ")]
         assert re.findall(r'<th scope="col">head ([^<]*)<', markup) == behind
         assert re.findall(r'<p class="note">below ([^<]*)</p>', markup) == behind
+        titles = re.findall(r"<(?:figcaption class=\"hidden\"|summary)>([^<]*)<", markup)
+        for title, parts in zip(titles, NAMED.get(name, []), strict=False):
+            assert all(part in title for part in parts), title
+        assert len(titles) >= len(NAMED.get(name, []))
         for title, region in re.findall(
             r'<summary>([^<]*)</summary>\s*<div [^>]*role="region" aria-label="([^"]*)"', markup
         ):
@@ -148,6 +166,9 @@ def test_a_comparison_says_of_each_subject_what_is_its_own(
 
     assert text_of(re.findall("<h1>(.*?)</h1>", page, re.DOTALL)[0]) == " against ".join(labels)
     assert re.findall("<li>(.*?)</li>", page) == ["first verdict", "second verdict"]
+    assert [(summary.gate, summary.beyond_gate) for summary in summaries] == [
+        ("passed", "passed"), ("passed", "failed"), ("failed", "passed"),
+    ]  # fmt: skip
     described = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", page, re.DOTALL)
     assert [html.unescape(label) for label, _ in described] == labels
     for i, (_, markup) in enumerate(described):
