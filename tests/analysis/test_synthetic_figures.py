@@ -284,6 +284,20 @@ def test_runs_that_one_caption_cannot_describe_are_refused(
         draw(accuracies_of(setting, (1,)) + accuracies_of(other, (1,)), [])
 
 
+def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own(draw) -> None:
+    points = [
+        dataclasses.replace(one, selector={"attention": "random"}.get(one.selector, one.selector))
+        for one in bridge_points()
+    ]
+    figure = draw([], points)["synthetic-bridge"]
+    own = LOOKS["mask-one"]["marker"]
+    markers = {line.get_label(): line.get_marker() for line in figure.legends[0].legend_handles}
+    assert (markers["random"], markers["mask-one"]) == ("X", own) and own not in ("x", "X")
+    for axis in figure.axes[2:]:
+        shown = {(line.get_color(), line.get_marker()) for line in axis.lines}
+        assert shown == {(LOOKS["random"]["color"], "X"), (LOOKS["mask-one"]["color"], own)}
+
+
 def test_bridges_of_two_settings_are_refused(draw) -> None:
     with pytest.raises(UserError, match="differ in max_sparsity"):
         draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, max_sparsity=4)))
@@ -359,10 +373,15 @@ def test_the_twin_without_a_scratchpad_is_in_figure_1_where_k_train_is_compared(
 
 
 def test_lengths_far_apart_are_on_a_logarithmic_axis(draw) -> None:
-    far = [dataclasses.replace(one, length=10 * one.length) for one in accuracies_of(PARITY, (2,)) if one.length == 24]
-    axis = draw(accuracies_of(PARITY, (2,)) + far, [])["synthetic-parity"].axes[0]
-    assert axis.get_xscale() == "log"
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["6", "12", "24", "240"]
+    """From 15 times the shortest length on."""
+    for longest, scale in ((240, "log"), (90, "log"), (89, "linear")):
+        far = [dataclasses.replace(one, length=longest) for one in accuracies_of(PARITY, (2,)) if one.length == 24]
+        axis = draw(accuracies_of(PARITY, (2,)) + far, [])["synthetic-parity"].axes[0]
+        assert axis.get_xscale() == scale
+        low, high = axis.get_xlim()
+        assert low < 6 and longest < high < 1.1 * longest
+        if scale == "log":
+            assert [label.get_text() for label in axis.get_xticklabels()] == ["6", "12", "24", str(longest)]
     assert draw(accuracies_of(PARITY, (2,)), [])["synthetic-parity"].axes[0].get_xscale() == "linear"
 
 
