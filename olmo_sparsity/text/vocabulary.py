@@ -195,9 +195,10 @@ def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
 
 def _token_text(tokenizer: Tokenizer, token: int) -> str:
     text = str(tokenizer.decode([token], skip_special_tokens=False))
-    # Decoders of SentencePiece tokenizers take the space away that begins a text, and here every token begins one.
-    begins_with_space = (tokenizer.id_to_token(token) or "").startswith("\u2581") and not text.startswith(" ")
-    return f" {text}" if begins_with_space else text
+    # Decoders of SentencePiece tokenizers take spaces away that begin a text, and here every token begins one.
+    piece = tokenizer.id_to_token(token) or ""
+    num_missing = (len(piece) - len(piece.lstrip("\u2581"))) - (len(text) - len(text.lstrip(" ")))
+    return " " * num_missing + text
 
 
 def word_start_table(tokenizer: Tokenizer) -> np.ndarray:

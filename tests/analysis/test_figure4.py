@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 from drawn_figures import figures_of, fragile, measured, read, reweighted, rows, words_on
 from made_up import DRAWS, KS
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
 from analysis.paper import Width, drawn_for, fit
+from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, load
 from olmo_sparsity.tables.checksums import write_parquet
@@ -116,6 +119,8 @@ def test_one_number_stands_above_a_panel_and_the_others_in_the_caption(tables: P
                 assert titles[i + 3] == [f"k = {k}, resampled target", f"optimism {interval(optimism)}"]
                 assert f"k = {k}, resampled target: r " in words
         assert ("what showing any set costs" in words) == ("corrected gain" in words) == (name == "unmask-one")
+        assert re.findall(r"\((\d+) draws of each window\)", words) == [str(DRAWS)] * (name == "unmask-one")
+        assert f"Selector {name}. " in words and "its area" not in words  # all windows weigh the same
         assert ("holds no optimism" in words) == (name != "unmask-one")
 
 
@@ -129,6 +134,24 @@ def test_what_lies_outside_the_frame_is_counted_in_the_caption(tables: Path) -> 
     outside = int((((x < low) | (x > high)).to_numpy() | ((y < low) | (y > high)).to_numpy()).sum())
     of_panel = str(figure.get_label()).partition("k = 8, real context: ")[2].partition(";")[0]
     assert of_panel.endswith(f", {outside} outside the frame") if outside else "outside" not in of_panel
+
+
+@pytest.mark.usefixtures("as_points")
+def test_all_panels_have_one_frame_and_the_colour_of_the_selector(tables: Path) -> None:
+    """The frame holds 99.6% of the sparse gains of all panels, and as many of the long gains; both axes have it."""
+    drawn = read(tables, "kl")
+    (figure,) = figures_of(figure4.draw(drawn))
+    gains, windows = drawn.measurement.gains, drawn.measurement.windows
+    across = np.concatenate([gains["kl", context, k] for context in LONG_GAIN for k in KS])
+    up = np.concatenate([windows[name] for name in LONG_GAIN.values() for _ in KS])
+    ends = [np.quantile(values, (0.002, 0.998)) for values in (across, up)]
+    frame = (min(low for low, _ in ends), max(high for _, high in ends))
+    assert len(panels(figure)) == 2 * len(KS)
+    for axis in panels(figure):
+        assert axis.get_xlim() == pytest.approx(frame) and axis.get_ylim() == pytest.approx(frame)
+        assert {to_hex(colour) for colour in axis.collections[0].get_facecolor()} == {to_hex(LOOKS["kl"]["color"])}
+        (diagonal,) = (line for line in axis.lines if line.get_linestyle() == "--")
+        assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == pytest.approx(list(frame))
 
 
 def test_a_single_window_can_be_seen_on_white() -> None:

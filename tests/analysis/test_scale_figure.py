@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import shutil
@@ -203,12 +204,49 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
     labels = {line.get_label(): line for line in figure.legends[0].legend_handles}
     styles = {"real": "-", **{name: labels[f"D: {words}"].get_linestyle() for name, words in KINDS_OF_D.items()}}
     assert len(set(styles.values())) == 3
-    for wanted, style in styles.items():
-        heights = [mean(getattr(of, wanted)) for of in recovered]
-        assert heights in [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == style], wanted
+    looks = {
+        tuple(line.get_ydata()): (line.get_color(), line.get_marker(), line.get_linestyle(), line.get_markerfacecolor())
+        for line in axis.lines
+        if len(line.get_xdata()) == 3 and line.get_linestyle() != "None"
+    }
+    of_kl, of_random = ((LOOKS[name]["color"], LOOKS[name]["marker"]) for name in ("kl", "random"))
+    assert looks == {
+        tuple(mean(getattr(of, wanted)) for of in recovered): look
+        for wanted, look in (
+            ("real", (*of_kl, "-", of_kl[0])),
+            ("null", (*of_kl, styles["null"], "white")),
+            ("mimicry", (*of_kl, styles["mimicry"], "white")),
+            ("random", (*of_random, "-", of_random[0])),
+        )
+    }
     assert not any(of.real.has_interval for of in recovered if of.real)
     assert not [segment for bars in axis.collections for segment in bars.get_segments() if np.isfinite(segment).all()]
     assert "D(k): too few documents for an interval (80; it takes 300)." in str(figure.get_label())
+
+
+def test_the_legend_has_each_kind_of_line_as_it_is_drawn(figure: Figure) -> None:
+    entries = {
+        line.get_label(): (line.get_color(), line.get_linestyle(), line.get_markerfacecolor())
+        for line in figure.legends[0].legend_handles
+    }
+    selectors = ("unmask-one", "kl", "attention", "random")
+    assert entries == {name: (LOOKS[name]["color"], "-", LOOKS[name]["color"]) for name in selectors} | {
+        "k = 8": ("grey", "-", "grey"),
+        "k = 1": ("grey", "--", "white"),
+        "D: null context": ("grey", ":", "white"),
+        "D: mimicry": ("grey", "-.", "white"),
+    }
+    open_points = {line.get_linestyle() for line in figure.axes[2].lines if line.get_markerfacecolor() == "white"}
+    assert open_points == {"--"}
+
+
+def test_the_size_with_the_fewest_documents_says_why_d_has_no_interval(rungs: list[scale.Rung]) -> None:
+    changed = []
+    for rung, number in zip(rungs, (450, 1200, 299), strict=True):
+        mean = dataclasses.replace(rung.numbers.mean, num_documents=number)
+        changed.append(dataclasses.replace(rung, numbers=dataclasses.replace(rung.numbers, mean=mean)))
+    assert "D(k): too few documents for an interval (299; it takes 300)." in scale._words(changed)
+    assert "too few documents" not in scale._words(changed[:2])
 
 
 def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: list[scale.Rung]) -> None:

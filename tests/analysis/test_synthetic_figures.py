@@ -228,8 +228,10 @@ def test_parity_without_a_scratchpad_stands_beside_its_twin_with_one_and_otherwi
     assert {"RoPE with PoSE", "RoPE with PoSE, no scratchpad"} <= set(legend(figures["synthetic-scratchpad"]))
 
 
-def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(draw) -> None:
-    points = bridge_points()
+@pytest.mark.parametrize("longest", [8, 12])
+def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(draw, longest: int) -> None:
+    """Points beyond the training lengths are filled; those at the longest of them are not."""
+    points = bridge_points(dataclasses.replace(HIDDEN, train_lengths=(4, longest)))
     figure = draw([], points)["synthetic-bridge"]
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == [
@@ -243,9 +245,13 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
             assert legend(figure)[name][0] == LOOKS[name]["color"]
         chance = [line for line in axis.lines if line.get_linestyle() == ":"]
         assert [list(line.get_ydata()) for line in chance] == [[k / length for length in LENGTHS]]
+        (trained,) = axis.patches
+        assert (trained.get_x(), trained.get_x() + trained.get_width()) == (4, longest)
+        assert (axis.get_xlabel(), axis.get_ylim()) == ("prompt length, tokens", (-0.03, 1.05))
+    assert [axis.get_ylabel() for axis in figure.axes[:2]] == ["share found", ""]
     for axis, quantity in ((figure.axes[2], "prediction_recovered"), (figure.axes[3], "recovered_fraction")):
         expected = {
-            (getattr(point, quantity).mean, point.right.mean, LOOKS[point.selector]["color"], point.length > 8)
+            (getattr(point, quantity).mean, point.right.mean, LOOKS[point.selector]["color"], point.length > longest)
             for point in points
             if getattr(point, quantity) is not None
         }
@@ -257,7 +263,7 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
     assert len(figure.axes[3].lines) < len(figure.axes[2].lines)
     assert [figure.axes[2].get_xlabel(), figure.axes[3].get_xlabel()] == ["D(k)", "R(k)"]
     assert figure.axes[2].get_ylabel() == "accuracy, all tokens visible"
-    assert "Training: k uniform from 1 to 2, 4 to 8 tokens (grey), some of them left out." in words_on(figure)
+    assert f"Training: k uniform from 1 to 2, 4 to {longest} tokens (grey), some of them left out." in words_on(figure)
 
 
 @pytest.mark.parametrize(
@@ -276,6 +282,20 @@ def test_runs_that_one_caption_cannot_describe_are_refused(
     other = dataclasses.replace(setting, **{part: value})
     with pytest.raises(UserError, match=f"one figure cannot show runs that differ in {part}: .*; give the runs of one"):
         draw(accuracies_of(setting, (1,)) + accuracies_of(other, (1,)), [])
+
+
+def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own(draw) -> None:
+    points = [
+        dataclasses.replace(one, selector={"attention": "random"}.get(one.selector, one.selector))
+        for one in bridge_points()
+    ]
+    figure = draw([], points)["synthetic-bridge"]
+    own = LOOKS["mask-one"]["marker"]
+    markers = {line.get_label(): line.get_marker() for line in figure.legends[0].legend_handles}
+    assert (markers["random"], markers["mask-one"]) == ("X", own) and own not in ("x", "X")
+    for axis in figure.axes[2:]:
+        shown = {(line.get_color(), line.get_marker()) for line in axis.lines}
+        assert shown == {(LOOKS["random"]["color"], "X"), (LOOKS["mask-one"]["color"], own)}
 
 
 def test_bridges_of_two_settings_are_refused(draw) -> None:
@@ -353,10 +373,15 @@ def test_the_twin_without_a_scratchpad_is_in_figure_1_where_k_train_is_compared(
 
 
 def test_lengths_far_apart_are_on_a_logarithmic_axis(draw) -> None:
-    far = [dataclasses.replace(one, length=10 * one.length) for one in accuracies_of(PARITY, (2,)) if one.length == 24]
-    axis = draw(accuracies_of(PARITY, (2,)) + far, [])["synthetic-parity"].axes[0]
-    assert axis.get_xscale() == "log"
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["6", "12", "24", "240"]
+    """From 15 times the shortest length on."""
+    for longest, scale in ((240, "log"), (90, "log"), (89, "linear")):
+        far = [dataclasses.replace(one, length=longest) for one in accuracies_of(PARITY, (2,)) if one.length == 24]
+        axis = draw(accuracies_of(PARITY, (2,)) + far, [])["synthetic-parity"].axes[0]
+        assert axis.get_xscale() == scale
+        low, high = axis.get_xlim()
+        assert low < 6 and longest < high < 1.1 * longest
+        if scale == "log":
+            assert [label.get_text() for label in axis.get_xticklabels()] == ["6", "12", "24", str(longest)]
     assert draw(accuracies_of(PARITY, (2,)), [])["synthetic-parity"].axes[0].get_xscale() == "linear"
 
 

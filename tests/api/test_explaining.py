@@ -19,7 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import ALL_SELECTORS
 from olmo_sparsity.text.corpus import make_document
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, print_explanation
+from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, _nats, print_explanation
 
 NATS = 1e-5  # forward passes of another size round differently
 HOSTILE = (
@@ -308,6 +308,39 @@ def test_each_number_of_the_page_stands_in_its_column(model: api.Model) -> None:
     assert [name for name, _ in losses] == ["L_short", "L_long"]
     expected = [explanation.window_row[f"loss_{name}_nats"] for name in ("short", "long")]
     np.testing.assert_allclose([float(loss) for _, loss in losses], expected, atol=5.1e-4)
+
+
+def test_random_gains_nothing_over_itself_and_only_choices_that_see_the_target_have_optimism(model: api.Model) -> None:
+    """A number that a selector does not have is missing: null in JSON, NaN in the frame, a dash where people read."""
+    names = ["random", "unmask-one", "nearest"]
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=names, k=[1, 3])
+    rows = {row["selector"]: row for row in explanation.selection_rows if row["context"] == "real" and row["draw"] == 0}
+    frame = {name: explanation.gains.query(f"selector == '{name}'") for name in names}
+    for name in names:
+        gain, over = (frame[name][column].to_numpy() for column in ("gain_sparse_nats", "gain_over_random_nats"))
+        np.testing.assert_array_equal(gain, rows[name]["gain_sparse_nats"])
+        np.testing.assert_array_equal(frame[name]["loss_sparse_nats"], rows[name]["loss_sparse_nats"])
+        expected = np.subtract(rows[name]["gain_sparse_nats"], rows["random"]["gain_sparse_nats"])
+        np.testing.assert_array_equal(over, np.full(2, np.nan) if name == "random" else expected)
+        np.testing.assert_array_equal(np.isfinite(frame[name]["optimism_nats"]), [name == "unmask-one"] * 2)
+        np.testing.assert_array_equal(np.isfinite(frame[name]["corrected_gain_nats"]), [name == "unmask-one"] * 2)
+    in_json = {(one["selector"], one["k"]): one for one in explanation.to_json()["gains"]}
+    assert [in_json["random", k]["gain_over_random_nats"] for k in (1, 3)] == [None, None]
+    in_terminal = [line.split("│")[1:-1] for line in printed(explanation).splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in cells][3:] for cells in in_terminal[:2]] == [["-"], ["-"]]
+    assert [len(cells) for cells in in_terminal] == [4, 4, 6, 6, 4, 4]
+    on_page = [cells for cells in cells_of(explanation.to_html(), "Losses and gains in nats") if cells[0] != "k"]
+    assert [cells[3:] for cells in on_page[:2]] == [["-"], ["-"]] and "-" not in on_page[2]
+
+
+def test_a_number_that_rounds_to_0_has_no_sign() -> None:
+    assert [_nats(value) for value in (None, -0.0004, 0.0, -0.0006, 1.23456)] == [
+        "-",
+        "0.000",
+        "0.000",
+        "-0.001",
+        "1.235",
+    ]
 
 
 def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:

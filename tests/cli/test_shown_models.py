@@ -128,11 +128,49 @@ def test_the_revision_of_a_configuration_and_of_an_option(tmp_path: Path, monkey
     assert named() == ("org/name", "v1", "runs/org-name-v1")
     assert named(model="org/name") == ("org/name", "v1", "runs/org-name-v1")
     assert named(model="org/name", revision="v2") == ("org/name", "v2", "runs/org-name-v2")
+    assert named(revision="v2") == ("org/name", "v2", "runs/org-name-v2")
     assert named(model="org/other") == ("org/other", None, "runs/org-other")
     assert named(config=None, model="org/name") == ("org/name", None, "runs/org-name")
     for override in ("pretrained.revision=v1", "pretrained.model=org/other"):
         with pytest.raises(UserError, match="use the options --model and --revision"):
             resolve(None, None, overrides=[override], model="org/name")
+
+
+def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that is named, else the folder's own, else the shipped one; then changes, the model, and options of keys."""
+    monkeypatch.chdir(tmp_path)
+    shipped = {
+        name: resolve(None, None, overrides=None, model=model)[0] for name, model in (("run", None), ("model", "a/b"))
+    }
+    for folder, seed in (("runs/a-b", 11), ("runs/mine", 12)):
+        Path(folder).mkdir(parents=True)
+        (Path(folder) / "config.yaml").write_text(
+            f"name: x{seed}\ninfluence: {{seed: {seed}}}\npretrained: {{model: c/d}}\n"
+        )
+    Path("named.yaml").write_text("name: n\ninfluence: {seed: 13}\n")
+
+    def found(
+        config: Optional[str], run: Optional[str], *overrides: str, **options: Any
+    ) -> tuple[str, int, Optional[str], str]:
+        loaded, folder = resolve(config and Path(config), run and Path(run), overrides=list(overrides), **options)  # type: ignore[arg-type]
+        return loaded.name, loaded.influence.seed, loaded.pretrained.model, str(folder)
+
+    assert found(None, "runs/mine") == ("x12", 12, "c/d", "runs/mine")
+    assert found("named.yaml", "runs/mine") == ("n", 13, None, "runs/mine")
+    assert found("named.yaml", None) == ("n", 13, None, "runs/n")
+    assert found("named.yaml", None, "name=o", "influence.seed=14") == ("o", 14, None, "runs/o")
+    assert found(None, None, model="a/b") == ("x11", 11, "a/b", "runs/a-b")
+    assert found(None, "runs/mine", model="a/b") == ("x12", 12, "a/b", "runs/mine")
+    assert found(None, "runs/new", model="a/b") == (
+        shipped["model"].name,
+        shipped["model"].influence.seed,
+        "a/b",
+        "runs/new",
+    )
+    assert found(None, "runs/new") == (shipped["run"].name, shipped["run"].influence.seed, None, "runs/new")
+    assert found("named.yaml", None, keys={"influence": {"seed": 15}}) == ("n", 15, None, "runs/n")
+    scaled = {"pretrained": {"rope_scaling": "yarn", "rope_factor": 2.0, "train_len": 64}}
+    assert found("named.yaml", None, model="a/b", keys=scaled) == ("n", 13, "a/b", "runs/a-b-yarn2")
 
 
 def check(folder: Path, model: str, revision: Optional[str] = None) -> None:

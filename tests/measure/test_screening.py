@@ -37,6 +37,7 @@ from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
 from olmo_sparsity.model import pretrained
+from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
@@ -383,6 +384,33 @@ def test_each_ranking_of_one_pass_has_its_own_estimate() -> None:
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
         orders[ranking] = np.argsort(found, axis=1).tolist()
     assert len({str(order) for order in orders.values()}) == 3
+
+
+@pytest.mark.parametrize("ranking", ["gradient", "patching", "attention"])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_proxy_ranks_by_its_own_gradients(ranking: Attribution, label: int) -> None:
+    """By the loss of the label, and by the divergence from what the measured model predicts; not by the measured model's."""
+    scores, proxy = make_scores(build(NORMED).eval()), Evaluator(build(NORMED, 1).eval(), LOCAL)
+    drawn_labels_WA = (scores.labels_W[:, None] * 3 + 5) % 31
+    predictions = dataclasses.replace(scores.predictions, drawn_labels_WA=drawn_labels_WA)
+    of_label = dataclasses.replace(scores, predictions=predictions).of_label(label)
+    labels = predictions.labels_WA[:, label]
+    screening = ScreeningSettings(3, ranking=ranking, ranker=proxy)
+    for criterion, of_loss in (("loss", labels), ("kl", of_label.reference_WV.exp())):
+        of_each = [
+            gate_gradients(
+                evaluator,
+                scores.windows.tokens_WT,
+                loss_function=lambda rows, logits_wV, of=of_loss: F.cross_entropy(logits_wV, of[rows], reduction="sum"),
+                attribution=ranking,
+            ).numpy()
+            for evaluator in (proxy, scores.evaluator)
+        ]
+        found = of_label.ranking_values(screening, criterion)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, of_each[0], rtol=1e-4, atol=1e-6)
+        assert np.abs(of_each[0] - of_each[1]).max() > 1e-3
+        alone = of_label.ranking_values(ScreeningSettings(3, ranking=ranking), criterion)  # type: ignore[arg-type]
+        np.testing.assert_allclose(alone, of_each[1], rtol=1e-4, atol=1e-6)
 
 
 def test_a_seed_draws_another_sample_of_windows(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

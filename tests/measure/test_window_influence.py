@@ -18,6 +18,7 @@ from tiny_windows import M
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection import window_influence
+from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.selection.window_influence import (
@@ -27,7 +28,7 @@ from olmo_sparsity.measure.selection.window_influence import (
     measure_context,
     run_selectors,
 )
-from olmo_sparsity.measure.visible.losses import log_probs
+from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.records.selectors import SELECTORS, rank
 
@@ -121,6 +122,78 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
     assert list(found) == ["nearest", "random"] and found["nearest"].kl_sparse_WK is None
     assert found["nearest"].groups_WS.tolist() == [[M - 1, M - 2]] * 3
     assert measure_context(scores, InfluenceConfig(k=[2], selectors=["nearest"])).resampled[1].outcomes == {}
+
+
+@pytest.mark.parametrize(("with_labels", "optimism"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("reference", [None, 0, 1])
+@pytest.mark.parametrize("by_head", [False, True], ids=["groups", "entries"])
+def test_what_is_read_of_sets_is_what_was_asked_for(
+    by_head: bool, reference: Optional[int], with_labels: bool, optimism: bool
+) -> None:
+    """Losses of every label always; a divergence where it is asked for, and is NaN elsewhere; of all tokens it is exactly 0."""
+    scores = scores_with_labels(UNEQUAL, optimism=optimism)
+    evaluator, tokens_WT = scores.evaluator, scores.windows.tokens_WT
+    if by_head:
+        evaluator = dataclasses.replace(evaluator, visibility="contextual")
+    predictions = dataclasses.replace(
+        scores.predictions,
+        evaluator=evaluator,
+        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
+        drawn_labels_WA=scores.predictions.drawn_labels_WA if with_labels else None,
+        imitated_WV=torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1),
+    )
+    log_p_all_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
+    if by_head:
+        entries_WS = np.stack([np.random.default_rng(w).permutation(M) for w in range(3)])  # the same in every head
+        config = evaluator.model.config  # type: ignore[attr-defined]
+        entries_WLHS = np.broadcast_to(entries_WS[:, None, None], (3, config.n_layers, config.n_heads, M)).copy()
+        found = predictions.read_entries(entries_WLHS, [2, M], reference=reference)
+        expected = [[(w, np.sort(entries_WS[w, :k])) for w in range(3)] for k in (2, M)]
+    else:
+        sets = [  # windows in disorder and twice; of some all groups are visible
+            (np.array([2, 0, 2]), np.array([[0, 1, 2], [5, 1, -1], [1, -1, -1]])),
+            (np.array([1, 2, 0, 1]), np.array([[3, 1, 0, 2], [2, 0, 1, -1], [15, 7, 2, 3], [2, -1, -1, -1]])),
+        ]
+        found = predictions.read_groups(sets, reference=reference)
+        expected = [
+            [(w, np.flatnonzero(np.isin(UNEQUAL.groups_WM[w], groups))) for w, groups in zip(*of, strict=True)]
+            for of in sets
+        ]
+    assert [len(readings.losses_RA) for readings in found] == [len(rows) for rows in expected]
+    for readings, rows in zip(found, expected, strict=True):
+        for r, (w, visible) in enumerate(rows):
+            _check_readings(predictions, readings, r, int(w), visible, log_p_all_WV[w], reference)
+
+
+def _check_readings(
+    predictions: Predictions,
+    readings: SetReadings,
+    r: int,
+    w: int,
+    visible: np.ndarray,
+    log_p_all: torch.Tensor,
+    reference: Optional[int],
+) -> None:
+    """Check row r, of window w with these positions visible, against a pass of its own."""
+    log_q = log_p_all
+    if len(visible) < M:
+        visible_1S = torch.from_numpy(visible)[None]
+        log_q = log_probs(predictions.evaluator, predictions.windows.tokens_WT[[w]], visible_WS=visible_1S)[0]
+    labels = [int(predictions.windows.targets_W[w])]
+    if predictions.drawn_labels_WA is not None:
+        labels += predictions.drawn_labels_WA[w].tolist()
+    assert readings.losses_RA[r] == pytest.approx((-log_q[labels]).numpy(), abs=1e-5)
+    if reference is None:
+        assert np.isnan(readings.kl_R[r])
+    else:
+        log_p = log_p_all if reference == 0 else predictions.imitated_WV[w]  # type: ignore[index]
+        assert readings.kl_R[r] == pytest.approx(kl(log_p.double().numpy(), log_q.double().numpy()), abs=1e-5)
+        assert (readings.kl_R[r] == 0) == (reference == 0 and len(visible) == M)
+    if predictions.drawn_labels_WA is None and not predictions.with_optimism:
+        assert np.isnan(readings.kl_from_short_R[r])
+    else:
+        short = predictions.log_p_short_WV[w].double().numpy()
+        assert readings.kl_from_short_R[r] == pytest.approx(kl(short, log_q.double().numpy()), abs=1e-5)
 
 
 def test_of_equal_pairs_the_nearest_is_the_best() -> None:

@@ -26,9 +26,17 @@ from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.model.checkpoint import build_loaded_model, load_model, read_model_config
+from olmo_sparsity.model.checkpoint import (
+    CheckpointInfo,
+    CheckpointState,
+    build_loaded_model,
+    load_model,
+    read_model_config,
+    save_checkpoint,
+)
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
+from olmo_sparsity.text.vocabulary import train_bpe
 
 CPU = torch.device("cpu")
 TOKENS = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -476,6 +484,30 @@ def foreign(tmp_path: Path) -> Path:
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections))
     return tmp_path
+
+
+@pytest.mark.parametrize("embedding", ["rope", "alibi", "absolute"])
+def test_a_checkpoint_has_more_positions_where_a_row_is_stated_and_positions_are_not_learned(
+    embedding: str, tmp_path: Path
+) -> None:
+    """As many as the longest row, if that is longer than its own; the record keeps those that it was trained with."""
+    model = dataclasses.replace(PLAIN, position_embedding=embedding)  # type: ignore[arg-type]
+    built = build_model(olmo_model_config(Config(model=model), vocab_size=300, eos_id=0), seed=0)
+    own = built.config.max_sequence_length
+    checkpoint = save_checkpoint(
+        tmp_path / "checkpoints",
+        CheckpointInfo(step=1, tokens=0, seconds=0.0, run_id="0"),
+        config=built.config,
+        state=CheckpointState(weights=built.state_dict(), optimizer={}),
+        keep=1,
+    )
+    (tmp_path / "tokenizer.json").write_text(train_bpe(["a text"], 300, eos_token="<eos>").to_str())
+    for row_len, beyond in ((None, 1), (None, 100), (48, -1), (48, 0), (48, 1), (48, 100)):
+        settings = PretrainedConfig(model=str(checkpoint), train_len=row_len)
+        found = open_pretrained(settings, device=CPU, precision="fp32", longest=own + beyond)
+        can_be_longer = row_len is not None and embedding != "absolute"
+        assert found.can_be_longer == can_be_longer and found.record.max_position == own
+        assert found.model.max_position == (own + max(beyond, 0) if can_be_longer else own)
 
 
 def rewrite(folder: Path, section: str, **changes: Any) -> None:

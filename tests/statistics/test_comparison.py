@@ -516,6 +516,16 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     assert verdict(long.differences[0]) == "equal"
 
 
+def test_where_two_of_several_names_are_equal_all_are_what_was_typed(folders: dict[str, str]) -> None:
+    pose, weaker = folders["pose"], folders["weaker"]
+    for texts, labels in (
+        ([pose, weaker, pose], [pose, weaker, pose]),
+        ([f"{pose}:kl", f"{weaker}:kl", f"{pose}:kl"], [f"{pose}:kl", f"{weaker}:kl", f"{pose}:kl"]),
+        ([f"{pose}:kl", f"{weaker}:kl", f"{pose}:greedy"], ["pose:kl", "weaker:kl", "pose:greedy"]),
+    ):
+        assert [subject.label for subject in read_subjects(texts)] == labels
+
+
 def test_random_is_compared_like_any_selector(folders: dict[str, str], tmp_path: Path) -> None:
     one, other = read_subjects([f"{folders['pose']}:random", f"{folders['pose']}:kl"])
     assert [list(subject.measurement.selectors) for subject in (one, other)] == [[CHOSEN], [CHOSEN, "random"]]

@@ -303,6 +303,14 @@ def test_curves_of_other_windows_or_lengths_are_refused(change: dict[str, Any], 
         compare_curves(runs)
 
 
+def test_one_model_of_one_seed_is_enough_for_the_warning(tmp_path: Path) -> None:
+    compared = compare_curves(all_runs(tmp_path))
+    models = [dataclasses.replace(model, seeds=model.seeds * 2) for model in compared.models]
+    warning = "intervals of models with 1 seed do not include what another seed would change"
+    for shown, warned in ((models, False), ([*models[:3], compared.models[3]], True)):
+        assert (warning in gain_beyond_lines(dataclasses.replace(compared, models=tuple(shown)))) == warned
+
+
 def test_without_a_ceiling_there_are_gains_and_no_shares(tmp_path: Path) -> None:
     compared = compare_curves(all_runs(tmp_path)[:3])
     assert compared.ceiling is None and all(model.share_of_ceiling is None for model in compared.models)
@@ -405,7 +413,9 @@ def test_a_pretrained_model_with_a_stated_row_gains_beyond_it(tmp_path: Path) ->
         losses = {point.num_visible_tokens: point.loss_nats.mean for point in found.curve.points}
         assert found.gain_beyond_nats is not None
         assert found.gain_beyond_nats.mean == pytest.approx(losses[ROW] - losses[FULL], abs=1e-9)
-    assert gain_beyond_lines(alone)[0].startswith("gain beyond the stated training row, from 8 to 24")
+    for found in (alone, beside):  # runs know theirs; one that is stated is said
+        assert gain_beyond_lines(found)[0].startswith("gain beyond the stated training row, from 8 to 24")
+    assert gain_beyond_lines(compare_curves(runs))[0].startswith("gain beyond the training row, from 8 to 24")
     share, ceiling = beside.models[-1].share_of_ceiling, beside.ceiling
     assert share is not None and ceiling is not None and ceiling.gain_beyond_nats is not None
     assert ceiling.curve.run == "ceiling"

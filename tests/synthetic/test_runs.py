@@ -26,6 +26,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.measure.work import Share
 from olmo_sparsity.model import rope_scaling
+from olmo_sparsity.model.checkpoint import read_checkpoint_info
 from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge, setting_of
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.manifests import write_manifest
@@ -177,6 +178,24 @@ def test_a_killed_run_ends_where_it_would_have_ended(tmp_path: Path) -> None:
     for manifest in (finished, again):
         assert (manifest["status"], manifest["steps"], manifest["ended_by"]) == ("complete", 4, "patience")
     assert again["validation_loss_nats"] == finished["validation_loss_nats"]
+
+
+def test_the_manifest_has_the_last_loss_and_the_checkpoint_the_lowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss falls, then rises: the trained model has the weights of the last step, so its loss is the last one."""
+    losses = iter([2.5, 1.75, 2.25, 3.0])
+    monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
+    run = tmp_path / "run"
+    train(stopping(patience=2, keep_checkpoints=4), run, source=SYNTHETIC)
+    manifest = read_json(run / "manifest.json")
+    assert (manifest["steps"], manifest["ended_by"], manifest["validation_loss_nats"]) == (4, "patience", 3.0)
+    assert [line["validation_loss_nats"] for line in metrics(run)] == [2.5, 1.75, 2.25, 3.0]
+    kept = [read_checkpoint_info(run / "checkpoints" / f"step{step}") for step in (1, 2, 3, 4)]
+    assert [(info.lowest_loss_nats, info.evaluations_since_lowest) for info in kept] == [
+        (2.5, 0), (1.75, 0), (1.75, 1), (1.75, 2),
+    ]  # fmt: skip
+    assert [info.tokens for info in kept] == [manifest["tokens"] // 4 * step for step in (1, 2, 3, 4)]
 
 
 def test_a_fall_of_less_than_one_percent_is_none() -> None:
@@ -429,7 +448,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
         ),
         ({"synthetic.rope_factor": "2"}, r"synthetic\.rope_factor = 2\.0: the factor of a synthetic\.rope_scaling"),
         ({"pose.vary_chunks": "true"}, r"pose\.vary_chunks = True: synthetic tasks use pose\.num_chunks and"),
-        ({"pose.num_chunks": "8"}, r"pose\.num_chunks = 8: must be at most 6"),
+        ({"pose.num_chunks": "7"}, r"pose\.num_chunks = 7: must be at most 6"),
         ({"context.bos": "true"}, "no BOS"),
         ({"synthetic.test_lengths": "[2]"}, r"synthetic\.test_lengths: a prompt of 2 tokens has no room for k = 3"),
         ({"synthetic.train_lengths": "[9, 4]"}, r"synthetic\.train_lengths = \[9, 4\]: must be two positive numbers"),
@@ -447,6 +466,14 @@ def test_mistakes_of_the_configuration_are_one_line(tmp_path: Path, changes: dic
     with pytest.raises(UserError, match=message) as error:
         check_synthetic(load_config(path, [f"{key}={value}" for key, value in changes.items()]))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "most"), [("pose.num_chunks", "6"), ("pose.max_position", "14")])
+def test_as_many_chunks_and_positions_as_the_sequences_need_are_enough(tmp_path: Path, key: str, most: str) -> None:
+    """The shortest training sequence has 4 tokens, a query and an answer; the longest of evaluation has 12 and these."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(to_yaml(tiny("pose")))
+    check_synthetic(load_config(path, [f"{key}={most}", "context.full_len=14"]))
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(None, 12 / 8), (3.0, 3.0)])

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.units import decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
-from olmo_sparsity.text.vocabulary import train_bpe
+from olmo_sparsity.text.vocabulary import token_texts, train_bpe, word_start_table
 
 
 def byte_level(pieces: list[str]) -> Tokenizer:
@@ -169,6 +169,25 @@ def test_a_tokenizer_as_of_sentencepiece() -> None:
         *(0, 1, 1, 1, 2, 3, 3, 3, 4, 4)
     ]
     assert group_numbers(tokenizer, tokens_1T, num_long_range=10, unit="sentence")[0].tolist() == [0] * 4 + [1] * 6
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.Replace("▁", " "),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+        decoders.Metaspace(),
+        decoders.Metaspace(prepend_scheme="never"),
+    ],
+    ids=["keeps spaces", "as of Llama", "Metaspace", "Metaspace that prepends nothing"],
+)
+def test_a_token_has_as_many_spaces_as_marks_whatever_the_decoder_takes_away(decoder: decoders.Decoder) -> None:
+    entries = ["<unk>", "▁The", "at", "▁", "▁▁", "▁▁▁x", ".", "▁a"]
+    tokenizer = Tokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, unk_token="<unk>"))
+    tokenizer.decoder = decoder
+    assert token_texts(tokenizer, range(8)) == [entry.replace("▁", " ") for entry in entries]
+    assert token_texts(tokenizer, np.array([7, 4, 7])) == [" a", "  ", " a"]
+    assert word_start_table(tokenizer).tolist() == [False, True, False, False, False, True, False, True]
 
 
 def test_groups_of_a_trained_tokenizer_are_those_of_the_text() -> None:

@@ -112,6 +112,18 @@ def test_markdown_escapes_words_and_keeps_numbers() -> None:
     ]  # fmt: skip
 
 
+def test_every_sign_of_markdown_is_escaped() -> None:
+    """Emphasis, code, links, images, HTML, headings, cells, entities, GitHub's strikethrough, and the escape itself."""
+    for sign in "\\`*_{}[]<>#|~&!":
+        assert markdown_of([Sentence(f"a{sign}b{sign}{sign}")]) == f"a\\{sign}b\\{sign}\\{sign}\n"
+    assert markdown_of([Sentence("a\nb\tc (d) 1. e-f")]) == "a b c (d) 1. e-f\n"
+    title, _, heads, rule, row, _, caption = markdown_of(
+        [ResultTable("t", (*keys("~k"), *plain("#x")), ((*words("~1~"), number(2)),), "!t", "c|c")]
+    ).splitlines()
+    assert (title, caption) == (r"### \!t", r"c\|c")
+    assert (heads, rule, row) == (r"| \~k | \#x |", "| --- | ---: |", r"| \~1\~ | 2 |")
+
+
 def test_latex_follows_its_rules() -> None:
     """Environments and braces are balanced, every row has its cells, and no special character stands for itself."""
     nasty = '100% of $a_b & {c} #1 ~ ^ \\ < > | " \x1b\n\u65e5'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from drawn_figures import FIGURES, figures_of, read, words_on
@@ -17,7 +18,15 @@ from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.one_window import show_window, terminal
 from olmo_sparsity.wording.captions import blind_caption, gains_caption
 from olmo_sparsity.wording.evidence import CLAIM, evidence_sentences
-from olmo_sparsity.wording.units import ENTRY_WORDS, counted_words, k_counts_words, k_words, unit_words, units_words
+from olmo_sparsity.wording.units import (
+    ENTRY_WORDS,
+    counted_words,
+    k_counts_words,
+    k_words,
+    shown_ks_words,
+    unit_words,
+    units_words,
+)
 
 # Tokens as what is counted by k: "8 tokens gain", "few tokens", "k tokens", "influential tokens", "one token".
 COUNTED = re.compile(
@@ -85,6 +94,50 @@ def test_tokens_of_groups_are_those_of_their_selector_context_and_k(folders: dic
     assert "; 12 long-range tokens in all." in words
     shares = ", ".join(f"{numbered['kl', 'real', k].all_visible_share:.1%} at k = {k}" for k in KS)
     assert words.endswith(f"have no more than k words, so that J_k is all of the long context: {shares}.")
+
+
+@pytest.mark.parametrize(
+    ("ks", "shown", "words"),
+    [
+        ([1, 2, 8], [1, 8], "the smallest and the largest k"),
+        ([16], [16], "the smallest and the largest k"),
+        ([1, 2, 8], [1, 2, 8], "k = 1, 2, 8 (of 3 measured)"),
+        ([48, 64], [48], "k = 48 (of 2 measured)"),  # the largest is all tokens
+        ([1, 4, 12], [1, 4], "k = 1, 4 (of 3 measured)"),
+    ],
+)
+def test_which_k_a_table_shows(ks: list[int], shown: list[int], words: str) -> None:
+    assert shown_ks_words(SimpleNamespace(ks=ks, shown_ks=shown)) == words  # type: ignore[arg-type]
+
+
+def test_where_random_alone_was_measured_it_is_not_compared_with_itself(folders: dict[str, Path]) -> None:
+    summary = summarize(load(folders["hidden"]).restrict_selectors({"random": "random"}))
+    words = units_words(dataclasses.replace(summary, unit="block:4"))
+    assert words.startswith(
+        "k counts blocks of 4 tokens; one block of 4 tokens of random: 1.0 tokens on average; 8 blocks"
+    )
+    assert "of random)" not in words
+
+
+@pytest.mark.parametrize("whole", [(), (8,), (2, 8)], ids=str)
+def test_windows_that_are_shown_whole_are_said_at_the_k_where_there_are_some(
+    whole: tuple[int, ...], folders: dict[str, Path]
+) -> None:
+    """Of the first selector that does not see the target, under the real context."""
+    summary = summarize(load(folders["hidden"]))
+    shares = {("kl", "real", k): k / 40 for k in whole}
+    selections = [
+        dataclasses.replace(
+            of, all_visible_share=shares.get(of.key, 0.0) if (of.selector, of.context) == ("kl", "real") else 0.77
+        )
+        for of in summary.selections
+    ]
+    words = units_words(dataclasses.replace(summary, unit="sentence", selections=tuple(selections)))
+    _, _, said = words.partition(
+        " Share of the windows that have no more than k sentences, so that J_k is all of the long context: "
+    )
+    assert said == (", ".join(f"{k / 40:.1%} at k = {k}" for k in whole) + "." if whole else "")
+    assert ("Share of the windows" in words) == bool(whole) and words.count("%") == len(whole)
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES))

@@ -1,0 +1,198 @@
+"""What stands in each section of a page is of its own record: figures, captions, labels, and the tables behind the figures."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_up import made_up_tables
+
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.view import comparison_page, report
+from olmo_sparsity.view.report_data import read_report
+from olmo_sparsity.view.result_table import ResultTable, keys, words
+
+# The figures and the table of each section of a report, in their order.
+OF_SECTIONS = {
+    "answer": (),
+    "figure4": ("table figure4",),
+    "curves": ("figure recovered-fraction", "table every"),
+    "reaction": ("figure prediction-recovered",),
+    "spectrum": ("said of the spectrum", "figure spectrum", "table spectrum"),
+    "hypothesis": ("said of the hypothesis", "figure hypothesis", "table hypothesis of the sparse"),
+    "classes": ("figure classes", "contrast of repeat", "contrast of induction", "table classes"),
+    "distances": ("figure distance", "table distances"),
+    "windows": (),
+    "about": (),
+}
+# A word of the name that screen readers give the figure, and one of the title of the table behind it.
+NAMED = {
+    "figure4": [["Correlation"]],
+    "curves": [["give back"], ["Every selector"]],
+    "reaction": [["D(k)"]],
+    "spectrum": [["are enough"], ["shares of the targets need"]],
+    "hypothesis": [["beyond the training row"], ["Targets whose reaction"]],
+    "classes": [["by class"], ["Classes"]],
+    "distances": [["Distances", "selector"], ["Distances of the chosen"]],
+}
+FIGURES = ("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance", "hypothesis")
+TABLES = ("every", "figure4", "spectrum", "classes", "distances")
+NOTES = (
+    "measured_words {}.",
+    "gap_words {}",
+    "fragile_words {}",
+    "optimism_warning {}",
+    "units_words {}",
+    "overlap_words {}",
+)
+ABOUT_SUMMARIES = ("gate", "beyond_gate", "measured", "gap", "fragile", "units", "overlap", "data")
+MARKED = re.compile(r"(?:figure|table|said of|contrast of) [\w -]+")
+
+
+def figure_named(name: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        name=name, finding=f"finding {name}", panels=[f"<svg>figure {name}</svg>"], words=f"caption {name}", above=[]
+    )
+
+
+def table_named(name: str) -> ResultTable:
+    return ResultTable(name, keys(f"head {name}"), (words(f"table {name}"),), "", f"below {name}")
+
+
+def text_of(markup: str) -> str:
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", markup)).split())
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("sections")
+    return {
+        name: made_up_tables(
+            folder / name, seed=seed, long_gain=long_gain, gain_beyond=gain_beyond, selectors=MAIN_SELECTORS
+        )
+        for seed, (name, long_gain, gain_beyond) in enumerate(
+            (("one", 0.3, 0.4), ("two", 0.4, 0.0), ("three", -0.2, 0.5))
+        )
+    }
+
+
+def test_a_report_has_in_each_section_its_own_figure_and_table(
+    tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = SimpleNamespace(
+        of_report=lambda measured: {name: figure_named(name) for name in FIGURES[:-1]},
+        of_hypothesis=lambda found: {"hypothesis": figure_named("hypothesis")},
+    )
+    found = SimpleNamespace(main=["the sparse", "the dense"])
+    replaced: dict[str, Any] = {
+        "figure_script": lambda of_script: script,
+        "shown_tables": lambda measured: {name: table_named(name) for name in TABLES},
+        "hypothesis_of": lambda folder: found,
+        "hypothesis_sentences": lambda found: ["said of the hypothesis"],
+        "thirds_table": lambda entry: table_named(f"hypothesis of {entry}"),
+        "spectrum_sentences": lambda spectra, summary: ["said of the spectrum"],
+        "contrast_words": lambda of: f"contrast of {of.target_class}" if of.contrast else "",
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(report, name, value)
+    page = report.render(read_report(Measured.read(tables["one"]), num_windows=3, seed=0))
+    sections = re.findall(r'<section[^>]* aria-labelledby="(\w+)-title"[^>]*>(.*?)</section>', page, re.DOTALL)
+    assert [name for name, _ in sections] == list(OF_SECTIONS)
+    for name, markup in sections:
+        assert f'<h2 id="{name}-title">' in markup
+        shown = re.findall(r"<(?:svg|p|p class=\"note\"|th scope=\"row\")>([^<]*)<", markup)
+        assert tuple(text for text in shown if MARKED.fullmatch(text)) == OF_SECTIONS[name]
+        figures = [mark.removeprefix("figure ") for mark in OF_SECTIONS[name] if mark.startswith("figure ")]
+        described = re.findall(r'aria-label="finding ([\w-]+)" aria-describedby="([\w-]+)-words"', markup)
+        assert described == [(figure, figure) for figure in figures]
+        assert re.findall(r'id="([\w-]+)-words">caption ([\w-]+)</p>', markup) == described
+        behind = [mark.removeprefix("table ") for mark in OF_SECTIONS[name] if mark.startswith("table ")]
+        assert re.findall(r'<th scope="col">head ([^<]*)<', markup) == behind
+        assert re.findall(r'<p class="note">below ([^<]*)</p>', markup) == behind
+        titles = re.findall(r"<(?:figcaption class=\"hidden\"|summary)>([^<]*)<", markup)
+        for title, parts in zip(titles, NAMED.get(name, []), strict=False):
+            assert all(part in title for part in parts), title
+        assert len(titles) >= len(NAMED.get(name, []))
+        for title, region in re.findall(
+            r'<summary>([^<]*)</summary>\s*<div [^>]*role="region" aria-label="([^"]*)"', markup
+        ):
+            assert title == region
+
+
+def test_a_comparison_says_of_each_subject_what_is_its_own(
+    tables: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gates with their state, warnings, and notes; each later subject minus the first; both tables; and the figure."""
+    subjects = read_subjects(
+        [f"{folder}:{name}" for folder, name in zip(tables.values(), ("kl", "unmask-one", "kl"), strict=True)]
+    )
+    labels = [subject.label for subject in subjects]
+    assert len(set(labels)) == 3
+    summaries: list[Any] = []
+    compare = comparison_page.compare
+
+    def watched(subjects: Any) -> Any:
+        comparison = compare(subjects)
+        summaries.extend(subject.summary for subject in comparison.subjects)
+        return comparison
+
+    def number_of(summary: Any) -> int:
+        return next(i for i, one in enumerate(summaries) if one is summary)
+
+    def of_part(part: str) -> Any:
+        return lambda value: next(i for i, one in enumerate(summaries) if getattr(one, part) is value)
+
+    replaced: dict[str, Any] = {
+        "compare": watched,
+        "figure_script": lambda name: SimpleNamespace(of_comparison=lambda comparison: {"compare": figure_named("compare")}),
+        "comparison_table": lambda comparison, every: table_named(f"every {every}"),
+        "comparison_words": lambda comparison: ["first verdict", "second verdict"],
+        "pairings_words": lambda comparison: ["pairing of 1", "pairing of 2"],
+        "optimism_warning": lambda subject: f"optimism_warning {number_of(subject.summary)}",
+        "anchor_warning": lambda setup: f"{'WARNING ' * (of_part('setup')(setup) == 1)}anchor {of_part('setup')(setup)}",
+        "length_words": lambda lengths: f"length_words {of_part('lengths')(lengths)}",
+    }  # fmt: skip
+    for name in ABOUT_SUMMARIES:
+        replaced[f"{name}_words"] = lambda summary, name=name: f"{name}_words {number_of(summary)}"
+    for name, value in replaced.items():
+        monkeypatch.setattr(comparison_page, name, value)
+    page = comparison_page.write_comparison(subjects, tmp_path / "page.html").read_text()
+
+    assert text_of(re.findall("<h1>(.*?)</h1>", page, re.DOTALL)[0]) == " against ".join(labels)
+    assert re.findall("<li>(.*?)</li>", page) == ["first verdict", "second verdict"]
+    assert [(summary.gate, summary.beyond_gate) for summary in summaries] == [
+        ("passed", "passed"), ("passed", "failed"), ("failed", "passed"),
+    ]  # fmt: skip
+    described = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", page, re.DOTALL)
+    assert [html.unescape(label) for label, _ in described] == labels
+    for i, (_, markup) in enumerate(described):
+        summary = summaries[i]
+        assert re.findall(r'<p class="gate ([\w-]+)">(.*?)</p>', markup) == [
+            (summary.gate, f"gate_words {i}"),
+            (summary.beyond_gate, f"beyond_gate_words {i}"),
+            ("failed", "WARNING anchor 1") if i == 1 else ("not-applicable", f"anchor {i}"),
+        ]
+        said = text_of(markup.rpartition("</p>")[2])
+        assert said == f"{' '.join(NOTES).format(*[i] * 6)} data_words {i}; length_words {i}"
+    pairings = re.findall(r'<p class="gate (\w+)"><strong>(.*?)</strong>(.*?)</p>', page, re.DOTALL)
+    assert [(state, text_of(names), text_of(rest)) for state, names, rest in pairings] == [
+        ("failed", f"{labels[i]} minus {labels[0]}:", f"pairing of {i}.") for i in (1, 2)
+    ]
+    assert (
+        text_of(re.findall('<h2 id="differences-title">(.*?)</h2>', page)[0])
+        == f"Values, and differences from {labels[0]}"
+    )
+    shown = re.findall(r"<details( open)?>\s*<summary>(.*?)</summary>.*?<th scope=\"row\">(.*?)</th>", page, re.DOTALL)
+    assert shown == [
+        (" open", "The main numbers", "table every False"),
+        ("", "Every quantity, selector and k", "table every True"),
+    ]
+    assert re.findall(r"<svg>(.*?)</svg>.*?<p class=\"note\" id=\"(.*?)-words\">(.*?)</p>", page, re.DOTALL) == [
+        ("figure compare", "compare", "caption compare")
+    ]
