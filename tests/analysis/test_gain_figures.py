@@ -273,6 +273,15 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
         for line, side, bars in zip(gates.lines[: len(sides)], sides, gates.collections, strict=True):
             assert line.get_xdata() == pytest.approx([size * side for size in sizes])
             assert [segment[0][0] for segment in bars.get_segments()] == pytest.approx([size * side for size in sizes])
+        assert [summary.num_documents for summary in summaries] != sizes
+        for axis in figure.axes:
+            assert axis.get_xticks().tolist() == sizes
+            if axis in (first, last, corrected):  # the row above shares their ticks
+                assert [label.get_text() for label in axis.get_xticklabels()] == [str(size) for size in sizes]
+            drawn_at = [np.asarray(line.get_xdata(), dtype=float) for line in axis.lines]
+            of_sizes = [places for places in drawn_at if len(places) == len(sizes) and not np.isnan(places).any()]
+            assert of_sizes  # beside one another, each within a tenth of its size
+            assert all(np.allclose(places, sizes, rtol=0.1) for places in of_sizes)
         gains = [
             tuple(summary.of_windows(which).mean for summary in summaries)
             for which in ("gate_gain_nats", "gain_beyond_nats")
