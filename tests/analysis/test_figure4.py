@@ -97,10 +97,16 @@ def test_sparse_gain_across_and_long_gain_up(tables: Path) -> None:
 
 def test_one_number_stands_above_a_panel_and_the_others_in_the_caption(tables: Path) -> None:
     drawn = read(tables, "unmask-one", "kl", "random")
-    figures = figures_of(figure4.draw(drawn))
+    made = list(figure4.draw(drawn))
+    figures, findings = figures_of(made), {one.name.removeprefix("figure4-"): one.finding for one in made}
     for name, figure in zip(("unmask-one", "kl", "random"), figures, strict=True):
         titles = [axis.get_title().split("\n") for axis in panels(figure)]
         words = str(figure.get_label())
+        correlations = {context: drawn.summary.at(name, context, KS[-1]).figure4.correlation for context in LONG_GAIN}
+        said = ", ".join(f"{interval(value)} under the {context} context" for context, value in correlations.items())
+        assert (
+            f"Sparse gain with {KS[-1]} tokens chosen by {name} " in findings[name] and f" by {said};" in findings[name]
+        )
         for i, k in enumerate(KS):
             for context, title in (("real", titles[i]), ("null", titles[i - 3])):
                 entry = drawn.summary.at(name, context, k)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn_figures import figures_of
+from made_up import MODEL
 from made_up_runs import made_up_ladder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +23,7 @@ from matplotlib.figure import Figure
 from analysis import scale
 from analysis.style import LOOKS
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.seed_summary import difference_over_seeds
@@ -149,6 +151,34 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
     assert [axis.get_xlabel() for axis in figure.axes] == [""] * 3 + ["parameters"] * 3
     for axis in figure.axes:
         assert [label.get_text() for label in axis.get_xticklabels()] == ["0.4M", "1.2M", "3.6M"]
+
+
+def test_sizes_and_fractions_are_on_logarithmic_axes(figure: Figure) -> None:
+    for axis in figure.axes:
+        low, high = axis.get_xlim()
+        assert axis.get_xscale() == "log" and 0.5 * SIZES[0] < low < SIZES[0] and SIZES[-1] < high < 2 * SIZES[-1]
+    assert [axis.get_yscale() == "linear" for axis in figure.axes] == [True, True, False, True, True, True]
+
+
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_seeds_stand_to_the_right_of_their_own_line_and_left_of_the_next(rungs: list[scale.Rung], number: int) -> None:
+    factors = [
+        factor for place in scale._places(number, rungs) for factor in (place["shift"], place["shift"] * place["aside"])
+    ]
+    assert len(factors) == 2 * number and factors == sorted(set(factors))
+    assert factors[-1] / factors[0] < SIZES[1] / SIZES[0]  # nothing reaches the next size
+
+
+def test_pretrained_models_of_a_ladder_are_named(rungs: list[scale.Rung]) -> None:
+    named = []
+    for i, rung in enumerate(rungs):
+        setup = dataclasses.replace(
+            rung.numbers.mean.setup, model=ModelRecord(**{**MODEL, "name": f"someone/model-{i}"})
+        )
+        mean = dataclasses.replace(rung.numbers.mean, setup=setup)
+        named.append(dataclasses.replace(rung, numbers=dataclasses.replace(rung.numbers, mean=mean)))
+    said = scale._words(named)
+    assert all(said.count(f"someone/model-{i}") == 1 for i in range(3)) and "someone/" not in scale._words(rungs)
 
 
 def test_where_one_size_has_a_single_seed_the_others_are_still_means_over_two(rungs: list[scale.Rung]) -> None:

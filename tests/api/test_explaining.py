@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import io
 import json
@@ -19,7 +20,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import ALL_SELECTORS
 from olmo_sparsity.text.corpus import make_document
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, _nats, print_explanation
+from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, _nats, _plain, print_explanation
 
 NATS = 1e-5  # forward passes of another size round differently
 HOSTILE = (
@@ -259,6 +260,27 @@ def test_the_page_shades_each_token_by_its_score_and_says_its_distance(model: ap
         assert (tag == "mark") == (position in chosen)
         rank = re.search(r"<sup>(\d+)</sup>", text)
         assert (rank and int(rank[1])) == (chosen.index(position) + 1 if position in chosen else None)
+
+
+def test_a_score_of_0_or_none_speaks_neither_for_nor_against(model: api.Model) -> None:
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["unmask-one"], k=[1, 3])
+    (window,) = explanation.windows
+    scores = [0.0, -0.5, None, 0.25, -0.0, *window.choice.scores[5:]]
+    choice = dataclasses.replace(window.choice, scores=scores)
+    selections = {**window.excerpt.selections, ("unmask-one", "real"): choice}
+    changed = dataclasses.replace(window, excerpt=dataclasses.replace(window.excerpt, selections=selections))
+    page = dataclasses.replace(explanation, windows=(changed,)).to_html()
+    tokens = re.findall(r'<(?:span|mark) class="token ([^"]*)" title="[^"]*, score ([^"]*)"', page)[:5]
+    assert [("against" in classes, score) for classes, score in tokens] == [
+        (False, "0"), (True, "-0.5"), (False, "unknown"), (False, "0.25"), (False, "-0"),
+    ]  # fmt: skip
+    assert [classes.split()[0] for classes, score in tokens if score in ("0", "-0", "unknown")] == ["heat-0"] * 3
+
+
+def test_numbers_that_are_not_finite_are_null_in_json() -> None:
+    """JSON has neither NaN nor infinity."""
+    value = {"a": [float("nan"), float("inf"), -float("inf"), 1.5, 2, None, "x"], "b": {"c": float("inf")}}
+    assert _plain(value) == {"a": [None, None, None, 1.5, 2, None, "x"], "b": {"c": None}}
 
 
 def test_a_seed_draws_another_null_context(model: api.Model) -> None:

@@ -15,6 +15,7 @@ from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import sha256_file, write_json
 from olmo_sparsity.tables.reading import run_of_tables
@@ -139,9 +140,6 @@ def test_the_revision_of_a_configuration_and_of_an_option(tmp_path: Path, monkey
 def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that is named, else the folder's own, else the shipped one; then changes, the model, and options of keys."""
     monkeypatch.chdir(tmp_path)
-    shipped = {
-        name: resolve(None, None, overrides=None, model=model)[0] for name, model in (("run", None), ("model", "a/b"))
-    }
     for folder, seed in (("runs/a-b", 11), ("runs/mine", 12)):
         Path(folder).mkdir(parents=True)
         (Path(folder) / "config.yaml").write_text(
@@ -161,16 +159,17 @@ def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch
     assert found("named.yaml", None, "name=o", "influence.seed=14") == ("o", 14, None, "runs/o")
     assert found(None, None, model="a/b") == ("x11", 11, "a/b", "runs/a-b")
     assert found(None, "runs/mine", model="a/b") == ("x12", 12, "a/b", "runs/mine")
-    assert found(None, "runs/new", model="a/b") == (
-        shipped["model"].name,
-        shipped["model"].influence.seed,
-        "a/b",
-        "runs/new",
-    )
-    assert found(None, "runs/new") == (shipped["run"].name, shipped["run"].influence.seed, None, "runs/new")
+    for model, shipped in (("a/b", load_config(pretrained_config_path(), [])), (None, load_config(None, []))):
+        loaded, folder = resolve(None, Path("runs/new"), overrides=None, model=model)
+        assert (loaded.context, loaded.influence, str(folder)) == (shipped.context, shipped.influence, "runs/new")
+    assert load_config(pretrained_config_path(), []).context != load_config(None, []).context
     assert found("named.yaml", None, keys={"influence": {"seed": 15}}) == ("n", 15, None, "runs/n")
     scaled = {"pretrained": {"rope_scaling": "yarn", "rope_factor": 2.0, "train_len": 64}}
-    assert found("named.yaml", None, model="a/b", keys=scaled) == ("n", 13, "a/b", "runs/a-b-yarn2")
+    changes = [f"pretrained.{key}={value}" for key, value in scaled["pretrained"].items()]
+    for given in ({"keys": scaled}, {"overrides": changes}):
+        assert found("named.yaml", None, *given.pop("overrides", []), model="a/b", **given) == (
+            "n", 13, "a/b", "runs/a-b-yarn2",
+        )  # fmt: skip
 
 
 def check(folder: Path, model: str, revision: Optional[str] = None) -> None:

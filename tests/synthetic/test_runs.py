@@ -198,6 +198,38 @@ def test_the_manifest_has_the_last_loss_and_the_checkpoint_the_lowest(
     assert [info.tokens for info in kept] == [manifest["tokens"] // 4 * step for step in (1, 2, 3, 4)]
 
 
+@pytest.mark.parametrize(
+    ("keys", "evaluated", "logged", "saved"),
+    [
+        ({"eval_every": 3, "log_every": 4, "checkpoint_every": 5}, [3, 6, 8], [3, 4, 6, 8], [5, 8]),
+        ({"eval_every": 2, "log_every": 3, "checkpoint_every": 5, "patience": 2}, [2, 4, 6], [2, 3, 4, 6], [5, 6]),
+    ],
+    ids=["to the last step", "ends early"],
+)
+def test_the_last_step_is_evaluated_logged_and_saved_whatever_its_number(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: dict,
+    evaluated: list[int],
+    logged: list[int],
+    saved: list[int],
+) -> None:
+    """A number that no interval divides: the loss of the manifest is that of the last weights, and these are kept."""
+    losses = iter([2.0, 2.5, 3.0])
+    monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
+    config, run = tiny("pose"), tmp_path / "run"
+    training = dataclasses.replace(config.training, keep_checkpoints=9, **keys)
+    train(dataclasses.replace(config, training=training), run, source=SYNTHETIC)
+    lines = metrics(run)
+    assert [line["step"] for line in lines] == logged
+    losses_by_step = {line["step"]: line["validation_loss_nats"] for line in lines if line["validation_loss_nats"]}
+    assert losses_by_step == dict(zip(evaluated, (2.0, 2.5, 3.0), strict=True))
+    assert sorted(int(folder.name[4:]) for folder in (run / "checkpoints").glob("step*")) == saved
+    manifest = read_json(run / "manifest.json")
+    assert (manifest["steps"], manifest["validation_loss_nats"]) == (evaluated[-1], 3.0)
+    assert manifest["checkpoint"]["step"] == evaluated[-1]
+
+
 def test_a_fall_of_less_than_one_percent_is_none() -> None:
     state = LoopState()
     for nats in (2.0, 1.99, 1.981, 1.979, 1.97):
@@ -440,6 +472,10 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
         (
             {"pose.max_position": "13", "context.full_len": "13"},
             r"pose\.max_position = 13: the longest sequence has 14",
+        ),
+        (  # of training, where evaluation has shorter ones
+            {"pose.max_position": "9", "context.full_len": "9", "synthetic.test_lengths": "[6]"},
+            r"pose\.max_position = 9: the longest sequence has 10",
         ),
         ({"synthetic.rope_scaling": "yarn"}, r"rope_scaling = yarn: .* take a run with pose\.num_chunks=1"),
         (

@@ -116,6 +116,8 @@ def test_every_sign_of_markdown_is_escaped() -> None:
     """Emphasis, code, links, images, HTML, headings, cells, entities, GitHub's strikethrough, and the escape itself."""
     for sign in "\\`*_{}[]<>#|~&!":
         assert markdown_of([Sentence(f"a{sign}b{sign}{sign}")]) == f"a\\{sign}b\\{sign}\\{sign}\n"
+    assert markdown_of([Sentence("a\u202eb\u200bc\x1bd")]) == "a b c d\n"  # what turns or hides text, and escapes
+    assert in_tex("a\u202eb\u200bc\x1bd") == "a b c d"
     assert markdown_of([Sentence("a\nb\tc (d) 1. e-f")]) == "a b c (d) 1. e-f\n"
     title, _, heads, rule, row, _, caption = markdown_of(
         [ResultTable("t", (*keys("~k"), *plain("#x")), ((*words("~1~"), number(2)),), "!t", "c|c")]
