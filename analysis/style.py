@@ -136,36 +136,6 @@ def band(axis: Axes, x: Any, *, estimates: Sequence[Optional[Estimate]], color: 
     axis.fill_between(x, lows, highs, color=color, alpha=0.16, linewidth=0)
 
 
-def line_of_seeds(
-    axis: Axes,
-    x: Sequence[float],
-    *,
-    estimates: Sequence[Estimate],
-    of_seeds: Sequence[Sequence[float]],
-    color: str,
-    linestyle: str = "-",
-    **looks: Any,
-) -> None:
-    """Draw means over seeds as a line, and each seed as a thin one; one seed alone with its band.
-
-    Args:
-        axis: to draw on.
-        x: of the points.
-        estimates: the means, by point.
-        of_seeds: the values of every seed, by point.
-        color: of all lines.
-        linestyle: of all lines.
-        looks: of the line of means.
-    """
-    if len(of_seeds[0]) == 1:
-        band(axis, x, estimates=estimates, color=color, linestyle=linestyle, **looks)
-        return
-    for values in zip(*of_seeds, strict=True):
-        axis.plot(x, values, color=color, linestyle=linestyle, linewidth=0.6, alpha=0.5)
-    means = [one.mean for one in estimates]
-    axis.plot(x, means, color=color, linestyle=linestyle, linewidth=1.6, markersize=3.5, **looks)
-
-
 def bars_side_by_side(
     axis: Axes, x: Sequence[float], lines: Sequence[tuple[dict[str, Any], Sequence[Optional[Estimate]]]]
 ) -> None:

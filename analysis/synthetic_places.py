@@ -23,7 +23,7 @@ from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import learned_words, place_words, task_words
 
 from .output import Drawn, caption_text
-from .style import line_of_seeds
+from .style import band
 
 NEAR, FAR = "#D55E00", "#0072B2"
 BETWEEN = "0.6"
@@ -33,9 +33,15 @@ COLOURS = ("#332288", "#0072B2", "#009E73", "#E69F00", "#D55E00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
-def draw_seeds(axis: Axes, x: Sequence[float], points: Sequence[Accuracy], **looks: Any) -> None:
-    """Draw the accuracies of one setting, with a thin line for each of several seeds."""
-    line_of_seeds(axis, x, estimates=[one.right for one in points], of_seeds=[one.of_seeds for one in points], **looks)
+def draw_seeds(axis: Axes, x: Sequence[float], points: Sequence[Accuracy], *, color: str, **looks: Any) -> None:
+    """Draw the accuracies of one setting: the means as a line, and a thin line for each seed; one seed alone with its band."""
+    if len(points[0].of_seeds) == 1:
+        band(axis, x, estimates=[one.right for one in points], color=color, **looks)
+        return
+    thin = {"color": color, "linestyle": looks.get("linestyle", "-"), "linewidth": 0.6, "alpha": 0.5}
+    for values in zip(*(one.of_seeds for one in points), strict=True):
+        axis.plot(x, values, **thin)
+    axis.plot(x, [one.right.mean for one in points], color=color, linewidth=1.6, markersize=3.5, **looks)
 
 
 def seeds_words(accuracies: Sequence[Accuracy]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 from olmo_sparsity.statistics.length_generalization import (
@@ -103,8 +103,7 @@ def sparsity_sentence(found: Generalization) -> str:
 def methods_sentence(found: Generalization, own: Sequence[Furthest]) -> str:
     """Return how far the methods of one task hold at k = K_train, whether coupling decides, and which baseline breaks first."""
     first = own[0].setting
-    learned = sorted((one for one in own if found.has_learned(one.setting)), key=lambda one: -(one.length or 0))
-    not_learned = [method_words(one.setting) for one in own if not found.has_learned(one.setting)]
+    learned, distances = _ranked(found, own, method_words)
     coupling = [one for one in learned if one.setting.positions == "predicted"]
     baselines = [one for one in learned if one.setting.scratchpad and one.setting.positions in BASELINES]
     shown = "not shown"
@@ -117,12 +116,10 @@ def methods_sentence(found: Generalization, own: Sequence[Furthest]) -> str:
     breaks = "not shown"
     if last is not None and all(reaches_further(one, last) for one in baselines[:-1]):
         breaks = method_words(last.setting)
-    words = "; ".join(f"{method_words(one.setting)} to {furthest_words(one)} tokens" for one in learned) or "none"
     task = f"{task_words(first)} with a scratchpad" if first.task == "parity" else "variable assignment"
     return (
         f"{task[0].upper()}{task[1:]}, k = {first.max_sparsity}: that coupling holds further than every baseline that has "
-        f"learned: {shown}; the baseline that breaks first: {breaks}. Accuracy of at least {LEVEL}: {words}."
-        + (f" Not learned by every seed, so not ranked: {'; '.join(not_learned)}." if not_learned else "")
+        f"learned: {shown}; the baseline that breaks first: {breaks}. {distances}"
     )
 
 
@@ -133,17 +130,25 @@ def encodings_sentence(found: Generalization, settings: Sequence[Setting]) -> st
         for one in found.furthest
         if one.setting in settings and one.place is None and one.k == one.setting.max_sparsity
     ]
-    learned = sorted((one for one in own if found.has_learned(one.setting)), key=lambda one: -(one.length or 0))
-    not_learned = [encoding_words(one.setting) for one in own if not found.has_learned(one.setting)]
+    learned, distances = _ranked(found, own, encoding_words)
     best = [one for one in learned if all(reaches_further(one, other) for other in learned if other is not one)]
     shown = encoding_words(best[0].setting) if best and len(learned) > 1 else "not shown"
     first = settings[0]
-    words = "; ".join(f"{encoding_words(one.setting)} to {furthest_words(one)} tokens" for one in learned) or "none"
     return (
         f"Encodings of positions, {task_words(first)} without a scratchpad, k = {first.max_sparsity}: the one that holds further "
-        f"than every other: {shown}. Accuracy of at least {LEVEL}: {words}."
-        + (f" Not learned by every seed, so not ranked: {'; '.join(not_learned)}." if not_learned else "")
+        f"than every other: {shown}. {distances}"
     )
+
+
+def _ranked(
+    found: Generalization, own: Sequence[Furthest], words: Callable[[Setting], str]
+) -> tuple[list[Furthest], str]:
+    """Return those that every seed has learned, the furthest first, and words: how far they hold, and which are not ranked."""
+    learned = sorted((one for one in own if found.has_learned(one.setting)), key=lambda one: -(one.length or 0))
+    not_learned = [words(one.setting) for one in own if not found.has_learned(one.setting)]
+    lengths = "; ".join(f"{words(one.setting)} to {furthest_words(one)} tokens" for one in learned) or "none"
+    unranked = f" Not learned by every seed, so not ranked: {'; '.join(not_learned)}." if not_learned else ""
+    return learned, f"Accuracy of at least {LEVEL}: {lengths}.{unranked}"
 
 
 def place_sentence(sweep: PlaceSweep) -> str:
