@@ -373,7 +373,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     if trained:
         yield _draw_methods("parity", "synthetic-encodings", encoding_words)(trained, learned)
     in_places = read_accuracies(placed)
-    for sweep in place_sweeps(placed):
+    for sweep in place_sweeps(placed, in_places):
         yield draw_places([one for one in in_places if one.setting.background == sweep.background], learned, sweep)
     if bridges:
         points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]

@@ -47,6 +47,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.wording.numbers import interval
 
 AIM_WORTH = 0.95  # of the best set's D(k)
 NAMED_FROM = 0.01  # how much more a choice is worth than those that are named
@@ -156,21 +157,18 @@ def sentence(found: list[Worth], k: int, *, num_windows: int, times: float) -> s
         words += (
             f"the cheapest choice whose D({k}) is shown to be {AIM_WORTH:g} of the best set's is {enough.name}, at "
         )
-        words += f"{_cost(enough)} of captum's tokens, with {_shown(enough.gain)} of its gain"
+        words += f"{_cost(enough)} of captum's tokens, with {interval(enough.gain)} of its gain"
     if within:
         best = max(within, key=lambda worth: worth.prediction.mean)
-        words += f"; within 1/{times:g} of these tokens {best.name} has the highest D({k}), {_shown(best.prediction)} "
-        words += f"of the best set's, and {_shown(best.gain)} of its gain"
+        words += (
+            f"; within 1/{times:g} of these tokens {best.name} has the highest D({k}), {interval(best.prediction)} "
+        )
+        words += f"of the best set's, and {interval(best.gain)} of its gain"
     return f"{words}."
 
 
 def _cost(worth: Worth) -> str:
     return "none" if worth.cost == 0 else f"1/{1 / worth.cost:.3g}" if worth.cost < 1 else f"{worth.cost:.2f} times"
-
-
-def _shown(estimate: Estimate) -> str:
-    bounds = "" if estimate.bounds is None else f" [{estimate.bounds[0]:.2f}, {estimate.bounds[1]:.2f}]"
-    return f"{estimate.mean:.2f}{bounds}"
 
 
 def table(found: list[Worth], k: int) -> Table:
@@ -186,8 +184,8 @@ def table(found: list[Worth], k: int) -> Table:
             worth.name + (" *" if worth.sees_target else ""),
             f"{worth.tokens:,.0f}",
             _cost(worth),
-            _shown(worth.prediction),
-            _shown(worth.gain),
+            interval(worth.prediction),
+            interval(worth.gain),
             f"{worth.recall:.2f}",
         )
     return shown

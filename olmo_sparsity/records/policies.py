@@ -29,6 +29,11 @@ BY_HEAD = "-heads"  # ends the name of the variant that chooses by head
 ScoreOfHeads = Callable[[WindowInput], "np.ndarray"]  # -> float [layers, heads of queries or of keys, M]
 
 
+def _for_queries(of_keys: np.ndarray, of_queries: np.ndarray) -> np.ndarray:
+    """Return what each head of keys has for each head of queries that shares it, [layers, heads of queries, ...]."""
+    return of_keys.repeat(of_queries.shape[1] // of_keys.shape[1], axis=1)
+
+
 def _h2o(window: WindowInput) -> np.ndarray:
     """Return the accumulated attention: the sum over all queries of the window.
 
@@ -70,8 +75,7 @@ def _vatp(window: WindowInput) -> np.ndarray:
     import numpy as np
 
     norms = np.abs(window.values).sum(axis=-1)
-    sharing = window.accumulated_attention.shape[1] // norms.shape[1]  # heads that share the values of one
-    return window.accumulated_attention * norms.repeat(sharing, axis=1)
+    return window.accumulated_attention * _for_queries(norms, window.accumulated_attention)
 
 
 def _key_norm(window: WindowInput) -> np.ndarray:
@@ -97,8 +101,7 @@ def _quest(window: WindowInput) -> np.ndarray:
     begins_P = np.arange(0, window.num_long_range, PAGE)
     largest = np.maximum.reduceat(window.keys, begins_P, axis=2)
     smallest = np.minimum.reduceat(window.keys, begins_P, axis=2)
-    sharing = window.queries.shape[1] // window.keys.shape[1]  # heads that share the keys of one
-    largest, smallest = (bound.repeat(sharing, axis=1) for bound in (largest, smallest))
+    largest, smallest = (_for_queries(bound, window.queries) for bound in (largest, smallest))
     queries = window.queries[:, :, None]
     bounds = np.maximum(queries * largest, queries * smallest).sum(axis=-1)
     return bounds.repeat(PAGE, axis=-1)[..., : window.num_long_range]
@@ -117,7 +120,7 @@ def _magicpig(window: WindowInput) -> np.ndarray:
 
     keys = window.keys.astype(np.float64)
     keys -= keys.mean(axis=2, keepdims=True)
-    keys = keys.repeat(window.queries.shape[1] // keys.shape[1], axis=1)  # heads that share the keys of one
+    keys = _for_queries(keys, window.queries)
     queries = window.queries.astype(np.float64)
     lengths = np.linalg.norm(keys, axis=-1) * np.linalg.norm(queries, axis=-1)[..., None]
     products = np.einsum("lhme,lhe->lhm", keys, queries)

@@ -353,14 +353,16 @@ def place_size(place: str) -> tuple[float, int]:
     return (np.inf if locality is None else locality), spread
 
 
-def place_sweeps(folders: Iterable[Path]) -> list[PlaceSweep]:
+def place_sweeps(folders: Iterable[Path], accuracies: Sequence[Accuracy]) -> list[PlaceSweep]:
     """Return a sweep for each background of folders of ``synth eval`` with ``synthetic.test_placed``.
 
+    Args:
+        folders: with finished tables.
+        accuracies: what ``read_accuracies`` returns of them.
+
     Raises:
-        UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
+        UserError: a folder has no finished table.
     """
-    folders = list(folders)
-    accuracies = read_accuracies(folders)
     tables = tables_by_setting(folders, "synthetic", "answers")
     return [
         _sweep([one for one in accuracies if one.setting.background == background], background, tables)
@@ -541,10 +543,11 @@ def read_generalization(folders: Sequence[Path]) -> Generalization:
         UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
     """
     plain, placed = split_by_places(folders)
+    in_places = read_accuracies(placed)
     return Generalization(
         runs=tuple(task_runs(folders)),
-        furthest=tuple(furthest_lengths(read_accuracies(plain) + read_accuracies(placed))),
-        sweeps=tuple(place_sweeps(placed)),
+        furthest=tuple(furthest_lengths(read_accuracies(plain) + in_places)),
+        sweeps=tuple(place_sweeps(placed, in_places)),
     )
 
 

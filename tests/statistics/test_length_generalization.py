@@ -125,7 +125,7 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
         answers(tmp_path / f"{seed}", right(seed), ks=(2, 3), places=places, training_seed=seed) for seed in (0, 1)
     ]
     other = answers(tmp_path / "text", lambda length, k, place: ROWS, places=("4/2",), setting=text)
-    first, second = place_sweeps([*noise, other])
+    first, second = place_sweeps([*noise, other], read_accuracies([*noise, other]))
     assert (first.background, first.near, first.far) == ("noise", "4/1", "any/5")
     (effect,) = first.effects
     assert (effect.setting, effect.k) == (LOCAL, 3)
@@ -135,7 +135,7 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     assert (second.background, second.near, second.far, second.effects) == ("text", "4/2", "4/2", ())
     assert (second.bound and second.bound.setting) == text
     within = answers(tmp_path / "within", lambda length, k, place: ROWS, lengths=(8,), places=("4/1", "any/1"))
-    assert place_sweeps([within])[0].effects == ()
+    assert place_sweeps([within], read_accuracies([within]))[0].effects == ()
 
 
 def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **manifest: Any) -> Path:
