@@ -238,3 +238,16 @@ def test_in_dtype_casts_weights_but_no_rotary_tables() -> None:
     assert cast.dtype == torch.bfloat16 and model.dtype == torch.float32
     tables = [buffer.dtype for name, buffer in cast._model.named_buffers() if "inv_freq" in name]
     assert tables and set(tables) == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", FITTING)
+@torch.no_grad()
+def test_the_output_embedding_gets_rows_that_matrix_kernels_take(kind: str) -> None:
+    raw = build_raw(kind)
+    model, head, seen = TransformersModel(raw), raw.get_output_embeddings(), []
+    tokens, positions = with_anchor(windows(), None)
+    head.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    model.last_logits(tokens, positions)
+    raw(input_ids=tokens, position_ids=positions, logits_to_keep=1)
+    assert [states.is_contiguous() for states in seen] == [True, False]
+    assert torch.equal(seen[0], seen[1])
