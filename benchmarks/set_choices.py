@@ -8,7 +8,8 @@ gives the full-context prediction, the attention, and the keys and values that v
 - *best N, leave-one-out* shows the N best but one, and keeps those whose absence costs most; *to first order*: by an estimate of
   it, from one pass forward and backward with all N visible;
 - *best N, greedy-kl by b* is forward selection among the N best, b tokens a step;
-- *rounds* take a part of the k tokens each, by a first-order estimate under which those of earlier rounds are visible.
+- *rounds* take a part of the k tokens each, by a first-order estimate under which those of earlier rounds are visible; those of
+  the selector ``greedy-patching`` double.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.visible.passes import prefix_of_some
 from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
-from olmo_sparsity.model.attribution import AttentionState, Attribution, first_order
+from olmo_sparsity.model.attribution import AttentionState
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.progress import listening, tokens_ran
 from olmo_sparsity.records.selectors import SELECTORS, rank
@@ -153,15 +154,11 @@ def states_beside(problem: Problem, scores: WindowScores, taken: list[int]) -> t
     return states, [(k_1HPE[:, :, num_anchors:], v_1HPE[:, :, num_anchors:]) for k_1HPE, v_1HPE in prefix]
 
 
-def estimates_beside(problem: Problem, scores: WindowScores, taken: list[int], *, by: Attribution) -> np.ndarray:
-    """Return first-order estimates, highest best, of unmasking each long-range token where some are visible already; [I].
-
-    They are those of ``olmo_sparsity.model.attribution``, of a row that sees ``taken``, too; NaN for these.
-    """
-    states, far = states_beside(problem, scores, taken)
-    estimates_I = -first_order(states, far, attribution=by)[0].double().cpu().numpy()
+def estimates_beside(scores: WindowScores, taken: list[int]) -> np.ndarray:
+    """Return first-order estimates, highest best, of unmasking each long-range token beside some; NaN for these; [I]."""
+    estimates_I = -scores.patching_beside(np.array([taken], dtype=np.int64))[0].astype(np.float64)
     estimates_I[taken] = np.nan
-    return np.asarray(estimates_I)
+    return estimates_I
 
 
 def estimates_without(problem: Problem, scores: WindowScores, candidates: list[int]) -> np.ndarray:
@@ -183,13 +180,11 @@ def estimates_without(problem: Problem, scores: WindowScores, candidates: list[i
     return kl_I
 
 
-def in_rounds(
-    problem: Problem, scores: WindowScores, *, k: int, num_rounds: int, by: Attribution, first: list[int]
-) -> list[int]:
+def in_rounds(scores: WindowScores, *, k: int, num_rounds: int, first: list[int]) -> list[int]:
     """Return k tokens: those of ``first``, then as many of the others in each round, by ``estimates_beside``."""
     taken = list(first)
     for left in range(num_rounds, 0, -1):
-        taken += chosen(estimates_beside(problem, scores, taken, by=by), -(-(k - len(taken)) // left))
+        taken += chosen(estimates_beside(scores, taken), -(-(k - len(taken)) // left))
     return taken
 
 
@@ -277,10 +272,9 @@ class ChoicesOfWindow:
                 yield name, partial(self._forward, ranking, number, k=k, block=block)
         yield "greedy-kl", partial(self._forward, None, self._problem.num_groups, k=k, block=1)
         for num_rounds in (number for number in (2, 4) if number <= k):
-            for by in ("patching", "attention"):
-                name = f"{LOCAL_ATTENTION if by == 'attention' else by}, {num_rounds} rounds"
-                yield name, partial(self._in_rounds, num_rounds, by=by, k=k, num_first=0)
-        yield "attention, then patching, 2 rounds", partial(self._in_rounds, 2, by="patching", k=k, num_first=k // 2)
+            yield f"patching, {num_rounds} rounds", partial(self._in_rounds, num_rounds, k=k, num_first=0)
+        yield "attention, then patching, 2 rounds", partial(self._in_rounds, 2, k=k, num_first=k // 2)
+        yield "greedy-patching", partial(self._greedy_patching, k=k)
 
     def _singles(self, ranking: str, number: int, *, k: int) -> Choice:
         scored, exact = self._ranking(ranking), self._ranking("kl")
@@ -306,9 +300,12 @@ class ChoicesOfWindow:
         known = number * self._problem.evaluator.local_len if ranking == "kl" else 0  # the first step is what ranks
         return Choice([int(j) for j in found.scores_I], before + found.tokens - known)
 
-    def _in_rounds(self, num_rounds: int, *, by: Attribution, k: int, num_first: int) -> Choice:
+    def _in_rounds(self, num_rounds: int, *, k: int, num_first: int) -> Choice:
         first = chosen(self._ranking("attention").scores_I, num_first)
-        found = counted(
-            lambda: np.array(in_rounds(self._problem, self.scores, k=k, num_rounds=num_rounds, by=by, first=first))
-        )
+        found = counted(lambda: np.array(in_rounds(self.scores, k=k, num_rounds=num_rounds, first=first)))
         return Choice([int(j) for j in found.scores_I], self._pass + found.tokens)
+
+    def _greedy_patching(self, *, k: int) -> Choice:
+        of_size = dataclasses.replace(self.scores, max_k=k)
+        found = self._paid(counted(lambda: SELECTORS["greedy-patching"].score(of_size)[0]))
+        return Choice(chosen(found.scores_I, k), found.tokens)

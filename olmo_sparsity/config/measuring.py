@@ -325,11 +325,11 @@ class InfluenceConfig:
         )
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors, known=SELECTORS)
-        policies = names_where(lambda selector: selector.is_policy, self.selectors)
+        choosing = names_where(lambda selector: selector.needs_entries, self.selectors)
         require(
-            not policies or self.visibility == "contextual",
-            f"influence.selectors: {', '.join(policies)}: a cache policy chooses entries of a key-value cache, which there are "
-            "only under influence.visibility = contextual (--visibility contextual)",
+            not choosing or self.visibility == "contextual",
+            f"influence.selectors: {', '.join(choosing)}: chooses entries of a key-value cache, which there are only under "
+            "influence.visibility = contextual (--visibility contextual)",
         )
         self._check_by_head()
 

@@ -185,7 +185,7 @@ def _choosing_by_head(
         num_evaluations=lambda size: 1,  # the pass that tells how many heads there are, and their scores
         cost="1",
         needs=frozenset((*needs, "key_heads")),
-        is_policy=True,
+        needs_entries=True,
         entries_by_head=entries,
         is_control=is_control,
         by_name_only=True,
@@ -237,7 +237,7 @@ def _policy(
         definition=f"{definition} ({source})",
         look=look,
         num_passes=1,
-        is_policy=True,
+        needs_entries=True,
     )
     variant = _choosing_by_head(
         name,
@@ -290,7 +290,7 @@ POLICIES: tuple[Selector, ...] = (
         meaning="sinks and recent: the first tokens, then the nearest {units}",
         definition="StreamingLLM: the first 4 tokens, the anchor included, then the nearest (Xiao et al. 2023, arXiv 2309.17453)",
         look=Look("#228833", "1", on_light="#1f7a2e", on_dark="#6fd183"),
-        is_policy=True,  # and no pass: positions are known without the model
+        needs_entries=True,  # and no pass: positions are known without the model
     ),
     *_policy(
         "vatp",

@@ -53,6 +53,10 @@ class ScoredWindows(Protocol):
         """Return which groups may be chosen, bool [W, I]: those that there are, or that screening by the criterion leaves."""
         ...
 
+    def patching_beside(self, groups_WS: np.ndarray) -> np.ndarray:
+        """Return how unmasking each group beside others, int64 [W, S], changes KL(p_all, p), by attribution patching."""
+        ...
+
     def inputs(self, needs: Iterable[str], *, with_label: bool = False) -> Iterable[WindowInput]:
         """Return what is needed of each window; ``with_label``: the label of the losses, too, as ``target``."""
         ...
@@ -136,7 +140,7 @@ class Selector:
         steps: the number that each step of a forward selection lowers. None: it is none.
         needs_attention: whether the attention of the last token under full context is asked for.
         needs: what the score reads of each window (``NEEDS`` of ``olmo_sparsity.records.window_input``).
-        is_policy: whether it chooses entries of a key-value cache, which there are under ``contextual`` visibility only.
+        needs_entries: whether it chooses entries of a key-value cache, which there are under ``contextual`` visibility only.
         entries_by_head: of a policy that chooses by head: returns the entries that each head of keys of each layer keeps, the
             best first, int64 [W, layers, H, max k]. Its ``score`` is the share of the heads that keep an entry. None: one set
             serves all heads.
@@ -144,7 +148,7 @@ class Selector:
         is_control: whether it shows what a choice without knowledge gains.
         is_main: whether it is shown where there is no room for all.
         on_request: measured only where it is named, since it costs several times as much as the others.
-        by_name_only: not among those that ``all`` stands for: rules, cache policies, and selectors of one's own.
+        by_name_only: not among those that ``all`` stands for: rules, choices of cache entries, and selectors of one's own.
         own: where a selector of one's own comes from; None: it is the package's.
     """
 
@@ -161,7 +165,7 @@ class Selector:
     steps: Optional[Literal["loss", "kl"]] = None
     needs_attention: bool = False
     needs: frozenset[str] = frozenset()
-    is_policy: bool = False
+    needs_entries: bool = False
     entries_by_head: Optional[Callable[[ScoredWindows], np.ndarray]] = None
     can_imitate: bool = False
     is_control: bool = False
@@ -214,7 +218,7 @@ def of_window(
     definition: str,
     look: Look,
     num_passes: int = 0,
-    is_policy: bool = False,
+    needs_entries: bool = False,
 ) -> Selector:
     """Return a selector that asks a function about one window after the other (``by_window``), and is measured by name only.
 
@@ -226,7 +230,7 @@ def of_window(
         definition: of the score.
         look: how it is drawn.
         num_passes: of the model over the window, which all such selectors share.
-        is_policy: whether it chooses entries of a key-value cache.
+        needs_entries: whether it chooses entries of a key-value cache.
     """
     return Selector(
         name=name,
@@ -238,6 +242,6 @@ def of_window(
         num_evaluations=lambda size: num_passes,
         cost=str(num_passes),
         needs=frozenset(needs),
-        is_policy=is_policy,
+        needs_entries=needs_entries,
         by_name_only=True,
     )

@@ -33,6 +33,7 @@ NO_GROUP = -1  # in a list of groups, where a window has no more
 NULL_DRAWS = 1  # of the resampled targets, those that choices are made for under the null context, too: that is a check
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
+FIRST_ROUND = 2  # groups of the first round of ``greedy-patching``; each later round takes as many as there are
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
 
 
@@ -87,6 +88,37 @@ def _greedy(cache: ScoredWindows) -> np.ndarray:
 def _greedy_kl(cache: ScoredWindows) -> np.ndarray:
     """Forward selection on the divergence: each step takes the group that lowers KL(p_all, p_{J so far + j}) most."""
     return _forward_selection(cache, by_divergence=True)
+
+
+def _greedy_patching(cache: ScoredWindows) -> np.ndarray:
+    """Forward selection by attribution patching: rounds of 2, 2, 4, 8, ... groups, each ranked beside those before.
+
+    The group of place i (from 0) scores max_k - i, and one that is not taken 0.
+    """
+    import numpy as np
+
+    groups = cache.groups
+    scores_WI = groups.with_missing(np.zeros((len(cache.windows), groups.num_groups)))
+    taken_WS = np.empty((len(cache.windows), 0), dtype=np.int64)
+    while (num_taken := taken_WS.shape[1]) < min(cache.max_k, groups.num_groups):
+        estimates_WI = cache.patching_beside(taken_WS)
+        estimates_WI[scores_WI > 0] = np.nan
+        size = min(max(num_taken, FIRST_ROUND), cache.max_k - num_taken)
+        ranked_WS = rank(-estimates_WI)[:, :size]
+        is_left_WS = ~np.isnan(np.take_along_axis(estimates_WI, ranked_WS, axis=1))
+        windows_R, places_R = np.nonzero(is_left_WS)
+        scores_WI[windows_R, ranked_WS[windows_R, places_R]] = cache.max_k - num_taken - places_R
+        taken_WS = np.column_stack([taken_WS, np.where(is_left_WS, ranked_WS, NO_GROUP)])
+    return scores_WI
+
+
+def _num_rounds(max_k: int, num_candidates: int) -> int:
+    """Return the number of rounds of ``_greedy_patching``."""
+    return max(1, (min(max_k, num_candidates) - 1).bit_length())
+
+
+def _greedy_patching_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
+    return _num_rounds(max(settings.k), lengths.num_long_range) * tokens_of_estimates(settings, lengths)
 
 
 def _forward_selection_cost(size: ScoringSize) -> int:
@@ -288,6 +320,21 @@ SELECTORS: dict[str, Selector] = {
             steps="kl",
             can_imitate=True,
             on_request=True,
+        ),
+        Selector(
+            name="greedy-patching",
+            score=_greedy_patching,
+            sees_target=False,
+            meaning="forward selection in rounds: estimate of how far the {unit} moves the prediction, beside earlier rounds",
+            definition="forward selection by attribution patching: rounds of 2, 2, 4, 8, ... take the j that lower KL(p_all, p) "
+            "most, to first order, beside those of earlier rounds; under contextual visibility",
+            look=Look("#5B7F00", "$g$", on_light="#4d6b00", on_dark="#a9d14a"),
+            num_evaluations=lambda size: (1 + BACKWARD_COST) * _num_rounds(size.max_k, size.num_candidates),
+            cost="3 a round",
+            num_tokens=_greedy_patching_tokens,
+            needs_entries=True,
+            can_imitate=True,
+            by_name_only=True,
         ),
         Selector(
             name="lasso",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers_models
+from attention_outputs import OutputsOfAttention
 
 from benchmarks import set_worth
 from benchmarks.long_methods import Models, upper_half_left_out
@@ -84,52 +84,25 @@ def test_leaving_out_one_by_one_is_that_of_the_definition() -> None:
     assert np.ptp(expected) > 1e-3
 
 
-class OutputsOfAttention:
-    """Reads the attention output of a model's only layer, and moves that of the last token."""
-
-    def __init__(self, problem: Problem) -> None:
-        assert isinstance(problem.evaluator.model, TransformersModel)
-        self._raw, self._problem = problem.evaluator.model.raw, problem
-
-    def run(self, groups: list[int], move_D: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (output of the last token, float64 [D]; KL(p_all, prediction)) with some tokens visible."""
-        read: list[torch.Tensor] = []
-
-        def hook(_: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-            out_1YD = args[0].clone()
-            if move_D is not None:
-                out_1YD[:, -1] += move_D
-            read.append(out_1YD[0, -1])
-            return (out_1YD,)
-
-        positions = [0, *(1 + j for j in sorted(groups)), *range(1 + M, PASS)]
-        tokens_1T = torch.cat([torch.tensor([[ANCHOR]]), self._problem.tokens_1T], dim=1)
-        handle = self._raw.model.layers[0].self_attn.o_proj.register_forward_pre_hook(hook)
-        with torch.no_grad():
-            logits_V = self._raw(tokens_1T[:, positions], position_ids=torch.tensor([positions])).logits[0, -1]
-        handle.remove()
-        return read[0], divergence(self._problem.log_p_long_1V[0].double(), logits_V.double().log_softmax(-1))
-
-
 @pytest.mark.parametrize("is_hidden", [True, False], ids=["hidden", "unmasked"])
 def test_estimates_beside_visible_tokens_are_derivatives_along_what_a_token_moves(is_hidden: bool) -> None:
     """In a model of one layer nothing moves before the attention output: how a token moves it can be read."""
     problem, visible = problem_of(1), [1, 4, 6, 12]
-    problem.evaluator.model.raw.double()  # type: ignore[attr-defined]
+    raw = problem.evaluator.model.raw.double()  # type: ignore[attr-defined]
     scores = scores_of(problem, max_k=4, number=0)
-    if is_hidden:
-        found_I = estimates_without(problem, scores, visible)
-    else:
-        found_I = -estimates_beside(problem, scores, visible, by="patching")
+    found_I = estimates_without(problem, scores, visible) if is_hidden else -estimates_beside(scores, visible)
     asked = [j for j in range(M) if (j in visible) == is_hidden]
     assert np.flatnonzero(np.isfinite(found_I)).tolist() == asked
-    attention, step = OutputsOfAttention(problem), 0.02  # its norms compute in fp32
-    out_D, _ = attention.run(visible)
-    expected = []
-    for j in asked:
-        moved_D, _ = attention.run([i for i in visible if i != j] if is_hidden else [*visible, j])
-        ahead, behind = (attention.run(visible, sign * step * (moved_D - out_D))[1] for sign in (1, -1))
-        expected.append(float(ahead - behind) / (2 * step))
+
+    def predicted(groups: list[int]) -> torch.Tensor:
+        positions = [0, *(1 + j for j in sorted(groups)), *range(1 + M, PASS)]
+        tokens_1T = torch.cat([torch.tensor([[ANCHOR]]), problem.tokens_1T], dim=1)[:, positions]
+        return raw(tokens_1T, position_ids=torch.tensor([positions])).logits[0, -1].double().log_softmax(-1)
+
+    attention = OutputsOfAttention(
+        raw.model.layers[0].self_attn.o_proj, predicted, log_p_all_V=problem.log_p_long_1V[0]
+    )
+    expected = [attention.slope(visible, [i for i in visible if i != j] if is_hidden else [*visible, j]) for j in asked]
     assert found_I[asked] == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert np.ptp(expected) > 1e-4
 
@@ -161,6 +134,7 @@ def test_choices_and_what_they_cost() -> None:
         "greedy-kl": PASS + of_steps(M, M - 1, M - 2, M - 3),
         "patching, 2 rounds": PASS + of_steps(3, 3),
         "attention, then patching, 2 rounds": PASS + of_steps(3, 3),
+        "greedy-patching": PASS + of_steps(3, 3),
         "ContextCite, 32 masks": 1 + M + of_steps(32),
     }
     assert {name: tokens[name] for name in expected} == expected

@@ -19,11 +19,12 @@ from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
-from olmo_sparsity.records.selectors import SELECTORS, names_where, rank
+from olmo_sparsity.records import policies
+from olmo_sparsity.records.selectors import SELECTORS, rank
 
 W, FULL, LOCAL, M = 2, 60, 36, 24  # more local tokens than SnapKV observes; a page of Quest and a half
 LAYERS, HEADS, KEY_HEADS, WIDTH = 2, 4, 2, 8  # heads share keys
-POLICIES = names_where(lambda selector: selector.is_policy)
+POLICIES = [policy.name for policy in policies.POLICIES]
 
 
 def tokens_of_windows() -> torch.Tensor:
@@ -167,6 +168,6 @@ def test_streaming_llm_keeps_the_first_four_tokens_and_then_the_nearest(
 def test_policies_are_refused_where_there_is_no_cache() -> None:
     assert len(POLICIES) == 14
     for name in POLICIES:
-        with pytest.raises(UserError, match=f"influence.selectors: {name}: a cache policy chooses entries"):
+        with pytest.raises(UserError, match=f"influence.selectors: {name}: chooses entries"):
             InfluenceConfig(selectors=["kl", name])
         assert InfluenceConfig(selectors=["kl", name], visibility="contextual").selectors == ["kl", name]

@@ -276,7 +276,7 @@ def test_tables_say_what_one_row_can_say(tiny_run: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"visibility": "hidden"}, "a cache policy chooses entries"),
+        ({"visibility": "hidden"}, "chooses entries"),
         ({"unit": "word"}, "heads keep single entries"),
         ({"path": "masked"}, "the same for all heads"),
         ({"selectors": ["snapkv-heads", "random"]}, "name a selector beside it"),

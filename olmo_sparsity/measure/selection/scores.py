@@ -20,7 +20,14 @@ from olmo_sparsity.measure.selection.hierarchy import Rows, block_sizes, order_b
 from olmo_sparsity.measure.selection.predictions import Predictions, SharedSingles
 from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import divergence, gate_gradients, read_sets, target_losses
+from olmo_sparsity.measure.visible.losses import (
+    LossFunction,
+    divergence,
+    estimates_beside,
+    gate_gradients,
+    read_sets,
+    target_losses,
+)
 from olmo_sparsity.measure.visible.passes import VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
 from olmo_sparsity.model.attribution import Attribution
@@ -310,12 +317,40 @@ class WindowScores:
         self, evaluator: Evaluator, criterion: Criterion, attribution: Attribution = "gradient"
     ) -> np.ndarray:
         labels = labels_in_vocabulary(self.labels_W, evaluator.model.vocab_size)
-        if criterion == "kl":  # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant
+        if criterion == "kl":
             labels = in_vocabulary(self.reference_WV, evaluator.model.vocab_size).exp()
-
-        def loss_function(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
-            return F.cross_entropy(logits_wV, labels[rows], reduction="sum")
-
-        tokens_WT = self.windows.tokens_WT
+        tokens_WT, loss_function = self.windows.tokens_WT, _cross_entropy(labels)
         gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, attribution=attribution)
         return self.groups.sums(gradients_WM.cpu().numpy())
+
+    def patching_beside(self, groups_WS: np.ndarray) -> np.ndarray:
+        """Return what unmasking each group beside some others would do to KL(p_all, p), by attribution patching; fp32 [W, I].
+
+        NaN where a window has no such group. What it is for the others themselves means nothing.
+
+        Args:
+            groups_WS: int64, the groups that are visible already; -1: none.
+        """
+        windows_W, reference_WV = np.arange(len(self.windows)), self.reference_WV.exp()
+        estimates_WM = np.empty((len(windows_W), self.num_long_range), dtype=np.float32)
+        for chosen_w, visible_wS in self.groups.rows_by_size(windows_W, groups_WS):
+            of_size = torch.from_numpy(chosen_w).to(self.windows.device)
+            estimates_WM[chosen_w] = estimates_beside(
+                self.evaluator,
+                self.windows.tokens_WT if len(chosen_w) == len(windows_W) else self.windows.tokens_WT[of_size],
+                visible_WS=torch.from_numpy(visible_wS).to(self.windows.device),
+                loss_function=_cross_entropy(reference_WV[of_size]),
+            ).cpu()
+        return self.groups.sums(estimates_WM)
+
+
+def _cross_entropy(labels: torch.Tensor) -> LossFunction:
+    """Return the sum of the cross-entropies of some windows, as a function; labels: token IDs [W], or probabilities [W, V].
+
+    KL(p_all, q) and the cross-entropy of q under p_all differ by a constant.
+    """
+
+    def loss(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits_wV, labels[rows], reduction="sum")
+
+    return loss

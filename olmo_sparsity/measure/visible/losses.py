@@ -21,10 +21,12 @@ from typing import Optional
 
 import torch
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.passes import (
     VisibleSets,
+    entries_of,
     log_probs_and_attention,
     log_probs_of_all_but_one,
     log_probs_of_sets,
@@ -32,7 +34,7 @@ from olmo_sparsity.measure.visible.passes import (
     one_row_each,
     prefix_of_some,
 )
-from olmo_sparsity.measure.visible.visibility import gate_bias, gated_positions, with_anchor
+from olmo_sparsity.measure.visible.visibility import gate_bias, gated_positions, prefix_positions, with_anchor
 from olmo_sparsity.model.attribution import Attribution, derivatives, first_order
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.progress import tokens_ran
@@ -313,7 +315,11 @@ def mask_losses(
 
 
 def gate_gradients(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, attribution: Attribution = "gradient"
+    evaluator: Evaluator,
+    tokens_WT: torch.Tensor,
+    *,
+    loss_function: LossFunction,
+    attribution: Attribution = "gradient",
 ) -> torch.Tensor:
     """Return what unmasking each long-range position alone would do to a loss, to first order.
 
@@ -355,6 +361,39 @@ def gate_gradients(
     )
 
 
+def estimates_beside(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, visible_WS: torch.Tensor, loss_function: LossFunction
+) -> torch.Tensor:
+    """Return what unmasking each long-range position beside visible ones would do to a loss; fp32 [W, M].
+
+    Estimates by attribution patching, under ``contextual`` visibility; those of visible positions mean nothing.
+
+    Args:
+        evaluator: the model.
+        tokens_WT: int64, the windows, without their targets.
+        visible_WS: int64, the long-range positions that are visible.
+        loss_function: sums the losses of some windows.
+
+    Raises:
+        UserError: the model's attention cannot be read.
+    """
+    assert evaluator.visibility == "contextual", (
+        "under hidden visibility the visible tokens would read what is unmasked"
+    )
+    found = []
+    for windows in evaluator.batches(len(tokens_WT), GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len)):
+        estimates_wM = _gradients_of_local_rows(
+            evaluator, tokens_WT, windows, loss_function=loss_function, attribution="patching", visible_WS=visible_WS
+        )
+        if estimates_wM is None:
+            raise UserError(
+                "estimates by attribution patching need the attention of every layer, which cannot be read of this model; leave "
+                "out the selectors that are made of them"
+            )
+        found.append(estimates_wM)
+    return torch.cat(found)
+
+
 def _gradients_of_local_rows(
     evaluator: Evaluator,
     tokens_WT: torch.Tensor,
@@ -362,8 +401,12 @@ def _gradients_of_local_rows(
     *,
     loss_function: LossFunction,
     attribution: Attribution,
+    visible_WS: Optional[torch.Tensor] = None,
 ) -> Optional[torch.Tensor]:
-    """Return the first-order estimates of some windows from their local tokens; None: the attention cannot be read."""
+    """Return the first-order estimates of some windows from their local tokens; None: the attention cannot be read.
+
+    Under ``contextual`` visibility they may be those of rows that see some long-range positions already.
+    """
     model, num_anchors = evaluator.model, evaluator.num_anchors
     tokens_wT, positions_wT = _gated_windows(evaluator, tokens_WT[windows])
     cut = tokens_wT.shape[1] - evaluator.local_len
@@ -371,12 +414,14 @@ def _gradients_of_local_rows(
         prefix = None
         if evaluator.visibility == "contextual":
             prefix = prefix_of_some(evaluator, tokens_WT, windows=windows)
-        anchor = None
-        if num_anchors:
+        if visible_WS is None:
+            visible_WS = torch.empty(len(tokens_WT), 0, dtype=torch.int64, device=tokens_WT.device)
+        seen_wP, seen = prefix_positions(visible_WS[windows], has_anchor=num_anchors > 0), None
+        if seen_wP.shape[1] > 0:
             whole = prefix or model.keys_values(tokens_wT[:, :1], positions_wT[:, :1])
-            anchor = [(k_wHPE[:, :, :1], v_wHPE[:, :, :1]) for k_wHPE, v_wHPE in whole]
+            seen = entries_of(whole, torch.arange(len(seen_wP), device=seen_wP.device), seen=seen_wP)
         states = model.attention_states(
-            tokens_wT[:, cut:], positions_wT[:, cut:], prefix=anchor, loss=functools.partial(loss_function, windows)
+            tokens_wT[:, cut:], positions_wT[:, cut:], prefix=seen, loss=functools.partial(loss_function, windows)
         )
         if states is None:
             return None

@@ -99,15 +99,10 @@ class _Block:
         windows_R = rows.windows_R
         tokens_ran(len(windows_R) * self.evaluator.local_len)
         seen = prefix_positions(rows.visible_RS, has_anchor=self.evaluator.anchor_id is not None)
-        of_layers = seen.unbind(1) if rows.is_by_head else [seen] * len(self.prefix)
-        prefix = [
-            (_gathered(k_WHPE, windows_R, seen=of_layer), _gathered(v_WHPE, windows_R, seen=of_layer))
-            for (k_WHPE, v_WHPE), of_layer in zip(self.prefix, of_layers, strict=True)
-        ]
         logits_RV = self.evaluator.model.last_logits_after(
             self.tokens_WL[windows_R],
             self.positions_WL[windows_R],
-            prefix=prefix,
+            prefix=entries_of(self.prefix, windows_R, seen=seen),
             prefix_positions_BP=None if rows.is_by_head else seen,
         )
         return logits_RV.float().log_softmax(dim=-1)
@@ -122,6 +117,18 @@ class _Block:
             tokens_wL, positions_wL, prefix=prefix, prefix_positions_BP=positions_P.expand(len(tokens_wL), -1)
         )
         return logits_wV.float().log_softmax(dim=-1), attention_wT
+
+
+def entries_of(prefix: KeysValues, windows_R: torch.Tensor, *, seen: torch.Tensor) -> KeysValues:
+    """Return the keys and values that rows see of the prefixes of their windows, [R, H, P, E] in each layer.
+
+    ``seen``: int64, of each row, [R, P], or of each row, layer and head, [R, layers, H, P].
+    """
+    of_layers = seen.unbind(1) if seen.ndim == 4 else [seen] * len(prefix)
+    return [
+        (_gathered(k_WHPE, windows_R, seen=of_layer), _gathered(v_WHPE, windows_R, seen=of_layer))
+        for (k_WHPE, v_WHPE), of_layer in zip(prefix, of_layers, strict=True)
+    ]
 
 
 def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen: torch.Tensor) -> torch.Tensor:
