@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,41 @@ def problems(opened: OpenedModel, evaluator: Evaluator, config: Any) -> Iterator
         )
 
 
+def open_problems(
+    given: argparse.Namespace, *, ks: list[int], setting: dict[str, Any]
+) -> tuple[Evaluator, Callable[[], Iterator[tuple[str, Problem]]]]:
+    """Return the model, and ``problems`` of its windows; check what the folder holds.
+
+    Args:
+        given: of ``add_options``.
+        ks: the sizes of sets.
+        setting: what else a window's numbers depend on.
+
+    Raises:
+        UserError: model or text are not usable, or the folder holds what was measured in another setting.
+    """
+    overrides = ["influence.visibility=contextual", "influence.max_windows_per_document=1", *given.overrides]
+    overrides += [f"influence.num_windows={given.num_windows}", f"influence.k=[{','.join(map(str, ks))}]"]
+    if given.model is not None:
+        overrides.append(f"pretrained.model={given.model}")
+    config = load_config(pretrained_config_path() if given.run is None else given.run / "config.yaml", overrides)
+    opened = open_model(config, given.out / "model" if given.run is None else given.run)
+    setting = {
+        "weights_sha256": opened.weights_sha256,
+        "windows": opened.windows(config.influence).sha256,
+        "k": ks,
+        "overrides": given.overrides,
+        **setting,
+    }
+    known = given.out / "setting.json"
+    if known.exists() and read_json(known) != setting:
+        raise UserError(f"--out {given.out}: what it holds was measured in another setting; choose another folder")
+    (given.out / "windows").mkdir(parents=True, exist_ok=True)
+    write_json(known, setting)
+    evaluator = opened.evaluator(config.influence)
+    return evaluator, functools.partial(problems, opened, evaluator, config)
+
+
 def run(given: argparse.Namespace) -> list[Row]:
     """Measure the windows that have not been measured; return all that have.
 
@@ -259,30 +295,12 @@ def run(given: argparse.Namespace) -> list[Row]:
     """
     folder = given.out / "windows"
     if given.num_windows:
-        overrides = ["influence.visibility=contextual", "influence.max_windows_per_document=1", *given.overrides]
-        overrides += [f"influence.num_windows={given.num_windows}", f"influence.k=[{','.join(map(str, given.k))}]"]
-        if given.model is not None:
-            overrides.append(f"pretrained.model={given.model}")
-        config = load_config(pretrained_config_path() if given.run is None else given.run / "config.yaml", overrides)
-        opened = open_model(config, given.out / "model" if given.run is None else given.run)
-        setting = {
-            "weights_sha256": opened.weights_sha256,
-            "windows": opened.windows(config.influence).sha256,
-            "k": given.k,
-            "overrides": given.overrides,
-            "without": sorted(given.without),
-        }
-        known = given.out / "setting.json"
-        if known.exists() and read_json(known) != setting:
-            raise UserError(f"--out {given.out}: what it holds was measured in another setting; choose another folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(known, setting)
-        evaluator = opened.evaluator(config.influence)
+        evaluator, of_documents = open_problems(given, ks=given.k, setting={"without": sorted(given.without)})
         models = Models(None, 1.0)
         if isinstance(evaluator.model, TransformersModel):
             models = Models(*upper_half_left_out(evaluator.model))
         with progress_bar("windows", " windows", total=given.num_windows) as bar:
-            for number, (doc, problem) in enumerate(problems(opened, evaluator, config)):
+            for number, (doc, problem) in enumerate(of_documents()):
                 path = folder / f"{number:05d}.json"
                 if not path.exists():
                     row = measure_window(problem, models, ks=given.k, number=number, without=set(given.without))
@@ -291,18 +309,23 @@ def run(given: argparse.Namespace) -> list[Row]:
     return [read_json(path) for path in sorted(folder.glob("*.json"))]
 
 
-def main() -> None:
-    """Measure, print the tables and draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser, *, num_windows: int, out: Path) -> None:
+    """Add the options that say what is measured: --run, --model, --num-windows, --out, and keys of the configuration."""
     of_what = parser.add_mutually_exclusive_group(required=True)
     of_what.add_argument("--run", type=Path, help="a trained run")
     of_what.add_argument("--model", help="a pretrained model, in the form of pretrained.model")
-    parser.add_argument("--num-windows", type=int, default=400, help="one of each document")
+    parser.add_argument("--num-windows", type=int, default=num_windows, help="one of each document")
+    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys of the configuration")
+
+
+def main() -> None:
+    """Measure, print the tables and draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, num_windows=400, out=Path("runs/set_worth"))
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16], help="sizes of sets")
     parser.add_argument("--times", type=float, default=8, help="the aim: so many times fewer tokens than captum")
     parser.add_argument("--without", nargs="*", default=[], metavar="CHOICE", help="choices that are not made, by name")
-    parser.add_argument("--out", type=Path, default=Path("runs/set_worth"))
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys of the configuration")
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     try:
