@@ -1,0 +1,192 @@
+"""Figure of what the choices of many selectors are worth, at one k: one line a selector, one column a measurement.
+
+``python -m analysis.choices --tables A --tables B ... --k 8 --out FOLDER``: measurements with the same selectors, such as those
+of several models or lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import matplotlib.pyplot as plt
+import numpy as np
+import typer
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.window_input import needs_pass
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import data_words, length_words, measured_words
+from olmo_sparsity.wording.units import units_of, units_words
+
+from .drawing import WidthOption, mistakes_in_one_line, print_pictures
+from .output import Drawn, caption_text
+from .paper import Width, drawn_for
+from .style import blind, ordered
+
+NAME = "choices"
+RANDOM = "random"
+KINDS = {  # what a choice is made from -> colour
+    "the model, by derivatives or runs": "#009E73",
+    "one pass: attention, keys, values": "#0072B2",
+    "the text or the place alone": "#D55E00",
+    "control": "#777777",
+}
+WORDS = (
+    "What k = {k} {units} are worth that each selector chooses, none of which sees the target. Above: gain over as many random "
+    "ones, in nats. Below: D(k), the share of the model's reaction to the long context that they reproduce, under the real "
+    "context (filled) and under foreign text (hollow); no label enters, so D(k) alone is no evidence that a choice is useful. "
+    "Lines: 95% intervals by bootstrap over documents. Sorted by the mean gain over the columns."
+)
+
+
+def _kind(name: str) -> str:
+    """Return what a selector chooses from, a key of ``KINDS``."""
+    selector, (runs, one_pass, text, control) = SELECTORS[name], KINDS
+    if selector.is_control and name != "nearest":
+        return control
+    if selector.needs_attention or needs_pass(selector.needs):
+        return one_pass
+    return runs if selector.can_imitate or selector.singles or selector.steps else text
+
+
+def _selection(summary: Summary, name: str, context: str, k: int) -> SelectionSummary:
+    return next(s for s in summary.selections if s.key == (name, context, k))
+
+
+def _gain(summary: Summary, name: str, k: int) -> Estimate:
+    gain = _selection(summary, name, "real", k).gain_over_random_nats
+    assert gain is not None, name
+    return gain
+
+
+def _draw_dots(
+    axis: Axes, values: Sequence[Estimate | None], names: Sequence[str], *, shift: float, filled: bool
+) -> None:
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        if value is None:
+            continue
+        color = KINDS[_kind(name)]
+        if value.bounds is not None:
+            axis.hlines(place + shift, *value.bounds, color=color, linewidth=1.4 if filled else 0.8)
+        face = color if filled else "white"
+        axis.plot(value.mean, place + shift, "o", color=color, markerfacecolor=face, markersize=4.5 if filled else 3.5)
+
+
+def _finding(measured: Sequence[Measured], names: Sequence[str], *, k: int) -> str:
+    """Return of each measurement which choice gains most over random, and for how many a gain is shown."""
+    parts = []
+    for one in measured:
+        gains = {name: _gain(one.summary, name, k) for name in names if name != RANDOM}
+        best = max(gains, key=lambda name: gains[name].mean)
+        shown = [name for name, gain in gains.items() if gain.low is not None and gain.low > 0]
+        parts.append(
+            f"{_title(one)}: {best} gains most over random, {interval(gains[best], 3)} nats; a gain is shown for "
+            f"{len(shown)} of {len(gains)}" + (f" ({', '.join(shown)})" if shown else "")
+        )
+    return f"k = {k}. {'; '.join(parts)}"
+
+
+def _title(measured: Measured) -> str:
+    lengths = measured.summary.lengths
+    return f"{measured.summary.run}, {lengths.local_len:,} of {lengths.full_len:,} tokens"
+
+
+def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
+    """Draw ``choices``.
+
+    Raises:
+        UserError: k or the selectors are not those of every measurement.
+    """
+    of_each = [blind(one.measurement, ordered(one.measurement)) for one in measured]
+    names = [name for name in of_each[0] if all(name in others for others in of_each)]
+    for one in measured:
+        if k not in one.summary.ks:
+            measured_ks = ", ".join(map(str, one.summary.ks))
+            raise UserError(f"{_title(one)}: k = {k} was not measured, but {measured_ks}; choose another --k")
+        if RANDOM not in one.measurement.selectors:
+            raise UserError(
+                f"{_title(one)}: random was not measured, and gains are over it; name it with --selector random"
+            )
+    names.sort(
+        key=lambda name: np.mean([_gain(one.summary, name, k).mean if name != RANDOM else 0.0 for one in measured])
+    )
+    height = 0.19 * len(names) + 0.7
+    figure, axes = plt.subplots(
+        2,
+        len(measured),
+        figsize=(2.2 + 2.6 * len(measured), 2 * height),
+        layout="constrained",
+        squeeze=False,
+        sharey=True,
+    )
+    for column, one in enumerate(measured):
+        gains = [None if name == RANDOM else _gain(one.summary, name, k) for name in names]
+        above, below = axes[:, column]
+        _draw_dots(above, gains, names, shift=0, filled=True)
+        above.set_title(
+            f"{one.summary.run[:24]}\n{one.summary.lengths.local_len:,} of {one.summary.lengths.full_len:,} tokens"
+        )
+        above.set_xlabel("gain over random, nats")
+        for context, shift, filled in (("null", -0.2, False), ("real", 0.15, True)):
+            recovered = [_selection(one.summary, name, context, k).prediction_recovered for name in names]
+            _draw_dots(below, recovered, names, shift=shift, filled=filled)
+        below.set_xlabel(f"D({k})")
+        for axis in (above, below):
+            axis.axvline(0, color="black", linewidth=0.8)
+            axis.grid(axis="y", color="#EEEEEE", linewidth=0.6)
+            axis.set_axisbelow(True)
+    for axis in axes[:, 0]:
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(-0.6, len(names) - 0.4)
+    used = {_kind(name) for name in names}
+    handles = [
+        Line2D([], [], color=color, marker="o", linewidth=1.4, label=kind)
+        for kind, color in KINDS.items()
+        if kind in used
+    ]
+    handles.append(
+        Line2D([], [], color="black", marker="o", markerfacecolor="white", linewidth=0.8, label="foreign text")
+    )
+    finding = _finding(measured, names, k=k)
+    data = " ".join(
+        f"{measured_words(one.summary)}. {data_words(one.summary)}; {length_words(one.summary.lengths)}"
+        for one in measured
+    )
+    summary = measured[0].summary
+    text = f"{WORDS.format(k=k, units=units_of(summary))} {units_words(summary)} {finding}. {data}"
+    caption_text(figure, text, handles=handles, columns=3)
+    return Drawn(figure, NAME, finding)
+
+
+def draw(tables: list[Path], k: int) -> Iterator[Drawn]:
+    """Draw ``choices`` from influence folders, and print what it shows.
+
+    Raises:
+        UserError: k or the selectors are not those of every measurement.
+    """
+    drawn = draw_measured([Measured.read(folder) for folder in tables], k)
+    print(printable(drawn.finding))
+    yield drawn
+
+
+def command(
+    tables: Annotated[list[Path], typer.Option(help="Influence folder; repeated for each column.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures"),
+    k: Annotated[int, typer.Option(help="The measured k.")] = 8,
+    width: WidthOption = Width.screen,
+) -> None:
+    """Draw the figure."""
+    with mistakes_in_one_line(), drawn_for(width):
+        print_pictures(draw(tables, k), out)
+
+
+if __name__ == "__main__":
+    typer.run(command)

@@ -1,0 +1,108 @@
+"""The figure of what many selectors' choices are worth: each dot, each line, their order, colours and words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from drawn_figures import read
+from matplotlib.axes import Axes
+
+from analysis import choices
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.wording.numbers import interval
+
+GREEN, BLUE, ORANGE, GREY = "#009E73", "#0072B2", "#D55E00", "#777777"
+
+
+def dots(axis: Axes, *, filled: bool) -> dict[float, tuple[float, str]]:
+    """Return the dots of a panel by their line: (value, colour)."""
+    return {
+        round(float(line.get_ydata()[0])): (float(line.get_xdata()[0]), line.get_color())
+        for line in axis.lines
+        if line.get_marker() == "o" and (line.get_markerfacecolor() != "white") == filled
+    }
+
+
+def spans(axis: Axes) -> list[tuple[float, float, float]]:
+    """Return (line, low, high) of the intervals."""
+    return sorted(
+        (round(float(segment[0][1]), 2), segment[0][0], segment[1][0])
+        for lines in axis.collections
+        for segment in lines.get_segments()  # type: ignore[attr-defined]
+    )
+
+
+def test_dots_are_the_numbers_of_the_summary_in_the_order_of_the_mean_gain(folders: dict[str, Path]) -> None:
+    names = ["kl", "attention", "random", "nearest", "greedy-kl", "unmask-one"]
+    both = [read(folders["passed"], *names), read(folders["not applicable"], *names)]
+    drawn = choices.draw_measured(both, 2)
+    blind = ["kl", "attention", "nearest", "greedy-kl"]  # unmask-one sees the target
+    gains = {
+        name: [one.summary.at(name, "real", 2).gain_over_random_nats for one in both]
+        for name in blind
+        if name in SELECTORS
+    }
+    means = {name: sum(gain.mean for gain in of if gain) / 2 for name, of in gains.items()} | {"random": 0.0}
+    order = sorted(means, key=lambda name: means[name])
+    assert len(set(means.values())) == 5 and order != list(means)
+    axes = drawn.figure.axes
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == order
+    assert [axis.get_xlabel() for axis in axes] == ["gain over random, nats"] * 2 + ["D(2)"] * 2
+    colors = {"kl": GREEN, "greedy-kl": GREEN, "attention": BLUE, "nearest": ORANGE, "random": GREY}
+    for column, one in enumerate(both):
+        above, below = axes[column], axes[2 + column]
+        at = {name: place for place, name in enumerate(order)}
+        expected = {at[name]: (gains[name][column].mean, colors[name]) for name in blind}  # type: ignore[union-attr]
+        assert dots(above, filled=True) == expected and dots(above, filled=False) == {}
+        bounds = [gains[name][column].bounds for name in order if name != "random"]  # type: ignore[union-attr]
+        assert [span[1:] for span in spans(above)] == [pytest.approx(bound) for bound in bounds]
+        for context, filled in (("real", True), ("null", False)):
+            recovered = {name: one.summary.at(name, context, 2).prediction_recovered for name in order}
+            shown = {at[name]: (value.mean, colors[name]) for name, value in recovered.items() if value}
+            assert dots(below, filled=filled) == shown and len(shown) == 5
+        lengths = one.summary.lengths
+        assert above.get_title().endswith(f"{lengths.local_len} of {lengths.full_len} tokens")
+    legend = {text.get_text(): handle.get_color() for text, handle in zip(
+        drawn.figure.legends[0].get_texts(), drawn.figure.legends[0].legend_handles, strict=True
+    )}  # fmt: skip
+    assert legend == {
+        "the model, by derivatives or runs": GREEN,
+        "one pass: attention, keys, values": BLUE,
+        "the text or the place alone": ORANGE,
+        "control": GREY,
+        "foreign text": "black",
+    }
+
+
+def test_the_finding_names_the_best_and_those_with_a_gain(folders: dict[str, Path]) -> None:
+    one = read(folders["passed"], "kl", "attention", "random", "nearest")
+    gains = {name: one.summary.at(name, "real", 8).gain_over_random_nats for name in ("kl", "attention", "nearest")}
+    best = max(gains, key=lambda name: gains[name].mean)  # type: ignore[union-attr]
+    shown = [name for name, gain in gains.items() if gain and gain.low is not None and gain.low > 0]
+    words = f"k = 8. made-up, 8 of 20 tokens: {best} gains most over random, {interval(gains[best], 3)} nats; "
+    words += "a gain is shown for "
+    listed = f" ({', '.join(name for name in ('kl', 'attention', 'nearest') if name in shown)})" if shown else ""
+    assert choices.draw_measured([one], 8).finding == f"{words}{len(shown)} of 3{listed}"
+    assert choices.draw_measured([one], 8).figure.get_label().count("What k = 8 ") == 1
+
+
+def test_every_selector_has_the_colour_of_what_it_chooses_from() -> None:
+    expected = {
+        GREEN: {"kl", "greedy-kl", "greedy-patching"},
+        BLUE: {"attention", "h2o", "snapkv", "vatp", "key-norm", "quest", "magicpig", "h2o-heads", "quest-heads"},
+        ORANGE: {"nearest", "same-token", "rarest", "bm25", "bm25-word", "sentence-start", "streaming-llm"},
+        GREY: {"random"},
+    }
+    for color, names in expected.items():
+        assert {name: choices.KINDS[choices._kind(name)] for name in names} == dict.fromkeys(names, color)
+
+
+def test_what_cannot_be_drawn_is_one_line(folders: dict[str, Path]) -> None:
+    one: Measured = read(folders["passed"], "kl", "random")
+    with pytest.raises(UserError, match="k = 3 was not measured, but 1, 2, 8"):
+        choices.draw_measured([one], 3)
+    with pytest.raises(UserError, match="random was not measured"):
+        choices.draw_measured([read(folders["passed"], "kl")], 2)
