@@ -122,8 +122,8 @@ def _words(found: SpectrumByLength) -> str:
         f"tokens. A mark such as >64: more than every measured k. {targets_words(found.models)} A target counts as needing more "
         "only where the measured k show it. p_all is another prediction at every length. Bars: k at which the simultaneous 95% "
         "band of the distribution holds the share, and 95% intervals of shares, by bootstrap over documents. "
-        f"k counts {unit_words('token', visibility)}; that of a choice is an upper bound. {entry_words(visibility)} A "
-        f"reaction is no gain: compare the null context ({null}).{rounding} {company_words(found.models)}"
+        f"k counts {unit_words('token', visibility)}; that of a choice is an upper bound. "
+        f"{f'{entries} ' if (entries := entry_words(visibility)) else ''}A reaction is no gain: compare the null context ({null}).{rounding} {company_words(found.models)}"
     )
 
 
