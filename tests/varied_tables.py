@@ -71,3 +71,16 @@ def _vary_selection(row: dict[str, Any], firsts: dict[tuple[int, str], list[int]
     row["distance_tokens"] = [20 - position for position in row["positions"]]
     row["group_first"], row["group_last"] = [of_groups[g] for g in order], [ends[g] - 1 for g in order]
     row["num_tokens"] = [sum(ends[g] - of_groups[g] for g in order[:k]) for k in KS]
+
+
+def react_otherwise(folder: Path, seed: int) -> Path:
+    """Change how far choices move predictions, window by window, so that two models rank targets otherwise; return the folder."""
+    rng = np.random.default_rng(seed)
+    for path in sorted((folder / "selections").glob("*.parquet")):
+        part = pq.read_table(path)
+        rows = part.to_pylist()
+        for row in rows:
+            if row["kl_sparse_nats"] is not None:
+                row["kl_sparse_nats"] = [value * rng.uniform(0.4, 1.0) for value in row["kl_sparse_nats"]]
+        write_parquet(pa.Table.from_pylist(rows, schema=part.schema), path)
+    return folder
