@@ -249,6 +249,8 @@ def panel_lines(axes: Axes, before: dict[str, str]) -> Iterator[str]:
         "" if axes.get_aspect() == "auto" else f" aspect {axes.get_aspect()} {axes.get_anchor()}"
     )
     if axes.axison:
+        if axes.get_axisbelow() is True:
+            yield "  grid and ticks below"
         for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             words = axis_line(axis, name)
             yield f"  {name} as before" if words == before.get(name) else f"  {words}"
