@@ -18,14 +18,16 @@ from syrupy.assertion import SnapshotAssertion
 
 from analysis import on_page
 from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_window
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import read_excerpts
 from olmo_sparsity.view.explanation import Explanation, print_explanation
-from olmo_sparsity.view.one_window import ShownWindow
+from olmo_sparsity.view.one_window import ShownWindow, show_window
 from olmo_sparsity.view.report import write_report
+from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.wording.setup import setup_words
 
 PARTS = ("<svg>panel</svg>", "<svg>legend</svg>")
@@ -169,3 +171,21 @@ def test_explanation_in_colour(varied: dict[str, Path], snapshot: SnapshotAssert
         Console(file=out, width=100, force_terminal=True, color_system="truecolor"),
     )
     assert out.getvalue().replace("\x1b", "~") == snapshot
+
+
+def test_window_in_colour(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+    """With a warning, of another first token; and of words under the null context."""
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system="truecolor")
+    show_window(varied["stranger"], 3, console=console, k=2)
+    show_window(varied["words"], 5, console=console, k=2, selector="unmask-one", context="null")
+    assert out.getvalue().replace("\x1b", "~") == snapshot
+
+
+def test_answer_of_another_selector(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+    """The verdict and the sentences are of the selector that leads; of one that sees the target, of another one."""
+    lines = []
+    for which, first in (("own", "greedy-kl"), ("own", "lasso"), ("long", "nearest"), ("stranger", "random")):
+        said = answer(Measured.read(varied[which]).summary, first)
+        lines += [f"{which}, {first}", said.verdict, *said.sentences, said.warning]
+    assert "\n".join(lines) == snapshot
