@@ -408,7 +408,7 @@ def test_places(snapshot: SnapshotAssertion, which: str) -> None:
     made = [
         one
         for setting in settings for place in (("4/1", "any/1", "4/2", "any/3") if has_bound else ("4/1", "any/1"))
-        for one in accuracies(setting, (1, 2), share, seeds=2 if has_bound else 1, longest=80, place=place)
+        for one in accuracies(setting, (1, 2), share, seeds=1 + has_bound, longest=40 if setting == apart else 80, place=place)
     ]  # fmt: skip
     learned = {setting: (i, 2) for i, setting in enumerate(settings)} if has_bound else {settings[0]: (1, 1)}
     if has_bound:

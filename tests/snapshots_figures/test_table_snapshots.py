@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ from syrupy.assertion import SnapshotAssertion
 from varied_tables import react_otherwise
 
 from olmo_sparsity.statistics.inside_and_beyond import read_inside_and_beyond
+from olmo_sparsity.statistics.length_generalization import TaskRun
 from olmo_sparsity.statistics.several.hypothesis import read_hypothesis
+from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.hypothesis import robustness_table, thirds_table
 from olmo_sparsity.view.inside_and_beyond import twin_items
 from olmo_sparsity.view.result_table import Item
+from olmo_sparsity.view.synth_summary import table_of_runs
 from olmo_sparsity.view.table_printing import print_items
 
 
@@ -61,3 +65,14 @@ def test_tables_of_the_twin(tmp_path: Path, snapshot: SnapshotAssertion, has_cei
 def test_colours_of_pages(snapshot: SnapshotAssertion) -> None:
     """On light pages and on dark ones, of what is there and of the selectors; one that is measured by name only has its own."""
     assert pages._colours({"kl", "quest"}).replace("; ", ";\n") == snapshot
+
+
+def test_table_of_synthetic_runs(snapshot: SnapshotAssertion) -> None:
+    """One that has learned, one that has not, and one of which nothing but its steps is known."""
+    steps = Setting("parity", True, "coupled", max_sparsity=3, train_lengths=(4, 8), max_position=32)
+    runs = [
+        TaskRun(steps, 4, "a", 12_345, 678, 9.25, 0.12345, "stop_loss", 0.975),
+        TaskRun(replace(steps, task="variables", scratchpad=False), 5, "b", 12_345, 789, 8.0, 0.6543, "patience", 0.5),
+        TaskRun(replace(steps, positions="pose", num_chunks=1), 6, "c", 12_345, 890, None, None, None, None),
+    ]
+    assert printed([table_of_runs(runs)], 150) == snapshot
