@@ -26,11 +26,11 @@ from olmo_sparsity.statistics.single.measured import Measured
 DRAWN_OF = {
     "own": tuple(sorted(FIGURES)),
     "failed": ("figure4", "recovered-fraction", "prediction-recovered", "classes", "sample-size", "spectrum"),
-    "row": ("recovered-fraction", "prediction-recovered", "sample-size", "figure4"),
+    "row": ("recovered-fraction", "prediction-recovered", "sample-size"),
     "stranger": ("agreement", "classes", "figure4", "figure5", "prediction-recovered", "sample-size", "spectrum"),
     "words": ("agreement", "distance", "figure5", "prediction-recovered", "sample-size", "spectrum"),
 }
-OF_FIGURE4 = {"own": ("unmask-one", "kl"), "row": ("attention",)}  # the figures of other selectors are drawn alike
+OF_FIGURE4 = {"own": ("unmask-one", "kl")}  # the figures of other selectors are drawn alike
 BELOW = re.compile(r"text 8 #000000 left top: .*\n(    .*\n)*")  # the first sentences of the caption, in the picture
 SELECTORS_OF_LONG = ("attention", "unmask-one", "random", "nearest")
 
