@@ -74,7 +74,7 @@ def _words(pairs: list[Agreement], names: list[str], *, k: int, screened: bool) 
         words += (
             " A window in which a selector scores all positions equally"
             + (", or screening leaves positions out," if screened else "")
-            + f" has no rank correlation: up to {left_out:,} windows are left out of a cell."
+            + f" has no rank correlation: up to {left_out:,} window{' is' if left_out == 1 else 's are'} left out of a cell."
         )
     return words
 

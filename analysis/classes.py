@@ -114,6 +114,8 @@ def _label_axes(axes: np.ndarray, classes: list[ClassSummary], *, k: int) -> Non
         axis.set_axisbelow(True)
     for axis in (axes[1], axes[3]):
         axis.axvline(0, color="grey", linewidth=0.8)
+    if not axes[3].containers:  # the panels share the ticks of the classes, which stay
+        axes[3].text(0.5, 0.5, "not measured", ha="center", va="center", transform=axes[3].transAxes)
     if axes[2].lines:
         axes[2].axvline(1, color="black", linestyle="--", linewidth=0.9)
         signed_log(axes[2], "x")

@@ -128,12 +128,12 @@ def drawn_of(comparison: Comparison) -> Drawn:
     for (left, right), (unit, rows) in zip(axes, units.items(), strict=True):
         _panel(left, [row.values for row in rows], looks=looks, unit=unit)
         _panel(right, [row.differences for row in rows], looks=looks[1:], unit=unit)
-        left.set_yticks(range(len(rows)), [_name(row) for row in rows])
-        left.set_ylim(len(rows) - 0.5, -0.5)
         left.set_title("value")
         right.set_title(textwrap.fill(f"minus {comparison.labels[0]}", TITLE_CHARS))
         if not right.containers:
             write_nothing_measured(right, "no difference of these is known")
+        left.set_yticks(range(len(rows)), [_name(row) for row in rows])  # after that: both panels have these ticks
+        left.set_ylim(len(rows) - 0.5, -0.5)
     handles = [
         Line2D([], [], **{**look, "linestyle": ""}, markersize=4, label=label)
         for label, look in zip(comparison.labels, looks, strict=True)

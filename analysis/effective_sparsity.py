@@ -166,16 +166,18 @@ def _words(found: SparsityByLength) -> str:
     first, local_len = found.first, found.first.lengths.local_len
     slopes = ". ".join(slope_lines(found))
     null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
-    return (
+    sentences = (
         f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
         f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
         f"The k of a selector is an upper bound of the {unit_words('token', first.setup.visibility)} that suffice: another "
-        f"choice may need fewer. {entry_words(first.setup.visibility)} "
+        "choice may need fewer.",
+        entry_words(first.setup.visibility),
         f"k is interpolated in log k between the measured ones. {targets_words(found.models)} Bars: every k at which the 95% "
         "interval of D(k), by bootstrap over documents, holds the share; the slopes, by least squares, are paired over the "
-        "lengths. D(k) alone is no evidence that the context helps: "
-        f"compare random, and the null context ({null}). {company_words(found.models)}"
+        f"lengths. D(k) alone is no evidence that the context helps: compare random, and the null context ({null}).",
+        company_words(found.models),
     )
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _legend(found: SparsityByLength) -> list[Line2D]:

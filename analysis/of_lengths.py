@@ -61,7 +61,8 @@ def company_words(models: Sequence[ModelAtLengths]) -> str:
         f"{of_model.manifest['split']}), {estimand_words(of_model.estimand, of_model.lengths)}"
         for of_model in (next(iter(model.measurements.values())) for model in models)
     )
-    return f"{' '.join(gate_words(model) for model in models)} {subjects}; {definition_words(models[0].setup)}. {data}."
+    gates = " ".join(gate_words(model) for model in models)
+    return f"{gates} {subjects[0].upper()}{subjects[1:]}; {definition_words(models[0].setup)}. {data}."
 
 
 def targets_words(models: Sequence[ModelAtLengths]) -> str:

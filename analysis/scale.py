@@ -164,6 +164,10 @@ def _draw_windows(axis: Axes, rungs: list[Rung], *, name: str, title: str) -> No
 
 def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequence[str], title: str) -> None:
     """Draw a number of selectors at the smallest shown k (open, dashed) and at the largest (filled, solid)."""
+    axis.set_title(title)
+    if not selectors:
+        write_nothing_measured(axis)
+        return
     ks = rungs[0].numbers.mean.end_ks
     looks: dict[int, dict[str, Any]] = {ks[0]: SMALLEST_K, ks[-1]: {"linestyle": "-"}}
     lines = [(selector, k, look) for selector in selectors for k, look in looks.items()]
@@ -173,7 +177,6 @@ def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequ
     axis.axhline(1 if is_fraction else 0, color="grey", linewidth=0.8, linestyle="--")
     if is_fraction:
         signed_log(axis, "y")
-    axis.set_title(title)
     axis.set_ylabel("recovered fraction" if is_fraction else "nats")
 
 
@@ -241,14 +244,19 @@ def _words(rungs: list[Rung]) -> str:
         bars = f"Points: {seed_intervals_words(most)}. Dots: single seeds."
     means = [rung.numbers.mean for rung in rungs]
     few = no_interval_words("D(k)", min(mean.num_documents for mean in means))
-    few = f"{few} " if few else ""
-    models = "".join(f"{subject_words(mean.run, mean.setup)}; " for mean in means if mean.setup.model is not None)
-    return (
-        f"{gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs})} {_differences_words(rungs)} {bars} {few}"
-        "D(k) alone is no evidence that the context helps: compare the null context. "
-        f"R(k): linear up to 1, logarithmic beyond. {models}{definition_words(summary.setup)}. {data_words(summary)}; "
-        f"{length_words(summary.lengths)} {units_words(summary)}".rstrip()
+    models = [subject_words(mean.run, mean.setup) for mean in means if mean.setup.model is not None]
+    measured = "; ".join([*models, definition_words(summary.setup)])
+    sentences = (
+        gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs}),
+        _differences_words(rungs),
+        bars,
+        few,
+        "D(k) alone is no evidence that the context helps: compare the null context. R(k): linear up to 1, logarithmic beyond.",
+        f"{measured[0].upper()}{measured[1:]}.",
+        f"{data_words(summary)}; {length_words(summary.lengths)}",
+        units_words(summary),
     )
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

@@ -114,6 +114,7 @@ def _words(found: SpectrumByLength) -> str:
     sentences = " ".join(" ".join(length_sentences(found, model)) for model in found.models)
     all_spectra = [spectra for model in found.models for spectra in model.spectra.values()]
     rounding = next((words for spectra in all_spectra if (words := rounding_words(spectra))), "")
+    entries = f"{words} " if (words := entry_words(visibility)) else ""
     null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
     return (
         f"The smallest measured k that is enough for 50, 80 and 90% of the targets, KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} "
@@ -122,8 +123,8 @@ def _words(found: SpectrumByLength) -> str:
         f"tokens. A mark such as >64: more than every measured k. {targets_words(found.models)} A target counts as needing more "
         "only where the measured k show it. p_all is another prediction at every length. Bars: k at which the simultaneous 95% "
         "band of the distribution holds the share, and 95% intervals of shares, by bootstrap over documents. "
-        f"k counts {unit_words('token', visibility)}; that of a choice is an upper bound. {entry_words(visibility)} A "
-        f"reaction is no gain: compare the null context ({null}).{rounding} {company_words(found.models)}"
+        f"k counts {unit_words('token', visibility)}; that of a choice is an upper bound. {entries}A reaction is no gain: "
+        f"compare the null context ({null}).{rounding} {company_words(found.models)}"
     )
 
 

@@ -143,17 +143,19 @@ def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
     axis.set_ylabel("accuracy at ten times the length")
     correlation = rank_correlation(points)
     shown = "none (too few runs, or no differences)" if correlation is None else interval(correlation)
+    runs = f"{len(points)} run{'s' * (len(points) > 1)}"
+    of_interval = "" if correlation is None else " with a 95% interval by bootstrap over the"
     near, far = (sorted({getattr(one, name) for one in points}) for name in ("length", "far"))
     caption_text(
         figure,
-        f"Rank correlation {shown}, with a 95% interval by bootstrap over the {len(points)} runs. Does the dependency "
+        f"Rank correlation {shown},{of_interval} {runs}. Does the dependency "
         "spectrum at the training length predict the accuracy far beyond it? A point is a run, at k = K_train. Across: share "
         f"of prompts of {_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all tokens, with only "
         f"the K_train tokens visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens.",
         handles=handles,
         columns=3,
     )
-    finding = f"Rank correlation of the spectrum at the training length and accuracy far beyond it: {shown}; {len(points)} runs."
+    finding = f"Rank correlation of the spectrum at the training length and accuracy far beyond it: {shown}; {runs}."
     return Drawn(figure, "synthetic-spectrum", finding, one_column=1)
 
 

@@ -111,7 +111,8 @@ def _frame_losses_by_position(axis: Axes, drawn: list[np.ndarray], *, row_lens: 
 def _draw_learning_rate(axis: Axes, runs: list[TrainingRun], *, looks: Looks) -> None:
     for run, look in zip(runs, looks, strict=True):
         lines = run.evaluations("learning_rate")
-        axis.plot(lines["tokens"], lines["learning_rate"], color=look.get("color", GREY), linewidth=1.4)
+        if len(lines):
+            axis.plot(lines["tokens"], lines["learning_rate"], color=look.get("color", GREY), linewidth=1.4)
 
 
 def _label(axis: Axes, title: str, *, x_label: str = "tokens trained on", y_label: str = "") -> None:
@@ -164,11 +165,11 @@ def _finding(runs: list[TrainingRun]) -> str:
     """Return the newest losses of each run in words."""
     words = []
     for run in runs:
-        last, losses = run.lines.iloc[-1], [f"training {running_median(run.lines['loss_nats']).iloc[-1]:.2f}"]
+        losses = [f"training {running_median(run.lines['loss_nats']).iloc[-1]:.2f}"]
         for column, (label, _) in EVALUATED.items():
             values = run.evaluations(column)[column]
             losses += [f"{label} {values.iloc[-1]:.2f}"] if len(values) else []
-        words.append(f"{run.name} after {last['step']:,} steps: {', '.join(losses)}")
+        words.append(f"{run.name} after {run.lines['step'].iloc[-1]:,} steps: {', '.join(losses)}")
     return f"Loss in nats of {'; '.join(words)}."
 
 

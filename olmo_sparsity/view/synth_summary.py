@@ -56,7 +56,7 @@ def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
             rounded(run.minutes, ".1f"),
             rounded(run.validation_loss_nats, ".4f"),
             rounded(run.accuracy_within, ".3f"),
-            *words("learned" if run.has_learned else "not learned"),
+            *words("-" if run.accuracy_within is None else "learned" if run.has_learned else "not learned"),
         )
         for run in runs
     ]

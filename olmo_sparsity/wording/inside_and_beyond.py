@@ -44,21 +44,21 @@ def arm_words(setting: Setting, twin: Twin) -> str:
 
 
 def twin_sentences(twin: Twin) -> Iterator[str]:
-    """Yield what was found about each setting, PoSE first in the order of the runs."""
-    for setting in dict.fromkeys(cell.setting for cell in twin.cells):
-        for length in dict.fromkeys(cell.length for cell in twin.cells):
-            yield setting_sentence([c for c in twin.cells if (c.setting, c.length) == (setting, length)], twin)
+    """Yield what was found about each setting and length, PoSE first in the order of the runs."""
+    for setting, length in dict.fromkeys((cell.setting, cell.length) for cell in twin.cells):
+        yield setting_sentence([c for c in twin.cells if (c.setting, c.length) == (setting, length)], twin)
 
 
 def setting_sentence(cells: Sequence[InsideAndBeyond], twin: Twin) -> str:
     """Return what the intervals of one setting and length show; of PoSE also whether the prediction holds."""
-    setting = cells[0].setting
+    setting, length = cells[0].setting, cells[0].length
+    prompts = f", prompts of {length} tokens" if any(cell.length != length for cell in twin.cells) else ""
     parts = [
         f"k = {cell.k}: {_OF_DIFFERENCE[verdict(cell.difference)]} ({interval(cell.difference, DIGITS)})"
         for cell in cells
         if cell.is_trained
     ]
-    sentence = f"{arm_words(setting, twin)}: accuracy beyond the row minus inside it, {'; '.join(parts)}."
+    sentence = f"{arm_words(setting, twin)}{prompts}: accuracy beyond the row minus inside it, {'; '.join(parts)}."
     for cell in cells:
         if cell.beyond_minus_trained is not None:
             sentence += (

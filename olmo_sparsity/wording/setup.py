@@ -110,7 +110,7 @@ def null_kind_words(asked: str, counts: Mapping[str, int]) -> str:
     kinds = sorted((kind for kind, number in counts.items() if number), key=lambda kind: kind != asked) or [asked]
     if len(kinds) == 1:
         return NULL_WORDS[kinds[0]]
-    return "; ".join(f"in {counts[kind]:,} windows {NULL_WORDS[kind]}" for kind in kinds)
+    return "; ".join(f"in {counts[kind]:,} window{'s' * (counts[kind] > 1)} {NULL_WORDS[kind]}" for kind in kinds)
 
 
 def short_positions_words(lengths: Lengths) -> str:

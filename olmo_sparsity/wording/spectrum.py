@@ -93,7 +93,13 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     if not names:
         return "No selector that does not see the target was measured, so it is not said how many tokens most targets need."
     listed = _listed(spectra, names, "real")
-    words = f"{MOST:.0%} of the targets need {listed}, of {summary.num_units:g} long-range {units_of(summary)}"
+    number = summary.num_units  # of groups a mean, and no whole number
+    of_all = (
+        f"{number:g} long-range {units_of(summary)}"
+        if number == int(number)
+        else (f"{number:.1f} long-range {units_of(summary)} on average")
+    )
+    words = f"{MOST:.0%} of the targets need {listed}, of {of_all}"
     chosen, near = spectra.of(next(iter(names))), spectra.of(NEAREST)
     if chosen is None or near is None or chosen.curve.family in (NEAREST, RANDOM):
         return f"{words}."

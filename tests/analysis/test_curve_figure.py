@@ -137,7 +137,7 @@ def test_without_a_training_row_the_figure_shows_the_losses_at_both_ends(tmp_pat
     points = compare_curves([run]).models[0].curve.points
     assert points[0].loss_nats.mean != points[-1].loss_nats.mean
     assert drawn.finding == (
-        f"Mean loss: someone/Made-Up-2M {points[0].loss_nats.mean:.3f} nats with {VISIBLE[0]} visible tokens, "
+        f"Mean loss: someone/Made-Up-2M {points[0].loss_nats.mean:.3f} nats with 1 visible token, "
         f"{points[-1].loss_nats.mean:.3f} with {VISIBLE[-1]}."
     )
     plt.close("all")

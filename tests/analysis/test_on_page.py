@@ -52,6 +52,21 @@ def test_panels_are_self_contained_and_text_stays_text() -> None:
     assert not plt.get_fignums()
 
 
+def test_panels_of_a_row_are_equally_high_and_those_of_a_column_equally_wide() -> None:
+    """However long their titles and labels are: each row begins, and ends, at one height, and each column at one place."""
+    with drawn_for(None):
+        figure, axes = plt.subplots(2, 3, layout="constrained")
+        for number, axis in enumerate(axes.flat):
+            axis.set_title("\n".join(["title"] * (1 + number % 2)))
+            axis.set_ylabel("label", fontsize=8 + 3 * number)
+        page = on_page.page_figure(Drawn(figure, "six", "Nothing."))
+    boxes = [list(map(float, ElementTree.fromstring(panel).get("viewBox", "").split())) for panel in page.panels[:6]]
+    x, y, width, height = np.reshape(boxes, (2, 3, 4)).transpose(2, 0, 1)
+    assert (y == y[:, :1]).all() and (height == height[:, :1]).all() and (y[0] + height[0] < y[1] + height[1]).all()
+    assert (x == x[:1]).all() and (width == width[:1]).all() and (np.diff(x) > 0).all() and (y[0] < y[1]).all()
+    assert height[0, 0] < 0.9 * (y[1, 0] + height[1, 0] - y[0, 0])  # a panel, not its column
+
+
 @pytest.mark.parametrize(
     ("style", "expected"),
     [

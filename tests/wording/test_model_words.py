@@ -193,7 +193,16 @@ def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_lar
     assert setting_sentence(cells, twin) == expected
     longer = [dataclasses.replace(one, length=24) for one in cells]
     both = dataclasses.replace(twin, cells=(*cells, *longer))
-    assert list(twin_sentences(both)) == [expected, expected]
+    assert list(twin_sentences(both)) == [
+        expected.replace("at most 6:", f"at most 6, prompts of {length} tokens:") for length in (12, 24)
+    ]
+    other = dataclasses.replace(longer[0], setting=dataclasses.replace(longer[0].setting, train_lengths=(3, 9)))
+    alone = list(
+        twin_sentences(dataclasses.replace(twin, cells=(*cells, other)))
+    )  # not both were evaluated at both lengths
+    assert [sentence.partition(":")[0] for sentence in alone] == [
+        "PoSE, rows of at most 6, prompts of 12 tokens", "PoSE, rows of at most 9, prompts of 24 tokens",
+    ]  # fmt: skip
     assert evaluated_words(both) == (
         "Parity: 1,280 sequences of each k and place, prompts of 12, 24 tokens without the query; inside: the planted values lie "
         "in the last 6, beyond: before these. Models: PoSE, rows of at most 6 (3 seeds); brackets: 95% intervals over sequences "

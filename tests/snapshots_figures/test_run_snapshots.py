@@ -1,0 +1,422 @@
+"""Every figure of whole runs as a reader sees it, of invented numbers of which no two are alike."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from figure_text import figure_text
+from made_up import CONTEXTUAL, KS, MODEL, made_up_tables
+from made_up_runs import FULL, four_way_runs, made_up_ladder, made_up_measurement, made_up_run, pretrained_curve
+from planted_lengths import planted_length, planted_needs
+from syrupy.assertion import SnapshotAssertion
+from varied_tables import react_otherwise
+
+from analysis import (
+    compare,
+    context_curve,
+    effective_sparsity,
+    hypothesis,
+    inside_and_beyond,
+    planted,
+    scale,
+    spectrum_by_length,
+    synthetic,
+    synthetic_places,
+    training,
+)
+from analysis.output import Drawn
+from olmo_sparsity.config import TrainingConfig
+from olmo_sparsity.statistics.detection import Detection, PrecisionAtDistance, SelectorDetection, Suite
+from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
+from olmo_sparsity.statistics.several.sparsity_by_length import LineKey, sparsity_by_length
+from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.storage.manifests import write_manifest
+
+
+def texts(drawn: Iterator[Drawn]) -> str:
+    return "\n".join(map(figure_text, drawn))
+
+
+# Training
+
+
+def metrics(run: Path, *, steps: int, every: int, speed: bool = True, seed: int = 3, **config: Any) -> Path:
+    """Write a run and what it has logged so far, with an evaluation every so many lines; 0: none."""
+    made_up_run(run, seed=seed, training=TrainingConfig(seed=seed, steps=900), **config)
+    lines = []
+    for step in range(1, steps + 1):
+        line: dict[str, Any] = {"step": 10 * step, "tokens": 3200 * step, "loss_nats": 3 + 4 / step + 0.1 * (step % 3)}
+        if speed:
+            line |= {"learning_rate": 0.001 * min(1, step / 8), "grad_norm": 0.3 + 1 / step + 0.05 * (step % 4)}
+            line |= {"tokens_per_second": 41_000 + 700 * (step % 5), "share_of_peak": 0.31 + 0.01 * (step % 2)}
+        if every and step % every == 0:
+            line |= {"validation_loss_nats": 3.1 + 3 / step, "loss_within_train_len_nats": 3.2 + 2 / step}
+            line |= {"loss_beyond_train_len_nats": 3.5 + 1 / step}
+            line |= {"loss_by_position_nats": [3 + 2 / (1 + place) + 1 / step for place in range(FULL)]}
+        lines.append(line)
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return run
+
+
+@pytest.mark.parametrize("which", ["one", "several", "begun"])
+def test_training(tmp_path: Path, snapshot: SnapshotAssertion, which: str) -> None:
+    begun = metrics(tmp_path / "begun", steps=3, every=0, speed=False)
+    one = metrics(tmp_path / "one", steps=60, every=2)
+    runs = {"one": [one], "begun": [begun]}.get(which) or [
+        one, metrics(tmp_path / "longer", steps=26, every=13, row_len=16), begun,
+    ]  # fmt: skip
+    assert texts(training.draw(runs)) == snapshot
+
+
+# Planted tokens
+
+
+def suite(name: str, copies: int, gate: str, *, gain: Estimate, shift: float) -> Suite:
+    """Return a suite in which three selectors were measured; of the last nothing was found."""
+    found = [
+        SelectorDetection(
+            selector,
+            Estimate(value - shift, value - shift - 0.06, value - shift + 0.09)
+            if has_interval
+            else Estimate(value - shift),
+            (),
+            tuple(
+                PrecisionAtDistance(8.0 * i, 8.0 * i + 8, number, Estimate(value - shift - 0.1 * i) if number else None)
+                for i, number in enumerate(windows)
+            ),
+        )
+        for selector, value, has_interval, windows in (
+            ("random", 0.26, True, (50, 49, 81)),
+            ("kl", 0.57, False, (51, 52, 0)),
+            ("unmask-one", 0.88, True, (60, 61, 62)),
+        )
+    ]
+    found.append(SelectorDetection("lasso", None, (), ()))
+    losses = [Estimate(4.51 - shift), Estimate(3.27 + shift), Estimate(3.05 - 2 * shift)]
+    return Suite(name, copies, 8, 20, 1234, 60, 0.125 * copies, 4.0, *losses, gain, Estimate(1.46), gate, tuple(found))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("which", ["run", "model"])
+def test_planted(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    suites = [
+        suite("needle-name", 1, "passed", gain=Estimate(1.2, 1.1, 1.3), shift=0.0),
+        suite("needle-number", 2, "failed", gain=Estimate(0.1, -0.2, 0.3), shift=0.03),
+        suite("needle-number", 4, "failed", gain=Estimate(0.4), shift=0.07),
+    ]
+    setups = {
+        "run": ModelSetup(None, "hidden", None, None),
+        "model": ModelSetup.from_manifest({**CONTEXTUAL, "precision": "bf16"}),
+    }
+    found = Detection("of-run", "id", "made up", "held-out", setups[which], tuple(suites[: 3 if which == "run" else 1]))
+    monkeypatch.setattr(planted, "newest_finished", lambda run, kind: run)
+    monkeypatch.setattr(planted, "detection", lambda folder: found)
+    assert texts(planted.draw([Path("run")])) == snapshot
+
+
+# Context curves
+
+
+def test_context_curves(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    runs = [run for of_kind in four_way_runs(tmp_path, (0, 1)).values() for run in of_kind]
+    assert texts(context_curve.draw(runs)) == snapshot
+
+
+def test_context_curve_of_one_run(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    assert texts(context_curve.draw(four_way_runs(tmp_path)["pose"])) == snapshot
+
+
+@pytest.mark.parametrize("which", ["models", "stated-row"])
+def test_context_curves_of_models(tmp_path: Path, snapshot: SnapshotAssertion, which: str) -> None:
+    if which == "models":
+        models = [
+            pretrained_curve(tmp_path / "plain", gain=0.2, name="someone/Plain"),
+            pretrained_curve(tmp_path / "warned", gain=-0.1, of_model=CONTEXTUAL),
+        ]
+    else:
+        models = [pretrained_curve(tmp_path / "stated", gain=0.15, row_len=12)]
+    assert texts(context_curve.draw(models)) == snapshot
+
+
+# Comparison
+
+
+@pytest.mark.parametrize(
+    "which",
+    [["own:kl", "own:attention"], ["own", "failed", "row"], ["stranger", "words"], ["row:mask-one", "own:unmask-one"]],
+    ids=lambda which: "-and-".join(which).replace(":", "-by-"),
+)
+def test_compare(varied: dict[str, Path], snapshot: SnapshotAssertion, which: list[str]) -> None:
+    paths = [Path(str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :]) for name in which]
+    assert texts(compare.draw(paths)) == snapshot
+
+
+# Scale
+
+
+def test_scale(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    runs = made_up_ladder(tmp_path, (0, 1))
+    assert texts(scale.draw([*runs[2:4], *runs[:2]])) == snapshot
+
+
+def test_scale_of_one_size_that_fails_its_gate(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    run = made_up_run(tmp_path / "small", seed=4)
+    made_up_measurement(run, -0.1, num_parameters=123_456)
+    assert texts(scale.draw([run])) == snapshot
+
+
+@pytest.mark.parametrize("selectors", [["unmask-one", "random"], ["nearest", "random"]], ids="-".join)
+def test_scale_of_pretrained_models(tmp_path: Path, snapshot: SnapshotAssertion, selectors: list[str]) -> None:
+    """No row is known; of the first selectors none reacts, so that no D(k) is drawn."""
+    models = []
+    for number, name in enumerate(("someone/Small", "someone/Large")):
+        model = {**MODEL, "name": name, "num_parameters": 123_456 * 7**number, "weights_sha256": f"{number}" * 64}
+        run = tmp_path / f"model{number}"
+        run.mkdir()
+        write_manifest(run, {"kind": "pretrained", "status": "complete", "model": model})
+        setup = {**CONTEXTUAL, "model": model, "run": run.name, "tokens_sha256": "t", "windows_sha256": "w"}
+        setup["influence"] = {"k": KS, "selectors": selectors, "seed": 9, "windows_per_part": 256}
+        made_up_tables(
+            run / "influence" / "made-up",
+            num_documents=60,
+            long_gain=0.4 + number / 5,
+            setup=setup,
+            selectors=selectors,
+        )
+        models.append(run)
+    assert texts(scale.draw(models[::-1])) == snapshot
+
+
+# The hypothesis
+
+
+@pytest.mark.parametrize("which", ["seeds-and-ceiling", "seeds", "one"])
+def test_hypothesis(tmp_path: Path, snapshot: SnapshotAssertion, which: str) -> None:
+    number = 1 if which == "one" else 2
+    runs = [made_up_run(tmp_path / f"pose-seed{seed}", seed=seed) for seed in range(number)]
+    if which == "seeds-and-ceiling":
+        runs.append(made_up_run(tmp_path / "ceiling", row_len=FULL))
+    for i, run in enumerate(runs):
+        react_otherwise(made_up_measurement(run, 0.4 + 0.05 * i), seed=i)
+    assert texts(hypothesis.draw(runs)) == snapshot
+
+
+# The causal twin
+
+SUM = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(3, 6), max_position=14, modulus=4)
+
+
+def twin_cell(
+    setting: Setting, k: int, inside: float, beyond: float, *, length: int = 12, **values: Any
+) -> InsideAndBeyond:
+    one = InsideAndBeyond(
+        setting, length, k, (0, 1), (inside + 0.02, inside - 0.03), (beyond + 0.04, beyond - 0.05), (0, 1), (0, 1),
+        Estimate(inside, inside - 0.06, inside + 0.07, 0.03), Estimate(beyond, beyond - 0.08, beyond + 0.09, 0.04),
+        Estimate(beyond - inside, beyond - inside - 0.1, beyond - inside + 0.1, 0.05), None,
+    )  # fmt: skip
+    return replace(one, **values)
+
+
+@pytest.mark.parametrize("lengths", [(12,), (12, 17)], ids=["length", "lengths"])
+def test_inside_and_beyond(snapshot: SnapshotAssertion, lengths: tuple[int, ...]) -> None:
+    ceiling = replace(SUM, num_chunks=1, train_lengths=(3, 12))
+    cells = [
+        twin_cell(setting, k, inside - shift, beyond - shift, length=length)
+        for setting, shift in ((SUM, 0.0), (ceiling, 0.02))
+        for length in lengths
+        for k, inside, beyond in ((1, 0.97, 0.91), (2, 0.93, 0.58), (5, 0.45, 0.31))
+    ]
+    cells[2] = replace(cells[2], difference=None, learned=(), compared=(), inside=Estimate(0.45), beyond=Estimate(0.31))
+    in_a_row = tuple(InARow(one.setting, one.k, one.inside) for one in cells[:3])
+    twin = Twin(6, 40, tuple(cells), in_a_row, ())
+    assert figure_text(inside_and_beyond.draw_inside_and_beyond(twin)) == snapshot
+
+
+# Several lengths
+
+SMALLER = {"name": "someone/Smaller", "weights_sha256": "e" * 64}
+
+
+@pytest.mark.parametrize("which", ["models", "few-documents", "no-upper-end"])
+def test_effective_sparsity(snapshot: SnapshotAssertion, which: str) -> None:
+    if which == "models":
+        measured = [planted_length(length, spread=0.5) for length in (128, 256, 512)]
+        measured += [planted_length(length, ks=[1, 2, 4, 8], model=SMALLER, long_gain=0.0) for length in (128, 256)]
+    elif which == "no-upper-end":  # of 50 percent, at the shortest length
+        measured = [planted_length(length, spread=2.0, num_documents=301, ks=[2, 4]) for length in (128, 256)]
+    else:
+        measured = [planted_length(length, spread=0.5, num_documents=299, visibility="hidden") for length in (128, 512)]
+    assert figure_text(effective_sparsity.draw_found(sparsity_by_length(measured, selector="attention"))) == snapshot
+
+
+@pytest.mark.parametrize("which", ["models", "few-documents"])
+def test_spectrum_by_length(snapshot: SnapshotAssertion, which: str) -> None:
+    chosen = [0, 0, 0, 0, 1, 1, 1, 2, 4, 8]
+    needs = {
+        128: [0, 0, 0, 1, 2, 2, 2, 4, 8, 16], 256: [0, 0, 1, 2, 4, 4, 8, 8, 16, math.inf],
+        512: [0, 1, 2, 4, 8, 8, 16, 16, math.inf, math.inf],
+    }  # fmt: skip
+    num = 300 if which == "models" else 40
+
+    def measured(length: int, **changes: Any) -> Any:
+        of_lines = {LineKey("attention", "real"): chosen, LineKey("nearest", "real"): needs[length]}
+        of_lines[LineKey("random", "real")] = [2 * k + (length > 128) for k in chosen]
+        of_lines |= {LineKey(line.selector, "null"): [k / 2 for k in of] for line, of in of_lines.items()}
+        repeated = {line: of * (num // 10) for line, of in of_lines.items()}
+        return planted_needs(length, repeated, ks=(1, 2, 4, 8, 16), document_W=np.arange(num), **changes)
+
+    found = [measured(length) for length in needs]
+    if which == "models":
+        found += [measured(length, model=SMALLER) for length in (128, 256)]
+    assert figure_text(spectrum_by_length.draw_found(spectra_by_length(found, selector="attention"))) == snapshot
+
+
+# Synthetic tasks
+
+PARITY = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(4, 8), max_position=32)
+VARIABLES = replace(PARITY, task="variables", scratchpad=True)
+
+
+class Shares:
+    """Gives another share at each call, with an interval that is not symmetric."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self) -> Estimate:
+        self.number += 1
+        value = 0.2 + (self.number * 0.37) % 0.7
+        return Estimate(value, value - 0.05 - self.number / 1e4, value + 0.1, 0.04)
+
+
+def accuracies(
+    setting: Setting, ks: tuple[int, ...], share: Shares, *, seeds: int, longest: int = 24, place: str | None = None
+) -> list[Accuracy]:
+    return [
+        Accuracy(setting, length, k, share(), share(), tuple(share().mean for _ in range(seeds)), place)
+        for k in ks for length in (6, 12, longest)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Draws accuracies and points in place of those of tables, as ``synthetic.draw`` does."""
+
+    def draw(
+        plain: list[Accuracy], points: list[BridgePoint], learned: dict[Setting, tuple[int, int]], **more: Any
+    ) -> str:
+        (tmp_path / "run" / "synthetic").mkdir(parents=True)
+        if points or more.get("spectra"):
+            (tmp_path / "run" / "bridge").mkdir()
+        placed = more.get("placed", [])
+        counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*plain, *placed]} | learned
+        monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind)
+        monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind])
+        monkeypatch.setattr(synthetic, "split_by_places", lambda folders: (folders, [Path("placed")] if placed else []))
+        monkeypatch.setattr(
+            synthetic, "read_accuracies", lambda of: placed if of and of[0].name == "placed" else plain if of else []
+        )
+        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of: more.get("sweeps", []))
+        monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
+        monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts)
+        monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: more.get("spectra", []))
+        monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
+        return texts(synthetic.draw([tmp_path / "run"]))
+
+    return draw
+
+
+def test_tasks(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+    """Figures 1 to 3 and encodings: several seeds and one, learned or not, with a scratchpad and without."""
+    share, steps = Shares(), replace(PARITY, scratchpad=True)
+    settings = [
+        (PARITY, (1, 2, 4), 3, 24), (replace(PARITY, max_sparsity=4), (1, 4, 8, 9), 1, 24),
+        (replace(PARITY, num_chunks=1), (1, 2, 3), 2, 24),
+        (replace(PARITY, num_chunks=1, position_embedding="alibi"), (1, 2), 2, 24),
+        (replace(PARITY, num_chunks=1, rope_scaling="yarn", rope_factor=4.0), (2,), 2, 24),
+        (replace(PARITY, positions="randpos"), (1, 2), 1, 24),
+        (steps, (1, 2), 2, 24), (replace(steps, positions="predicted"), (1, 2), 2, 24),
+        (replace(steps, positions="coupled"), (2,), 3, 24), (replace(steps, positions="shifted"), (1, 2), 1, 24),
+        (VARIABLES, (1, 2), 2, 90), (replace(VARIABLES, scratchpad=False), (1, 2), 1, 90),
+    ]  # fmt: skip
+    made = [
+        one for of, ks, seeds, longest in settings for one in accuracies(of, ks, share, seeds=seeds, longest=longest)
+    ]
+    assert drawn_tasks(made, [], {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == snapshot
+
+
+def test_tasks_in_text(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+    """Sums in text beside their twins without background; one K_train, one seed."""
+    share = Shares()
+    made = accuracies(replace(PARITY, background="text", modulus=4), (1, 3), share, seeds=1)
+    made += accuracies(replace(PARITY, max_sparsity=3), (1, 3), share, seeds=1)
+    assert drawn_tasks(made, [], {}) == snapshot
+
+
+def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+    """Without answers at random there is no chance; with no length of training there is no theory. Places come last."""
+    share, steps = Shares(), replace(PARITY, scratchpad=True)
+    made = accuracies(steps, (1, 2), share, seeds=2) + accuracies(
+        replace(steps, positions="coupled"), (2,), share, seeds=2
+    )
+    made += [
+        replace(one, length=one.length + 40)
+        for one in accuracies(replace(PARITY, background="text"), (1,), share, seeds=1)
+    ]
+    placed = [one for place in ("4/1", "any/1") for one in accuracies(PARITY, (2,), share, seeds=1, place=place)]
+    sweeps = [PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)]
+    assert drawn_tasks(made, [], {}, placed=placed, sweeps=sweeps) == snapshot
+
+
+def test_bridge_and_spectrum(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+    share, hidden = Shares(), replace(PARITY, hide_tokens=True)
+    points = [
+        BridgePoint(
+            hidden, length, k, selector, share(), share(), share(), None if length == 24 else share(),
+            None if (k, length) == (1, 6) else share(), None, k / length,
+        )
+        for k in (1, 2) for length in (6, 8, 24) for selector in ("attention", "random", "mask-one")
+    ]  # fmt: skip
+    points[0] = replace(points[0], recovered_fraction=Estimate(-9.0), prediction_recovered=Estimate(9.0))
+    others = [PARITY, replace(PARITY, num_chunks=1), replace(PARITY, background="text", locality=4)]
+    spectra = [
+        SpectrumPoint(others[seed % 3], seed, x, 8 if seed else 7, y, 80)
+        for seed, (x, y) in enumerate([(0.1, 0.5), (0.4, 0.6), (0.7, 0.55), (0.9, 1.0), (1.0, 0.9)])
+    ]
+    assert drawn_tasks([], points, {}, spectra=spectra) == snapshot
+
+
+def test_few_points_of_the_spectrum_have_no_correlation(snapshot: SnapshotAssertion) -> None:
+    assert figure_text(synthetic_places.draw_spectrum([SpectrumPoint(PARITY, 3, 0.3, 8, 0.6, 80)])) == snapshot
+
+
+@pytest.mark.parametrize("which", ["bound", "no-bound"])
+def test_places(snapshot: SnapshotAssertion, which: str) -> None:
+    share, local, apart = Shares(), replace(PARITY, locality=4), replace(PARITY, locality=8, spread=3)
+    has_bound = which == "bound"
+    settings = [PARITY, local, apart] if has_bound else [replace(local, background="text")]
+    made = [
+        one
+        for setting in settings for place in (("4/1", "any/1", "4/2", "any/3") if has_bound else ("4/1", "any/1"))
+        for one in accuracies(setting, (1, 2), share, seeds=1 + has_bound, longest=40 if setting == apart else 80, place=place)
+    ]  # fmt: skip
+    learned = {setting: (i, 2) for i, setting in enumerate(settings)} if has_bound else {settings[0]: (1, 1)}
+    if has_bound:
+        effects = (
+            PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),
+            PlaceEffect(PARITY, 2, Estimate(0.05, -0.02, 0.11)),
+        )
+        sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.062), 3, 4)
+    else:
+        sweep = PlaceSweep("text", "4/1", "any/1", (), None, 0, 0)
+    assert figure_text(synthetic_places.draw_places(made[::-1], learned, sweep)) == snapshot
