@@ -9,6 +9,7 @@ import mistake_cases
 import pytest
 from conftest import TINY_YAML
 from mistakes import Case, run_main
+from syrupy.assertion import SnapshotAssertion
 
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
@@ -48,6 +49,7 @@ def test_a_mistake_gets_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
 ) -> None:
     if case.make is None:
         monkeypatch.chdir(shared_work)
@@ -59,6 +61,7 @@ def test_a_mistake_gets_one_line(
     assert ended.err.startswith("olmo-sparsity: error: ")
     assert ended.err.count("\n") == 1
     assert (ended.code, ended.out, ended.changed) == (2, "", [])
+    assert ended.err.removeprefix("olmo-sparsity: error: ") == snapshot
 
 
 def test_the_table_is_long_and_has_each_mistake_once() -> None:

@@ -1,0 +1,56 @@
+"""Fixtures of the snapshots of what commands print: invented measurements, and a way to run a command."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from planted_measurements import PLANTED, write
+from printed_text import Printed, json_lines, without_layout
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.amber import AmberSnapshotExtension
+
+from olmo_sparsity.cli import endings
+from olmo_sparsity.cli.app import app
+
+WIDTH = "600"  # columns of the terminal, in which no table is divided
+
+
+@pytest.fixture
+def snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    return snapshot.use_extension(AmberSnapshotExtension)
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tables of each of ``PLANTED``, as runs/NAME/influence/of-NAME."""
+    folder = tmp_path_factory.mktemp("planted")
+    for name, of in PLANTED.items():
+        write(folder / "runs" / name / "influence" / f"of-{name}", of)
+    return folder
+
+
+@pytest.fixture
+def printed(work: Path, monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """Run a command in ``work``; return its exit code and all that it prints, or with ``as_json`` its JSON, rounded.
+
+    With ``as_laid_out`` tables keep the lines and spaces that lay them out.
+    """
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("COLUMNS", WIDTH)
+
+    def run(line: str, *, as_json: bool = False, as_laid_out: bool = False) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = endings.run(app, shlex.split(line))
+        if as_json:
+            assert (code, err.getvalue()) == (0, "")
+            return json_lines(json.loads(out.getvalue()))
+        text = out.getvalue() if as_laid_out else without_layout(out.getvalue())
+        return f"olmo-sparsity {line}\nexit code {code}\n{err.getvalue()}{text}"
+
+    return run
