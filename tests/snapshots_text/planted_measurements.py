@@ -300,8 +300,8 @@ PLANTED = {
         64, {"attention": 0.35, "random": 0.05, "gradient": 0.3}, [1, 2, 6], UNKNOWN, groups=(4, 11), null_same_document=0.3,
         manifest={**PRETRAINED, "visibility": "contextual", "anchor": ANCHOR,
                   "fit": {"checks": [], "anchor": anchor_check("bos", "none", None)},
-                  "null_contexts": {"shuffled": 61, "same-document": 35}},
-        influence={"unit": "word", "sampling": "documents", "null_context": "shuffled", "precision": "bf16"}, long_gain=0.05,
+                  "null_contexts": {"shuffled": 61, "same-document": 35}, "precision": "bf16"},
+        influence={"unit": "word", "sampling": "documents", "null_context": "shuffled"}, long_gain=0.11,
         noise=0.3, seed=2,
     ),
     # Too few documents for an interval; given windows; compact positions; no selector blind to the target, no drawn label.

@@ -13,36 +13,14 @@ from made_up import MODEL
 from made_up_answers import Accuracies, made_up_answers
 from made_up_runs import FULL, made_up_run, state_row
 from planted_answers import ROWS, answers
-from planted_measurements import PLANTED, Planted, write
+from planted_measurements import Planted, write
 from printed_text import Printed, json_lines
 from syrupy.assertion import SnapshotAssertion
 
 from olmo_sparsity.statistics.length_generalization import read_generalization
 from olmo_sparsity.statistics.synthetic import Setting, read_accuracies
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.wording.synthetic_tasks import accuracy_lines, encoding_words, positions_words, setting_words
-
-
-@pytest.fixture(scope="module")
-def siblings(work: Path) -> None:
-    """A measurement of the windows of ``run``, of another model; one of other text; a damaged manifest; unfinished tables."""
-    run = PLANTED["run"]
-    write(work / "others" / "weaker" / "influence" / "measured-a", replace(
-        run, long_gain=0.42, gain_beyond=0.05, selectors={"kl": 0.2, "random": 0.05, "unmask-one": 0.5},
-        manifest={"run": "weaker", "positions": "compact"},
-    ))  # fmt: skip
-    other = replace(PLANTED["failed"], manifest={**PLANTED["failed"].manifest, "source": "other text"})
-    write(work / "others" / "weaker" / "influence" / "others-a", replace(other, num_documents=52))
-    made_up_run(work / "others" / "weaker", seed=5)
-    unfinished = made_up_run(work / "others" / "begun")
-    write_manifest(unfinished, {**read_json(unfinished / "manifest.json"), "status": "running"})
-    folder = write(unfinished / "influence" / "half", replace(PLANTED["few"], num_documents=9))
-    manifest = read_json(folder / "manifest.json")
-    write_manifest(folder, {**manifest, "status": "running"})
-    (work / "others" / "broken").mkdir()
-    (work / "others" / "broken" / "manifest.json").write_text("{")
-    answers(work / "others" / "task" / "synthetic" / "tables", lambda length, k, place: 3)
 
 
 @pytest.mark.parametrize("line", ["list others", "list nowhere", "list seeds-of-none"])
@@ -171,6 +149,9 @@ GENERALIZATIONS: dict[str, list[Evaluated]] = {
     "methods": [(STEPS, {3: 80}, (None,)), (dataclasses.replace(STEPS, positions="shifted"), {3: 16}, (None,)),
                 (dataclasses.replace(STEPS, positions="pose"), {3: 8}, (None,)),
                 (dataclasses.replace(STEPS, positions="coupled", scratchpad=True), {3: None}, (None,))],
+    "unlearned": [(PARITY, {2: None, 3: None}, (None,)), (STEPS, {3: 8}, (None,)),
+                  (dataclasses.replace(STEPS, positions="shifted"), {3: 80}, (None,)),
+                  (dataclasses.replace(STEPS, positions="pose"), {3: 80}, (None,))],
     "encodings": [(dataclasses.replace(PARITY, position_embedding="alibi"), {2: 80}, (None,)),
                   (dataclasses.replace(PARITY, position_embedding="none"), {2: 16}, (None,)),
                   (dataclasses.replace(PARITY, positions="randpos"), {2: None}, (None,)),
