@@ -120,6 +120,7 @@ def test_fewer_selectors_windows_and_ks(run: Measurement, tmp_path: Path, snapsh
         "greedy and nearest": of("greedy", "nearest", "random"),
         "few windows": run.restrict(slice(0, 40)),
         "all tokens": load_of(tmp_path / "all", replace(PLANTED["run"], num_documents=52, ks=[16], seed=11)),
+        "many k": load_of(tmp_path / "many", replace(PLANTED["run"], num_documents=52, ks=MANY, context=LONG, seed=14)),
         "no reaction": flat,
         "one document": run.restrict((run.windows["doc_id"] == run.windows["doc_id"].iloc[3]).to_numpy()),
         "longer rows": load_of(tmp_path / "longer", replace(PLANTED["run"], num_documents=51, context=LONGER, seed=13)),
@@ -137,6 +138,7 @@ def test_fewer_selectors_windows_and_ks(run: Measurement, tmp_path: Path, snapsh
     assert json_lines(said) == snapshot
 
 
+MANY, LONG = [1, 2, 4, 8, 16], {**PLANTED["run"].context, "full_len": 75, "num_long_range": 64, "max_position": 80}
 LONGER = {**PLANTED["run"].context, "train_len": 33, "num_chunks": 1}
 
 
@@ -230,6 +232,10 @@ def test_differences_of_setups(passed: Summary, snapshot: SnapshotAssertion) -> 
         if name != "gap" and name != "failed"
     }
     assert [comparison.setup_differences(plain, other) for other in others.values()] == snapshot
+    model = others["words"].model
+    assert model is not None
+    others["other type"] = replace(others["words"], model=replace(model, dtype="float16"))
+    assert comparison.setup_differences(others["words"], others["other type"]) == snapshot
     checks = [anchor_check("bos", "bos", None), anchor_check("none", "bos", "bos")]
     others |= {
         str(number): replace(plain, anchor_check=convert(check, AnchorCheck)) for number, check in enumerate(checks)

@@ -14,8 +14,6 @@ from made_up_runs import made_up_run
 from planted_answers import answers
 from planted_measurements import PLANTED, write
 from printed_text import Printed, json_lines, without_layout
-from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.amber import AmberSnapshotExtension
 
 from olmo_sparsity.cli import endings
 from olmo_sparsity.cli.app import app
@@ -23,11 +21,6 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 
 WIDTH = "600"  # columns of the terminal, in which no table is divided
-
-
-@pytest.fixture
-def snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
-    return snapshot.use_extension(AmberSnapshotExtension)
 
 
 @pytest.fixture(scope="session")
