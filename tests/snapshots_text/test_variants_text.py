@@ -100,6 +100,8 @@ def test_conclusions_under_the_null_context(passed: Summary, snapshot: SnapshotA
     )
     worse = changed(better, lambda e: e.selector == "kl", recovered_fraction=RECOVERED["some"])
     said["another shows more"] = conclusion(worse)
+    some = changed(passed, lambda e: (e.selector, e.context) == ("kl", "real"), recovered_fraction=RECOVERED["some"])
+    said["some, unclear"] = conclusion(changed(some, lambda e: e.context == "real", excess_gain_nats=UNCLEAR))
     said["not few"] = conclusion(changed(passed, lambda e: True, mean_tokens=9.0))
     said["of groups"] = conclusion(replace(passed, unit="sentence"))
     said["of entries"] = conclusion(replace(passed, setup=replace(passed.setup, visibility="contextual")))
