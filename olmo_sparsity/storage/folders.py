@@ -131,7 +131,7 @@ def manifest_of_kind(folder: Path, kind: str) -> Optional[dict[str, Any]]:
             f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {manifest.get('kind')!r}); choose another"
         )
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: this is a file, where a {kind} folder was expected")
+        raise UserError(f"{folder}: this is a file, where a folder of the kind {kind!r} was expected")
     if any(not path.name.endswith(".partial") for path in paths):
         raise UserError(f"{folder}: this folder exists and is no {kind} folder of olmo-sparsity; choose another")
     return None

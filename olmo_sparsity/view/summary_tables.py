@@ -283,7 +283,7 @@ def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> Resul
     for family in (ANY, *families_shown(spectra, summary)):
         of = {context: pairs.by_curve[Curve(family, context, TOLERANCE, lasting=False)] for context in CONTEXTS}
         rows.append((*words(family), *(estimated(of[context].at_most(k), 3) for context, k in shown)))
-    title = f"every pair: share of the targets that need at most k tokens, within {TOLERANCE:g} nats"
+    title = f"every pair: share of the targets that need at most k {units_of(summary)}, within {TOLERANCE:g} nats"
     return ResultTable("pairs", columns, tuple(rows), title, pairs_caption(pairs, summary))
 
 

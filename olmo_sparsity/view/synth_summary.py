@@ -45,6 +45,12 @@ def print_synth_summary(runs: Sequence[Path], *, form: Literal["text", "json", "
         print_items(items, results_console())
 
 
+def _learned_words(run: TaskRun) -> str:
+    if run.accuracy_within is None:
+        return "not evaluated"
+    return "learned" if run.has_learned else "not learned"
+
+
 def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
     """Return one row a run: steps, minutes, loss, and whether it has learned."""
     rows = [
@@ -56,7 +62,7 @@ def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
             rounded(run.minutes, ".1f"),
             rounded(run.validation_loss_nats, ".4f"),
             rounded(run.accuracy_within, ".3f"),
-            *words("-" if run.accuracy_within is None else "learned" if run.has_learned else "not learned"),
+            *words(_learned_words(run)),
         )
         for run in runs
     ]

@@ -139,7 +139,7 @@ def differences_sentences(comparison: Comparison) -> list[str]:
             difference = row.differences[index]
             if difference is not None:
                 where = "" if row.selector is None else f" of {row.selector}, k = {row.k}"
-                name = row.words.removesuffix(", nats")
+                name = row.words.replace(", nats", "")
                 clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
         pairing = "" if comparison.pairings[index].paired else ", on other windows"
         if len({summaries[name].unit for name in (first, label)}) > 1:

@@ -93,7 +93,8 @@ def agreement_finding(pairs: Sequence[Agreement], *, k: int, what: str) -> str:
     if not shares:
         return f"No two selectors have a common share of their {k} {what}."
     (one, other), most = max(shares.items(), key=lambda item: item[1])
-    words = f"Of the {k} {what} that each chooses, {one} and {other} have {most:.0%} in common"
+    chosen = "one" if k == 1 else f"{k} {what}"
+    words = f"Of the {chosen} that each chooses, {one} and {other} have {most:.0%} in common"
     if len(shares) > 1:
         (one, other), least = min(shares.items(), key=lambda item: item[1])
         words += f", the most of all pairs, and {one} and {other} {least:.0%}, the least"

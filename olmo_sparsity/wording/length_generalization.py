@@ -39,7 +39,8 @@ def furthest_words(one: Furthest) -> str:
 
 def generalization_sentences(found: Generalization) -> list[str]:
     """Return whether sparsity, coupling and locality decide, and which baseline breaks first, as far as the runs show it."""
-    sentences = [sparsity_sentence(found)] if _parities(found) else []
+    of_sparsity = sparsity_sentence(found)
+    sentences = [of_sparsity] if of_sparsity else []
     settings = list(dict.fromkeys(one.setting for one in found.furthest))
     for task in ("parity", "variables"):
         compared = of_methods(settings, task)
@@ -68,7 +69,7 @@ def _parities(found: Generalization) -> dict[Setting, list[Furthest]]:
 
 
 def sparsity_sentence(found: Generalization) -> str:
-    """Return whether k up to K_train holds further than larger k."""
+    """Return whether k up to K_train holds further than larger k; empty where no setting was evaluated at both."""
     parts, verdicts = [], []
     for setting, own in _parities(found).items():
         name = f"{task_words(setting)}, K_train = {setting.max_sparsity}"
@@ -94,6 +95,8 @@ def sparsity_sentence(found: Generalization) -> str:
             f"{name}: every k up to it to {furthest_words(nearest)} tokens, larger k to {furthest_words(furthest)} at most, "
             f"further in {num_further} of {len(nearest.of_seeds)} seeds"
         )
+    if not parts:
+        return ""
     shown = f"shown in {sum(verdicts)} of {len(verdicts)} settings" if any(verdicts) else "not shown"
     return (
         f"That k up to K_train holds further than larger k: {shown}. Accuracy of at least {LEVEL}: {'; '.join(parts)}."

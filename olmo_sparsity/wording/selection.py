@@ -8,6 +8,7 @@ from olmo_sparsity.wording.numbers import interval
 
 ALL_TOKENS = "all tokens"
 RANDOM = "random"  # the selector that is the check
+SEEING = "A selector that sees the target gains by choosing for this target alone."
 SELECTION_CAPTION = (
     "optimism: what a choice gains on the label that it was made for, minus what it gains on another one; both labels are drawn "
     "from the short-context prediction. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected "
@@ -17,8 +18,10 @@ SELECTION_CAPTION = (
 
 def selection_words(summary: Summary) -> str:
     """Return the sentences above the table of what selection does: how to read it, its checks, and calibration."""
+    if all(entry.optimism_nats is None for entry in summary.selections):
+        return f"{SEEING} How much, its optimism, was not measured: no label was drawn (influence.resampled_draws)."
     words = [
-        "A selector that sees the target gains by choosing for this target alone. Optimism is how much; read the corrected gain.",
+        f"{SEEING} Optimism is how much; read the corrected gain.",
         *_checks(summary),
         "The short-context prediction, from which labels are drawn, need not be calibrated: its entropy minus its loss is "
         f"{interval(summary.calibration_nats, 3)} nats.",
@@ -39,14 +42,17 @@ def _checks(summary: Summary) -> list[str]:
         for name, value in {**blind, ALL_TOKENS: summary.optimism_all_nats}.items()
         if value is not None and value.has_interval
     }
+    rules, hold = "Random and all tokens", "intervals of their optimism hold 0, as they"
+    if measured.keys() == {ALL_TOKENS}:
+        rules, hold = "All tokens", "interval of their optimism holds 0, as it"
     failed = [name for name, value in measured.items() if value.is_above_zero or value.is_below_zero]
     words = []
     if failed:
         words.append(
-            f"Random and all tokens select nothing, yet the interval of the optimism of {', '.join(failed)} does not hold 0."
+            f"{rules} select nothing, yet the interval of the optimism of {', '.join(failed)} does not hold 0."
         )
     elif measured:
-        words.append("Random and all tokens select nothing, and the intervals of their optimism hold 0, as they must.")
+        words.append(f"{rules} select nothing, and the {hold} must.")
     above = []
     for name in (*summary.seeing_selectors, RANDOM):
         for k in summary.shown_ks:

@@ -93,12 +93,10 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     if not names:
         return "No selector that does not see the target was measured, so it is not said how many tokens most targets need."
     listed = _listed(spectra, names, "real")
-    number = summary.num_units  # of groups a mean, and no whole number
-    of_all = (
-        f"{number:g} long-range {units_of(summary)}"
-        if number == int(number)
-        else (f"{number:.1f} long-range {units_of(summary)} on average")
-    )
+    number = summary.num_units
+    of_all = f"{number:g} long-range {units_of(summary)}"
+    if number != round(number):
+        of_all = f"{number:.1f} long-range {units_of(summary)} on average"
     words = f"{MOST:.0%} of the targets need {listed}, of {of_all}"
     chosen, near = spectra.of(next(iter(names))), spectra.of(NEAREST)
     if chosen is None or near is None or chosen.curve.family in (NEAREST, RANDOM):
@@ -206,8 +204,9 @@ def rounding_words(spectra: Spectra) -> str:
 
 def pairs_caption(pairs: PairSpectra, summary: Summary) -> str:
     """Return what a reader of the table of all pairs must know."""
+    one = units_of(summary, 1)
     return (
-        f"{pairs.num_windows:,} windows of {pairs.num_documents:,} documents, in which every token and every pair was unmasked. "
+        f"{pairs.num_windows:,} windows of {pairs.num_documents:,} documents, in which every {one} and every pair was unmasked. "
         f"{ANY}: exact, the best of all sets of so many {units_of(summary)}; what is missing to 1 needs more than two, whatever "
         "is chosen. A choice needs as many or more. A dash: this k was not measured. Simultaneous 95% bands by bootstrap over "
         "documents."

@@ -80,6 +80,11 @@ def test_another_type_is_refused_by_name_and_value(
     assert "\n" not in str(error.value)
 
 
+def test_of_a_long_value_the_first_60_characters_are_shown(model: api.Model, windows: api.ChosenWindows) -> None:
+    with pytest.raises(UserError, match=f"k = '{'x' * 59}\\.\\.\\.: must be"):
+        api.measure(model, windows, k="x" * 100)  # type: ignore[arg-type]
+
+
 def test_numbers_and_columns_of_other_libraries_are_taken(model: api.Model, windows: api.ChosenWindows) -> None:
     expected = api.windows_from_tokens(model, [ROW, ROW[::-1]]).frame["token_ids"]
     for rows in (

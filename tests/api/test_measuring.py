@@ -402,3 +402,10 @@ def test_a_seed_draws_other_windows_and_other_null_contexts(model: api.Model) ->
         if first.drawn is not None:
             starts = [found.windows.start_W.tolist() for found in (first, same, other)]
             assert starts[0] == starts[1] != starts[2]
+
+
+def test_what_is_returned_about_the_fit_is_a_copy(model: api.Model, windows: api.ChosenWindows) -> None:
+    """So that a manifest stays as it is, whatever is measured later."""
+    returned = model.fit(windows.windows)
+    returned["changed"] = True
+    assert "changed" not in model.fit(windows.windows)

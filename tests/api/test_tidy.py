@@ -48,6 +48,10 @@ def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> 
                 "target_text": window["target_text"][row.window_id],
             }
     assert len(tidy) == len(expected)
+    of_window = ["window_id", "doc_id", "weight", "source", "target_class", "target_text", "loss_short_nats"]
+    of_choice = ["selector", "context", "draw", "sees_target", "num_evaluations", "k"]
+    of_context = ["loss_long_nats", "gain_long_nats"]
+    assert sorted(tidy) == sorted([*of_window, *of_context, *of_choice, *per_k, "kl_short_to_sparse_nats"])
     for found in tidy.to_dict("records"):
         key = tuple(found[name] for name in ("window_id", "selector", "context", "draw", "k"))
         for name, value in expected[key].items():

@@ -268,7 +268,8 @@ SYNTHETIC = [
         "synth eval parity-cpu --shard 0/2", "this run is not trained yet; run `olmo-sparsity synth train parity-cpu`"
     ),
     Case(
-        "synth eval parity-cpu --out words.jsonl", "words.jsonl: this is a file, where a synthetic folder was expected"
+        "synth eval parity-cpu --out words.jsonl",
+        "words.jsonl: this is a file, where a folder of the kind 'synthetic' was expected",
     ),
     Case("synth bridge scratchpad-cpu-pose", "the bridge is of parity without a scratchpad, with pose"),
 ]
@@ -291,7 +292,10 @@ PATHS = [
     Case(f"{PREPARE} data.tokenizer={LONG}", "the name is too long"),
     Case(f"{PREPARE} data.source={LONG}.jsonl", "no such file, folder or glob"),
     Case("summary --tables no", "no: there are no influence tables here"),
-    Case("summary --tables words.jsonl", "words.jsonl: this is a file, where a influence folder was expected"),
+    Case(
+        "summary --tables words.jsonl",
+        "words.jsonl: this is a file, where a folder of the kind 'influence' was expected",
+    ),
     Case("summary --tables words.jsonl/x", "there are no influence tables here"),
     Case("config --config no.yaml", "no.yaml: cannot read this configuration (No such file or directory)"),
     Case("config --config runs", "runs: cannot read this configuration (Is a directory)"),

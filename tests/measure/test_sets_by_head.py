@@ -216,6 +216,17 @@ def test_random_entries_depend_on_seed_window_and_context_alone() -> None:
     assert np.bincount(many, minlength=M) == pytest.approx(np.full(M, 50), abs=30)
 
 
+def test_a_head_of_keys_keeps_the_best_by_the_mean_of_the_queries_that_share_it() -> None:
+    """Three heads of queries share one of two heads of keys, which follow each other."""
+    scores = np.random.default_rng(2).random((4, 6, M))
+    kept = best_entries(scores, 5, num_key_heads=2)
+    assert kept.shape == (4, 2, 5)
+    for layer in range(4):
+        for head in range(2):
+            mean_M = sum(scores[layer, 3 * head + query] for query in range(3)) / 3
+            assert kept[layer, head].tolist() == sorted(range(M), key=lambda entry: -mean_M[entry])[:5]
+
+
 def test_the_measured_losses_are_those_of_the_entries_that_heads_keep() -> None:
     settings = InfluenceConfig(selectors=["h2o", *VARIANTS], k=[1, 4, M], visibility="contextual")
     scores = scores_of(max_k=M)

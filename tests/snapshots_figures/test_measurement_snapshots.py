@@ -68,18 +68,18 @@ def text_of(name: str, which: str, measured: Measured, *, varied: dict[str, Path
 
 
 @pytest.mark.parametrize("which", [*DRAWN_OF, "long"])
-def test_company(varied: dict[str, Path], snapshot: SnapshotAssertion, which: str) -> None:
-    assert "\n".join(company(varied[which])) == snapshot
+def test_company(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: str) -> None:
+    assert "\n".join(company(varied[which])) == text_snapshot
 
 
 @pytest.mark.parametrize(("which", "name"), [(which, name) for which, names in DRAWN_OF.items() for name in names])
-def test_figure(varied: dict[str, Path], snapshot: SnapshotAssertion, name: str, which: str) -> None:
-    assert text_of(name, which, read(varied[which]), varied=varied) == snapshot
+def test_figure(varied: dict[str, Path], text_snapshot: SnapshotAssertion, name: str, which: str) -> None:
+    assert text_of(name, which, read(varied[which]), varied=varied) == text_snapshot
 
 
 @pytest.mark.parametrize("name", ["agreement", "distance", "prediction-recovered", "spectrum"])
-def test_figure_of_many_tokens(varied: dict[str, Path], snapshot: SnapshotAssertion, name: str) -> None:
-    assert text_of(name, "long", read(varied["long"], *SELECTORS_OF_LONG), varied=varied) == snapshot
+def test_figure_of_many_tokens(varied: dict[str, Path], text_snapshot: SnapshotAssertion, name: str) -> None:
+    assert text_of(name, "long", read(varied["long"], *SELECTORS_OF_LONG), varied=varied) == text_snapshot
 
 
 @pytest.mark.parametrize(
@@ -93,27 +93,31 @@ def test_figure_of_many_tokens(varied: dict[str, Path], snapshot: SnapshotAssert
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )  # fmt: skip
 def test_figure_of_few_selectors(
-    varied: dict[str, Path], snapshot: SnapshotAssertion, name: str, selectors: list[str]
+    varied: dict[str, Path], text_snapshot: SnapshotAssertion, name: str, selectors: list[str]
 ) -> None:
     """What is not measured is said; the selector that a figure tells of is another one."""
-    assert text_of(name, "few", read(varied["own"], *selectors), varied=varied) == snapshot
+    assert text_of(name, "few", read(varied["own"], *selectors), varied=varied) == text_snapshot
 
 
-def test_classes_that_are_fragile_and_have_no_contrast(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_classes_that_are_fragile_and_have_no_contrast(
+    varied: dict[str, Path], text_snapshot: SnapshotAssertion
+) -> None:
     own = read(varied["own"], "kl", "unmask-one")
     measured = Measured(own.tables, own.measurement, own.summary)
     measured.__dict__["classes"] = [
         replace(entry, contrast=None, summary=replace(entry.summary, is_fragile=row != 1))
         for row, entry in enumerate(own.classes)
     ]
-    assert text_of("classes", "fragile", measured, varied=varied) == snapshot
+    assert text_of("classes", "fragile", measured, varied=varied) == text_snapshot
 
 
-def test_no_class_has_a_fraction_where_all_windows_failed(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_no_class_has_a_fraction_where_all_windows_failed(
+    varied: dict[str, Path], text_snapshot: SnapshotAssertion
+) -> None:
     own = read(varied["own"], "kl", "unmask-one")
     measured = Measured(own.tables, own.measurement, replace(own.summary, gate="failed"))
     measured.__dict__["classes"] = own.classes
-    assert text_of("classes", "failed", measured, varied=varied) == snapshot
+    assert text_of("classes", "failed", measured, varied=varied) == text_snapshot
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ def test_no_class_has_a_fraction_where_all_windows_failed(varied: dict[str, Path
     ],
 )  # fmt: skip
 def test_figure_of_a_paper(
-    varied: dict[str, Path], snapshot: SnapshotAssertion, name: str, which: str, width: str
+    varied: dict[str, Path], text_snapshot: SnapshotAssertion, name: str, which: str, width: str
 ) -> None:
     """Panels, looks and words at the width of columns. Where lines break depends on the fonts, so it is not written."""
     with drawn_for(Width(width)):
@@ -132,12 +136,12 @@ def test_figure_of_a_paper(
         fit(one.figure, one.one_column or 1)
         text = figure_text(one).replace("\\n", " ").replace("\\xa0", " ")
     kept = [line for line in text.splitlines() if not line.startswith(("caption", "size", "finding"))]
-    assert "\n".join(kept) == snapshot
+    assert "\n".join(kept) == text_snapshot
     plt.close(one.figure)
 
 
-def test_charts_of_a_page(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_charts_of_a_page(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
     """A figure for a page has its legend and words apart, and says what failed."""
     with drawn_for(None):
         texts = [text_of(name, "page", read(varied["failed"]), varied=varied) for name in ("agreement", "distance")]
-    assert "\n".join(texts) == snapshot
+    assert "\n".join(texts) == text_snapshot

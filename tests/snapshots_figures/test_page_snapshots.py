@@ -60,7 +60,7 @@ def report(tables: Path, out: Path, **options: Any) -> str:
 def test_report(
     varied: dict[str, Path],
     tmp_path: Path,
-    snapshot: SnapshotAssertion,
+    text_snapshot: SnapshotAssertion,
     which: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,18 +72,18 @@ def test_report(
         left_out = (".windows[", ".summary.selections", ".selectors")
         kept = [line for line in text.splitlines() if line not in known and not line.startswith(left_out)]
         text = "\n".join(kept)
-    assert text == snapshot
+    assert text == text_snapshot
 
 
-def test_report_with_charts(varied: dict[str, Path], tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_report_with_charts(varied: dict[str, Path], tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
     page = report(varied["row"], tmp_path, num_windows=1)
     charts = [line for line in page.splitlines() if line.startswith(("chart:", 'div class="panels"', 'p class="gate'))]
-    assert "\n".join(charts) == snapshot
+    assert "\n".join(charts) == text_snapshot
 
 
 @pytest.mark.usefixtures("empty_charts")
 def test_report_with_the_test_of_sparsity(
-    tmp_path: Path, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text_snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run, with what its manifest says of it; the sections that other reports have are left out."""
     monkeypatch.setattr("olmo_sparsity.view.report_data.NUM_LARGEST", 1)
@@ -95,7 +95,7 @@ def test_report_with_the_test_of_sparsity(
         lines[begin].partition(" ")[2]: lines[begin:end] for begin, end in zip(begins, [*begins[1:], None], strict=True)
     }
     kept = [line for name, of in named.items() if "hypothesis" in name or "about" in name for line in of]
-    assert "\n".join(line for line in kept if not line.startswith(".")) == snapshot
+    assert "\n".join(line for line in kept if not line.startswith(".")) == text_snapshot
 
 
 @pytest.mark.usefixtures("empty_charts")
@@ -103,9 +103,11 @@ def test_report_with_the_test_of_sparsity(
     "which", [["own", "failed", "row"], ["stranger", "words"], ["own:kl", "own:unmask-one"]],
     ids=lambda which: "-and-".join(which).replace(":", "-by-"),
 )  # fmt: skip
-def test_comparison(varied: dict[str, Path], tmp_path: Path, snapshot: SnapshotAssertion, which: list[str]) -> None:
+def test_comparison(
+    varied: dict[str, Path], tmp_path: Path, text_snapshot: SnapshotAssertion, which: list[str]
+) -> None:
     subjects = read_subjects([str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :] for name in which])
-    assert page_text(write_comparison(subjects, tmp_path / "page.html").read_text()) == snapshot
+    assert page_text(write_comparison(subjects, tmp_path / "page.html").read_text()) == text_snapshot
 
 
 TEXTS = [f" t{i}" for i in range(9)] + [" a", "<b>", " \u2028", " end"]
@@ -121,10 +123,10 @@ def explored(which: str) -> str:
 
 
 @pytest.mark.parametrize("which", ["run", "model", "words"])
-def test_exploration(snapshot: SnapshotAssertion, which: str) -> None:
+def test_exploration(text_snapshot: SnapshotAssertion, which: str) -> None:
     known = set(explored("run").splitlines()) if which != "run" else set()
     lines = [line for line in explored(which).splitlines() if line not in known]
-    assert "\n".join(line for line in lines if which == "run" or not line.startswith(".contexts")) == snapshot
+    assert "\n".join(line for line in lines if which == "run" or not line.startswith(".contexts")) == text_snapshot
 
 
 def explanations(varied: dict[str, Path]) -> Iterator[Explanation]:
@@ -150,7 +152,7 @@ def explanations(varied: dict[str, Path]) -> Iterator[Explanation]:
         yield Explanation("a.txt", 321, "of-run", measurement.setup, note, "same-source", windows, row, selections)
 
 
-def test_explanation(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_explanation(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
     """Four pages, and what a terminal shows of the same: one selector that sees the target, words, a null context."""
     texts = []
     for one in explanations(varied):
@@ -160,32 +162,32 @@ def test_explanation(varied: dict[str, Path], snapshot: SnapshotAssertion) -> No
         if texts:  # the data has the same entries
             page = "\n".join(line for line in page.splitlines() if not line.startswith("."))
         texts += [page, out.getvalue().replace("████", "=")]
-    assert "\n".join(texts) == snapshot
+    assert "\n".join(texts) == text_snapshot
 
 
-def test_explanation_in_colour(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_explanation_in_colour(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
     one = next(explanations(varied))
     out = io.StringIO()
     print_explanation(
         replace(one, windows=one.windows[:1]),
         Console(file=out, width=100, force_terminal=True, color_system="truecolor"),
     )
-    assert out.getvalue().replace("\x1b", "~") == snapshot
+    assert out.getvalue().replace("\x1b", "~") == text_snapshot
 
 
-def test_window_in_colour(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_window_in_colour(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
     """With a warning, of another first token; and of words under the null context."""
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system="truecolor")
     show_window(varied["stranger"], 3, console=console, k=2)
     show_window(varied["words"], 5, console=console, k=2, selector="unmask-one", context="null")
-    assert out.getvalue().replace("\x1b", "~") == snapshot
+    assert out.getvalue().replace("\x1b", "~") == text_snapshot
 
 
-def test_answer_of_another_selector(varied: dict[str, Path], snapshot: SnapshotAssertion) -> None:
+def test_answer_of_another_selector(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
     """The verdict and the sentences are of the selector that leads; of one that sees the target, of another one."""
     lines = []
     for which, first in (("own", "greedy-kl"), ("own", "lasso"), ("long", "nearest"), ("stranger", "random")):
         said = answer(Measured.read(varied[which]).summary, first)
         lines += [f"{which}, {first}", said.verdict, *said.sentences, said.warning]
-    assert "\n".join(lines) == snapshot
+    assert "\n".join(lines) == text_snapshot

@@ -70,13 +70,13 @@ def metrics(run: Path, *, steps: int, every: int, speed: bool = True, seed: int 
 
 
 @pytest.mark.parametrize("which", ["one", "several", "begun"])
-def test_training(tmp_path: Path, snapshot: SnapshotAssertion, which: str) -> None:
+def test_training(tmp_path: Path, text_snapshot: SnapshotAssertion, which: str) -> None:
     begun = metrics(tmp_path / "begun", steps=3, every=0, speed=False)
     one = metrics(tmp_path / "one", steps=60, every=2)
     runs = {"one": [one], "begun": [begun]}.get(which) or [
         one, metrics(tmp_path / "longer", steps=26, every=13, row_len=16), begun,
     ]  # fmt: skip
-    assert texts(training.draw(runs)) == snapshot
+    assert texts(training.draw(runs)) == text_snapshot
 
 
 # Planted tokens
@@ -108,7 +108,7 @@ def suite(name: str, copies: int, gate: str, *, gain: Estimate, shift: float) ->
 
 
 @pytest.mark.parametrize("which", ["run", "model"])
-def test_planted(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_planted(text_snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     suites = [
         suite("needle-name", 1, "passed", gain=Estimate(1.2, 1.1, 1.3), shift=0.0),
         suite("needle-number", 2, "failed", gain=Estimate(0.1, -0.2, 0.3), shift=0.03),
@@ -121,23 +121,23 @@ def test_planted(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, w
     found = Detection("of-run", "id", "made up", "held-out", setups[which], tuple(suites[: 3 if which == "run" else 1]))
     monkeypatch.setattr(planted, "newest_finished", lambda run, kind: run)
     monkeypatch.setattr(planted, "detection", lambda folder: found)
-    assert texts(planted.draw([Path("run")])) == snapshot
+    assert texts(planted.draw([Path("run")])) == text_snapshot
 
 
 # Context curves
 
 
-def test_context_curves(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_context_curves(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
     runs = [run for of_kind in four_way_runs(tmp_path, (0, 1)).values() for run in of_kind]
-    assert texts(context_curve.draw(runs)) == snapshot
+    assert texts(context_curve.draw(runs)) == text_snapshot
 
 
-def test_context_curve_of_one_run(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    assert texts(context_curve.draw(four_way_runs(tmp_path)["pose"])) == snapshot
+def test_context_curve_of_one_run(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
+    assert texts(context_curve.draw(four_way_runs(tmp_path)["pose"])) == text_snapshot
 
 
 @pytest.mark.parametrize("which", ["models", "stated-row"])
-def test_context_curves_of_models(tmp_path: Path, snapshot: SnapshotAssertion, which: str) -> None:
+def test_context_curves_of_models(tmp_path: Path, text_snapshot: SnapshotAssertion, which: str) -> None:
     if which == "models":
         models = [
             pretrained_curve(tmp_path / "plain", gain=0.2, name="someone/Plain"),
@@ -145,7 +145,7 @@ def test_context_curves_of_models(tmp_path: Path, snapshot: SnapshotAssertion, w
         ]
     else:
         models = [pretrained_curve(tmp_path / "stated", gain=0.15, row_len=12)]
-    assert texts(context_curve.draw(models)) == snapshot
+    assert texts(context_curve.draw(models)) == text_snapshot
 
 
 # Comparison
@@ -156,27 +156,27 @@ def test_context_curves_of_models(tmp_path: Path, snapshot: SnapshotAssertion, w
     [["own:kl", "own:attention"], ["own", "failed", "row"], ["stranger", "words"], ["row:mask-one", "own:unmask-one"]],
     ids=lambda which: "-and-".join(which).replace(":", "-by-"),
 )
-def test_compare(varied: dict[str, Path], snapshot: SnapshotAssertion, which: list[str]) -> None:
+def test_compare(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str]) -> None:
     paths = [Path(str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :]) for name in which]
-    assert texts(compare.draw(paths)) == snapshot
+    assert texts(compare.draw(paths)) == text_snapshot
 
 
 # Scale
 
 
-def test_scale(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_scale(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
     runs = made_up_ladder(tmp_path, (0, 1))
-    assert texts(scale.draw([*runs[2:4], *runs[:2]])) == snapshot
+    assert texts(scale.draw([*runs[2:4], *runs[:2]])) == text_snapshot
 
 
-def test_scale_of_one_size_that_fails_its_gate(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_scale_of_one_size_that_fails_its_gate(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
     run = made_up_run(tmp_path / "small", seed=4)
     made_up_measurement(run, -0.1, num_parameters=123_456)
-    assert texts(scale.draw([run])) == snapshot
+    assert texts(scale.draw([run])) == text_snapshot
 
 
 @pytest.mark.parametrize("selectors", [["unmask-one", "random"], ["nearest", "random"]], ids="-".join)
-def test_scale_of_pretrained_models(tmp_path: Path, snapshot: SnapshotAssertion, selectors: list[str]) -> None:
+def test_scale_of_pretrained_models(tmp_path: Path, text_snapshot: SnapshotAssertion, selectors: list[str]) -> None:
     """No row is known; of the first selectors none reacts, so that no D(k) is drawn."""
     models = []
     for number, name in enumerate(("someone/Small", "someone/Large")):
@@ -194,21 +194,21 @@ def test_scale_of_pretrained_models(tmp_path: Path, snapshot: SnapshotAssertion,
             selectors=selectors,
         )
         models.append(run)
-    assert texts(scale.draw(models[::-1])) == snapshot
+    assert texts(scale.draw(models[::-1])) == text_snapshot
 
 
 # The hypothesis
 
 
 @pytest.mark.parametrize("which", ["seeds-and-ceiling", "seeds", "one"])
-def test_hypothesis(tmp_path: Path, snapshot: SnapshotAssertion, which: str) -> None:
+def test_hypothesis(tmp_path: Path, text_snapshot: SnapshotAssertion, which: str) -> None:
     number = 1 if which == "one" else 2
     runs = [made_up_run(tmp_path / f"pose-seed{seed}", seed=seed) for seed in range(number)]
     if which == "seeds-and-ceiling":
         runs.append(made_up_run(tmp_path / "ceiling", row_len=FULL))
     for i, run in enumerate(runs):
         react_otherwise(made_up_measurement(run, 0.4 + 0.05 * i), seed=i)
-    assert texts(hypothesis.draw(runs)) == snapshot
+    assert texts(hypothesis.draw(runs)) == text_snapshot
 
 
 # The causal twin
@@ -228,7 +228,7 @@ def twin_cell(
 
 
 @pytest.mark.parametrize("lengths", [(12,), (12, 17)], ids=["length", "lengths"])
-def test_inside_and_beyond(snapshot: SnapshotAssertion, lengths: tuple[int, ...]) -> None:
+def test_inside_and_beyond(text_snapshot: SnapshotAssertion, lengths: tuple[int, ...]) -> None:
     ceiling = replace(SUM, num_chunks=1, train_lengths=(3, 12))
     cells = [
         twin_cell(setting, k, inside - shift, beyond - shift, length=length)
@@ -239,7 +239,7 @@ def test_inside_and_beyond(snapshot: SnapshotAssertion, lengths: tuple[int, ...]
     cells[2] = replace(cells[2], difference=None, learned=(), compared=(), inside=Estimate(0.45), beyond=Estimate(0.31))
     in_a_row = tuple(InARow(one.setting, one.k, one.inside) for one in cells[:3])
     twin = Twin(6, 40, tuple(cells), in_a_row, ())
-    assert figure_text(inside_and_beyond.draw_inside_and_beyond(twin)) == snapshot
+    assert figure_text(inside_and_beyond.draw_inside_and_beyond(twin)) == text_snapshot
 
 
 # Several lengths
@@ -248,7 +248,7 @@ SMALLER = {"name": "someone/Smaller", "weights_sha256": "e" * 64}
 
 
 @pytest.mark.parametrize("which", ["models", "few-documents", "no-upper-end"])
-def test_effective_sparsity(snapshot: SnapshotAssertion, which: str) -> None:
+def test_effective_sparsity(text_snapshot: SnapshotAssertion, which: str) -> None:
     if which == "models":
         measured = [planted_length(length, spread=0.5) for length in (128, 256, 512)]
         measured += [planted_length(length, ks=[1, 2, 4, 8], model=SMALLER, long_gain=0.0) for length in (128, 256)]
@@ -256,11 +256,13 @@ def test_effective_sparsity(snapshot: SnapshotAssertion, which: str) -> None:
         measured = [planted_length(length, spread=2.0, num_documents=301, ks=[2, 4]) for length in (128, 256)]
     else:
         measured = [planted_length(length, spread=0.5, num_documents=299, visibility="hidden") for length in (128, 512)]
-    assert figure_text(effective_sparsity.draw_found(sparsity_by_length(measured, selector="attention"))) == snapshot
+    assert (
+        figure_text(effective_sparsity.draw_found(sparsity_by_length(measured, selector="attention"))) == text_snapshot
+    )
 
 
 @pytest.mark.parametrize("which", ["models", "few-documents"])
-def test_spectrum_by_length(snapshot: SnapshotAssertion, which: str) -> None:
+def test_spectrum_by_length(text_snapshot: SnapshotAssertion, which: str) -> None:
     chosen = [0, 0, 0, 0, 1, 1, 1, 2, 4, 8]
     needs = {
         128: [0, 0, 0, 1, 2, 2, 2, 4, 8, 16], 256: [0, 0, 1, 2, 4, 4, 8, 8, 16, math.inf],
@@ -278,7 +280,7 @@ def test_spectrum_by_length(snapshot: SnapshotAssertion, which: str) -> None:
     found = [measured(length) for length in needs]
     if which == "models":
         found += [measured(length, model=SMALLER) for length in (128, 256)]
-    assert figure_text(spectrum_by_length.draw_found(spectra_by_length(found, selector="attention"))) == snapshot
+    assert figure_text(spectrum_by_length.draw_found(spectra_by_length(found, selector="attention"))) == text_snapshot
 
 
 # Synthetic tasks
@@ -336,7 +338,7 @@ def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return draw
 
 
-def test_tasks(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+def test_tasks(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     """Figures 1 to 3 and encodings: several seeds and one, learned or not, with a scratchpad and without."""
     share, steps = Shares(), replace(PARITY, scratchpad=True)
     settings = [
@@ -352,18 +354,18 @@ def test_tasks(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
     made = [
         one for of, ks, seeds, longest in settings for one in accuracies(of, ks, share, seeds=seeds, longest=longest)
     ]
-    assert drawn_tasks(made, [], {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == snapshot
+    assert drawn_tasks(made, [], {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == text_snapshot
 
 
-def test_tasks_in_text(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     """Sums in text beside their twins without background; one K_train, one seed."""
     share = Shares()
     made = accuracies(replace(PARITY, background="text", modulus=4), (1, 3), share, seeds=1)
     made += accuracies(replace(PARITY, max_sparsity=3), (1, 3), share, seeds=1)
-    assert drawn_tasks(made, [], {}) == snapshot
+    assert drawn_tasks(made, [], {}) == text_snapshot
 
 
-def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     """Without answers at random there is no chance; with no length of training there is no theory. Places come last."""
     share, steps = Shares(), replace(PARITY, scratchpad=True)
     made = accuracies(steps, (1, 2), share, seeds=2) + accuracies(
@@ -375,10 +377,10 @@ def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, snapshot: SnapshotAsser
     ]
     placed = [one for place in ("4/1", "any/1") for one in accuracies(PARITY, (2,), share, seeds=1, place=place)]
     sweeps = [PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)]
-    assert drawn_tasks(made, [], {}, placed=placed, sweeps=sweeps) == snapshot
+    assert drawn_tasks(made, [], {}, placed=placed, sweeps=sweeps) == text_snapshot
 
 
-def test_bridge_and_spectrum(drawn_tasks: Any, snapshot: SnapshotAssertion) -> None:
+def test_bridge_and_spectrum(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     share, hidden = Shares(), replace(PARITY, hide_tokens=True)
     points = [
         BridgePoint(
@@ -393,15 +395,15 @@ def test_bridge_and_spectrum(drawn_tasks: Any, snapshot: SnapshotAssertion) -> N
         SpectrumPoint(others[seed % 3], seed, x, 8 if seed else 7, y, 80)
         for seed, (x, y) in enumerate([(0.1, 0.5), (0.4, 0.6), (0.7, 0.55), (0.9, 1.0), (1.0, 0.9)])
     ]
-    assert drawn_tasks([], points, {}, spectra=spectra) == snapshot
+    assert drawn_tasks([], points, {}, spectra=spectra) == text_snapshot
 
 
-def test_few_points_of_the_spectrum_have_no_correlation(snapshot: SnapshotAssertion) -> None:
-    assert figure_text(synthetic_places.draw_spectrum([SpectrumPoint(PARITY, 3, 0.3, 8, 0.6, 80)])) == snapshot
+def test_few_points_of_the_spectrum_have_no_correlation(text_snapshot: SnapshotAssertion) -> None:
+    assert figure_text(synthetic_places.draw_spectrum([SpectrumPoint(PARITY, 3, 0.3, 8, 0.6, 80)])) == text_snapshot
 
 
 @pytest.mark.parametrize("which", ["bound", "no-bound"])
-def test_places(snapshot: SnapshotAssertion, which: str) -> None:
+def test_places(text_snapshot: SnapshotAssertion, which: str) -> None:
     share, local, apart = Shares(), replace(PARITY, locality=4), replace(PARITY, locality=8, spread=3)
     has_bound = which == "bound"
     settings = [PARITY, local, apart] if has_bound else [replace(local, background="text")]
@@ -419,4 +421,4 @@ def test_places(snapshot: SnapshotAssertion, which: str) -> None:
         sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.062), 3, 4)
     else:
         sweep = PlaceSweep("text", "4/1", "any/1", (), None, 0, 0)
-    assert figure_text(synthetic_places.draw_places(made[::-1], learned, sweep)) == snapshot
+    assert figure_text(synthetic_places.draw_places(made[::-1], learned, sweep)) == text_snapshot

@@ -34,7 +34,7 @@ def printed(items: Sequence[Item], width: int) -> str:
     return "\n".join(lines).replace("│", "|").replace("┃", "|") + "\n"
 
 
-def test_tables_of_the_hypothesis(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_tables_of_the_hypothesis(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
     """Two seeds and a ceiling: thirds by the reactions of each, and other ways to compare."""
     runs = [made_up_run(tmp_path / f"pose-seed{seed}", seed=seed) for seed in range(2)]
     runs.append(made_up_run(tmp_path / "ceiling", row_len=FULL))
@@ -42,11 +42,11 @@ def test_tables_of_the_hypothesis(tmp_path: Path, snapshot: SnapshotAssertion) -
         react_otherwise(made_up_measurement(run, 0.4 + 0.05 * number), seed=number)
     found = read_hypothesis(runs, every=True)
     tables = [*map(thirds_table, found.main), robustness_table(found)]
-    assert printed(tables, 180) + printed(tables[:1], 60) + printed(tables[:1], 24) == snapshot
+    assert printed(tables, 180) + printed(tables[:1], 60) + printed(tables[:1], 24) == text_snapshot
 
 
 @pytest.mark.parametrize("has_ceiling", [True, False], ids=["ceiling", "alone"])
-def test_tables_of_the_twin(tmp_path: Path, snapshot: SnapshotAssertion, has_ceiling: bool) -> None:
+def test_tables_of_the_twin(tmp_path: Path, text_snapshot: SnapshotAssertion, has_ceiling: bool) -> None:
     runs = [
         made_up_answers(tmp_path / f"pose-seed{seed}", {1: (0.96, 0.94 - 0.02 * seed), 2: (0.91, 0.4), 3: (0.6, 0.3)}, seed=seed)
         for seed in (0, 1)
@@ -60,15 +60,15 @@ def test_tables_of_the_twin(tmp_path: Path, snapshot: SnapshotAssertion, has_cei
             for seed in (0, 1)
         ]  # fmt: skip
     twin = read_inside_and_beyond(newest_finished(run, "synthetic") for run in runs)
-    assert printed(twin_items(twin), 150) == snapshot
+    assert printed(twin_items(twin), 150) == text_snapshot
 
 
-def test_colours_of_pages(snapshot: SnapshotAssertion) -> None:
+def test_colours_of_pages(text_snapshot: SnapshotAssertion) -> None:
     """On light pages and on dark ones, of what is there and of the selectors; one that is measured by name only has its own."""
-    assert pages._colours({"kl", "quest"}).replace("; ", ";\n") == snapshot
+    assert pages._colours({"kl", "quest"}).replace("; ", ";\n") == text_snapshot
 
 
-def test_table_of_synthetic_runs(snapshot: SnapshotAssertion) -> None:
+def test_table_of_synthetic_runs(text_snapshot: SnapshotAssertion) -> None:
     """One that has learned, one that has not, and one of which nothing but its steps is known."""
     steps = Setting("parity", True, "coupled", max_sparsity=3, train_lengths=(4, 8), max_position=32)
     runs = [
@@ -76,4 +76,4 @@ def test_table_of_synthetic_runs(snapshot: SnapshotAssertion) -> None:
         TaskRun(replace(steps, task="variables", scratchpad=False), 5, "b", 12_345, 789, 8.0, 0.6543, "patience", 0.5),
         TaskRun(replace(steps, positions="pose", num_chunks=1), 6, "c", 12_345, 890, None, None, None, None),
     ]
-    assert printed([table_of_runs(runs)], 150) == snapshot
+    assert printed([table_of_runs(runs)], 150) == text_snapshot

@@ -77,3 +77,7 @@ def test_windows_that_share_a_sequence_with_training_text(
         expected = [bool(sequences(row) & trained) for row in rows]
         assert windows_in_training(windows, training).tolist() == expected
         assert (0 < sum(expected) < len(expected)) == (full_len + 1 >= NGRAM)
+
+
+def test_as_many_tokens_are_compared_as_the_summary_says() -> None:
+    assert NGRAM == 13

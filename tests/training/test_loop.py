@@ -297,10 +297,18 @@ def test_a_damaged_checkpoint_is_skipped(
 
 
 def test_checkpoints_are_kept_by_count_and_by_interval(tiny_config: Config, tmp_path: Path) -> None:
-    settings = dataclasses.replace(tiny_config.training, checkpoint_every=2, keep_checkpoints=2, keep_every=4)
+    settings = dataclasses.replace(
+        tiny_config.training, checkpoint_every=2, keep_checkpoints=2, keep_every=4, log_every=5
+    )
     train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["latest", "step10", "step12", "step4", "step8"]
+    assert [record["step"] for record in metrics(tmp_path / "run")] == [
+        5,
+        6,
+        10,
+        12,
+    ]  # a step that is saved is not logged
 
 
 def test_a_key_that_was_added_after_a_run_has_its_default(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:

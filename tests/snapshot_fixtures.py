@@ -1,4 +1,4 @@
-"""What the snapshots of figures and pages are drawn from: a few folders of invented tables, made once for each file of tests."""
+"""What the snapshots of figures and pages are drawn from: a few folders of invented tables, made once a session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class TextExtension(SingleFileSnapshotExtension):
 
 
 @pytest.fixture
-def snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+def text_snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    """A snapshot in a file of its own."""
     return snapshot.use_extension(TextExtension)
 
 
