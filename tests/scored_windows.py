@@ -15,6 +15,7 @@ from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
@@ -33,12 +34,13 @@ def make_scores(
     *,
     num: int = W,
     with_kl: bool = True,
+    visibility: Visibility = "hidden",
     screening: Any = None,
     **batch: Any,
 ) -> WindowScores:
     """Return the scores of ``num`` tiny windows; ``batch`` overrides fields of their ``WindowBatch``."""
     tokens_WT, targets_W = windows(num)
-    evaluator = Evaluator(model, LOCAL, path=path)
+    evaluator = Evaluator(model, LOCAL, path=path, visibility=visibility)
     of_text = {"tokenizer": TOKENIZER, "store": STORE}
     fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **of_text, **batch}
     predictions = Predictions(

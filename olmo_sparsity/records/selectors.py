@@ -329,8 +329,8 @@ SELECTORS: dict[str, Selector] = {
             definition="forward selection by attribution patching: rounds of 2, 2, 4, 8, ... take the j that lower KL(p_all, p) "
             "most, to first order, beside those of earlier rounds; under contextual visibility",
             look=Look("#5B7F00", "$g$", on_light="#4d6b00", on_dark="#a9d14a"),
-            num_evaluations=lambda size: (1 + BACKWARD_COST) * _num_rounds(size.max_k, size.num_candidates),
-            cost="3 a round",
+            num_evaluations=lambda size: (1 + BACKWARD_COST) * _num_rounds(size.max_k, size.num_candidates) + 1,
+            cost="3 a round + 1",
             num_tokens=_greedy_patching_tokens,
             needs_entries=True,
             can_imitate=True,

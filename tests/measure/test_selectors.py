@@ -18,7 +18,7 @@ from tiny_windows import FULL, LOCAL, PATHS, M, windows
 from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import mask_losses, target_losses
-from olmo_sparsity.measure.visible.visibility import attention_mask, gate_bias
+from olmo_sparsity.measure.visible.visibility import Visibility, attention_mask, gate_bias
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import SELECTORS, ScoringSize, in_legend_order, main_among, rank
 
@@ -238,10 +238,15 @@ class Counted:
         return call
 
 
+def visibility_of(name: str) -> Visibility:
+    """Return a definition of visible under which a selector can choose."""
+    return "contextual" if SELECTORS[name].needs_entries else "hidden"
+
+
 @pytest.mark.parametrize("name", SELECTORS)
 def test_a_selector_costs_what_it_says(model: OLMoWithPositions, name: str) -> None:
     counted = Counted(model)
-    one = make_scores(counted, "plain", with_kl=name == "kl")  # type: ignore[arg-type]
+    one = make_scores(counted, "plain", with_kl=name == "kl", visibility=visibility_of(name))  # type: ignore[arg-type]
     SELECTORS[name].score(one)  # L_short was evaluated before, once per window
     includes_short = name in ("unmask-one", "kl")
     expected = SELECTORS[name].num_evaluations(ScoringSize(M, MAX_K, MASKS))
@@ -251,7 +256,7 @@ def test_a_selector_costs_what_it_says(model: OLMoWithPositions, name: str) -> N
 def test_who_sees_the_target(model: OLMoWithPositions) -> None:
     """Another target changes the scores of the selectors that see it, and no others."""
     for name, selector in SELECTORS.items():
-        one = make_scores(model)
+        one = make_scores(model, visibility=visibility_of(name))
         other = with_other_targets(one, VOCAB)
         same = np.array_equal(selector.score(one), selector.score(other))
         assert same is not selector.sees_target, name
