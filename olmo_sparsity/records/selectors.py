@@ -33,7 +33,6 @@ NO_GROUP = -1  # in a list of groups, where a window has no more
 NULL_DRAWS = 1  # of the resampled targets, those that choices are made for under the null context, too: that is a check
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
-FIRST_ROUND = 2  # groups of the first round of ``greedy-patching``; each later round takes as many as there are
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
 
 
@@ -91,7 +90,7 @@ def _greedy_kl(cache: ScoredWindows) -> np.ndarray:
 
 
 def _greedy_patching(cache: ScoredWindows) -> np.ndarray:
-    """Forward selection by attribution patching: rounds of 2, 2, 4, 8, ... groups, each ranked beside those before.
+    """Forward selection by attribution patching: rounds of 1, 1, 2, 4, 8, ... groups, each ranked beside those before.
 
     The group of place i (from 0) scores max_k - i, and one that is not taken 0.
     """
@@ -103,7 +102,7 @@ def _greedy_patching(cache: ScoredWindows) -> np.ndarray:
     while (num_taken := taken_WS.shape[1]) < min(cache.max_k, groups.num_groups):
         estimates_WI = cache.patching_beside(taken_WS)
         estimates_WI[scores_WI > 0] = np.nan
-        size = min(max(num_taken, FIRST_ROUND), cache.max_k - num_taken)
+        size = min(max(num_taken, 1), cache.max_k - num_taken)
         ranked_WS = rank(-estimates_WI)[:, :size]
         is_left_WS = ~np.isnan(np.take_along_axis(estimates_WI, ranked_WS, axis=1))
         windows_R, places_R = np.nonzero(is_left_WS)
@@ -114,7 +113,7 @@ def _greedy_patching(cache: ScoredWindows) -> np.ndarray:
 
 def _num_rounds(max_k: int, num_candidates: int) -> int:
     """Return the number of rounds of ``_greedy_patching``."""
-    return max(1, (min(max_k, num_candidates) - 1).bit_length())
+    return 1 + (min(max_k, num_candidates) - 1).bit_length()
 
 
 def _greedy_patching_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
@@ -326,7 +325,7 @@ SELECTORS: dict[str, Selector] = {
             score=_greedy_patching,
             sees_target=False,
             meaning="forward selection in rounds: estimate of how far the {unit} moves the prediction, beside earlier rounds",
-            definition="forward selection by attribution patching: rounds of 2, 2, 4, 8, ... take the j that lower KL(p_all, p) "
+            definition="forward selection by attribution patching: rounds of 1, 1, 2, 4, ... take the j that lower KL(p_all, p) "
             "most, to first order, beside those of earlier rounds; under contextual visibility",
             look=Look("#5B7F00", "$g$", on_light="#4d6b00", on_dark="#a9d14a"),
             num_evaluations=lambda size: (1 + BACKWARD_COST) * _num_rounds(size.max_k, size.num_candidates) + 1,

@@ -134,7 +134,7 @@ def test_choices_and_what_they_cost() -> None:
         "greedy-kl": PASS + of_steps(M, M - 1, M - 2, M - 3),
         "patching, 2 rounds": PASS + of_steps(3, 3),
         "attention, then patching, 2 rounds": PASS + of_steps(3, 3),
-        "greedy-patching": PASS + of_steps(3, 3),
+        "greedy-patching": PASS + of_steps(3, 3, 3),
         "ContextCite, 32 masks": 1 + M + of_steps(32),
     }
     assert {name: tokens[name] for name in expected} == expected
