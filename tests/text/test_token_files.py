@@ -214,6 +214,14 @@ def test_the_first_wrong_token_is_named_and_few_tokens_or_zeros_are_no_sign_of_3
     check([])
 
 
+def test_16_bits_hold_65536_tokens(data: DataConfig) -> None:
+    of_16_bits, of_32_bits = (dataclasses.replace(data, token_dtype=dtype) for dtype in ("uint16", "uint32"))  # type: ignore[arg-type]
+    assert [preparation._token_dtype(data, size) for size in (65_535, 65_536, 65_537)] == ["<u2", "<u2", "<u4"]
+    assert preparation._token_dtype(of_16_bits, 65_536) == "<u2" and preparation._token_dtype(of_32_bits, 5) == "<u4"
+    with pytest.raises(UserError, match="the tokenizer has 65537 entries, too many for 16 bits"):
+        preparation._token_dtype(of_16_bits, 65_537)
+
+
 def test_bytes_are_those_of_the_tokens(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
     write(data, documents, "<u4")
     folder = prepare(dataclasses.replace(data, token_dtype="uint32"))
