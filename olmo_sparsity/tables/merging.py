@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import is_kind
 from olmo_sparsity.storage.files import check_regular, written_whole
@@ -64,7 +65,8 @@ def range_words(numbers: np.ndarray) -> str:
     """Format rising numbers as ranges: ``[0, 1, 2, 7]`` -> ``0-2, 7``. Only the first ten ranges are listed."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:10]]
-    return ", ".join(words) + (f" and {len(runs) - 10} more ranges" if len(runs) > 10 else "")
+    more = len(runs) - len(words)
+    return ", ".join(words) + (f" and {counted(more, 'more range')}" if more else "")
 
 
 def _read_any_manifest(folder: Path) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def _builtin_documents() -> Iterator[Document]:
             for line in lines:
                 doc = json.loads(line)["doc"]
                 if task == "boolq":
-                    text = doc["query"][: doc["query"].rindex("\nQuestion:")].strip()
+                    text = doc["query"][: doc["query"].rindex("\nQuestion:")]
                 else:
                     text = f"{doc['query'].strip()} {doc['choices'][doc['gold']].strip()}"
                 document = make_document(text, task, group=text.partition(end_of_group)[0])

@@ -177,7 +177,7 @@ def _eligible_documents(store: TokenStore, min_preceding: int, *, exclude_ids: O
         longest = int(store.lengths_G.max() - 1) if store.num_documents else 0
         left_out = ""
         if exclude_ids is not None:
-            left_out = f", {num_long_enough - len(eligible_g)} of them left out: the model was trained on them"
+            left_out = f", {num_long_enough} of them left out: the model was trained on them"
         raise UserError(
             f"the text to measure is too small: {num_long_enough:,} of its {store.num_documents:,} documents hold a window of "
             f"{min_preceding} tokens and its target{left_out} (the longest document has {longest} tokens); use longer text, or "

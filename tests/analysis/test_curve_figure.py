@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -212,3 +214,35 @@ def test_the_caption_warns_of_the_worse_first_token(tmp_path: Path) -> None:
         words, picture = str(figure.get_label()), " ".join(text.get_text() for text in figure.texts)
         assert words.endswith(expected) and words.count("WARNING") == (expected != "")
         assert ("WARNING: not of the better first token." in picture.replace("\n", " ")) == (expected != "")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "positions", "marked"),
+    [
+        ((2, 1), (40, 99), {"positions": 40}),  # of a model with PoSE alone
+        ((2, 4), (40, 48), {"positions": 48}),
+        ((2, None), (32, 48), {}),  # not where the full context ends, nor where no training row is known
+        ((2, 1), (64, 99), {}),  # nor at the end of the curve
+        ((2, 1), (None, None), {}),
+    ],
+)
+def test_the_largest_trained_position_is_marked_inside_the_curve(
+    chunks: tuple[int | None, ...], positions: tuple[int | None, ...], marked: dict[str, int]
+) -> None:
+    points = [SimpleNamespace(num_visible_tokens=number) for number in (1, 8, 64)]
+    models = [
+        SimpleNamespace(
+            curve=SimpleNamespace(
+                points=points, lengths=SimpleNamespace(local_len=8, max_position=position, num_chunks=chunk)
+            )
+        )
+        for chunk, position in zip(chunks, positions, strict=True)
+    ]
+    for row_len, others in (
+        (None, {"local": 8, "full": 32}),
+        (16, {"local": 8, "full": 32, "training row": 16}),
+        (8, {"full": 32, "training row": 8}),
+        (32, {"local": 8, "training row": 32}),
+    ):
+        compared: Any = SimpleNamespace(models=models, full_len=32, row_len=row_len)
+        assert context_curve._marked_lengths(compared) == {**others, **marked}

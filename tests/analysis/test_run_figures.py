@@ -21,7 +21,7 @@ from made_up import CONTEXTUAL
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from analysis import compare, context_curve, planted, scale, training
+from analysis import compare, context_curve, hypothesis, planted, scale, training
 from analysis.drawing import mistakes_in_one_line, saved
 from analysis.style import RUN_LOOKS
 from olmo_sparsity.config import Config, ValidationConfig
@@ -325,3 +325,15 @@ def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None
     plt.close(figure)
     assert "where 50 windows or more lie there" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())
     assert "near (<), in the middle (o), far (>)" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())
+
+
+def test_a_number_that_a_third_lacks_is_not_drawn() -> None:
+    figure, axis = plt.subplots()
+    whole = [Estimate(0.1, 0.0, 0.3), Estimate(0.2, 0.1, 0.25), Estimate(0.4, 0.3, 0.6)]
+    for lacking in range(3):
+        values = [None if number == lacking else value for number, value in enumerate(whole)]
+        hypothesis._draw_line(axis, values, label="gain", look={"color": "black"})
+    assert not axis.containers
+    hypothesis._draw_line(axis, whole, label="gain", look={"color": "black"})
+    assert axis.lines[0].get_xydata().tolist() == [[0, 0.1], [1, 0.2], [2, 0.4]]
+    plt.close(figure)

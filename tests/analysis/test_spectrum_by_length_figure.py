@@ -33,10 +33,10 @@ NEAR = {
 }
 
 
-def found_of(num_documents: int) -> SpectrumByLength:
+def found_of(num_documents: int, lengths: tuple[int, ...] = LENGTHS) -> SpectrumByLength:
     measured = []
-    for length in LENGTHS:
-        needs = {LineKey("attention", "real"): CHOSEN, LineKey("nearest", "real"): NEAR[length]}
+    for length in lengths:
+        needs = {LineKey("attention", "real"): CHOSEN, LineKey("nearest", "real"): NEAR.get(length, NEAR[128])}
         needs[LineKey("random", "real")] = [2 * k for k in CHOSEN]
         needs |= {LineKey(line.selector, "null"): [min(k, 1) for k in of] for line, of in needs.items()}
         repeated = {line: of * (num_documents // 10) for line, of in needs.items()}
@@ -219,3 +219,14 @@ def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the
         256: ["failed"],
     }
     assert "the gate FAILED at full_len 256" in str(drawn.figure.get_label())
+
+
+@pytest.mark.parametrize(
+    ("most", "ticks"),
+    [(127, [0, 1, 2, 4, 8, 16, 32, 64]), (128, [0, 1, 4, 16, 64]), (1025, [0, 1, 4, 16, 64, 256, 1024])],
+)
+def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[int]) -> None:
+    figure = figure_of.draw_found(found_of(10, (100, 64 + most))).figure
+    plt.close(figure)
+    assert figure.axes[0].get_yticks().tolist() == ticks
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [f"{tick:,}" for tick in ticks]

@@ -178,6 +178,22 @@ def test_losses_by_position_fill_their_panel(tiny_run: Path, tmp_path: Path) -> 
     assert 4.4 < low < 4.5 and 5.5 < high < 5.8
 
 
+@pytest.mark.parametrize(("number", "every"), [(11, 1), (23, 1), (24, 2), (35, 2), (36, 3)])
+def test_a_line_has_twelve_marks_or_few_more(tiny_run: Path, tmp_path: Path, number: int, every: int) -> None:
+    found = [{"step": n, "tokens": n, "loss_nats": 3.0, "validation_loss_nats": 3.0 + n} for n in range(1, number + 1)]
+    figure = drawn([copy_of(tiny_run, tmp_path / "run", found)])
+    (line,) = (line for line in figure.axes[0].lines if line.get_marker() == "o")
+    assert line.get_markevery() == every
+
+
+@pytest.mark.parametrize(("number", "width"), [(24, 1), (25, 3), (49, 3), (50, 5)])
+def test_the_running_median_is_of_eight_percent_of_the_lines(number: int, width: int) -> None:
+    values = np.random.default_rng(0).random(number)
+    half = width // 2
+    expected = [np.median(values[max(0, i - half) : i + half + 1]) for i in range(number)]
+    assert running_median(pd.Series(values)).tolist() == expected
+
+
 def test_running_median() -> None:
     values = pd.Series(np.random.default_rng(0).normal(size=60))
     medians = running_median(values)

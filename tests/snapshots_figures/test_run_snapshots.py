@@ -395,6 +395,9 @@ def test_bridge_and_spectrum(drawn_tasks: Any, text_snapshot: SnapshotAssertion)
         SpectrumPoint(others[seed % 3], seed, x, 8 if seed else 7, y, 80)
         for seed, (x, y) in enumerate([(0.1, 0.5), (0.4, 0.6), (0.7, 0.55), (0.9, 1.0), (1.0, 0.9)])
     ]
+    # The bridge is of runs that were trained with tokens left out, and the spectrum of the others.
+    points.append(replace(points[1], setting=PARITY, length=40))
+    spectra.append(replace(spectra[0], setting=hidden, right=0.2))
     assert drawn_tasks([], points, {}, spectra=spectra) == text_snapshot
 
 

@@ -26,6 +26,7 @@ from olmo_sparsity.synthetic.background import Background, noise, open_backgroun
 from olmo_sparsity.synthetic.data import (
     evaluated_sequences,
     generated_sha256,
+    open_synthetic_data,
     synthetic_batch,
     training_sequences,
 )
@@ -33,6 +34,7 @@ from olmo_sparsity.synthetic.sequences import Sequences
 from olmo_sparsity.tables.reading import newest_finished, read_table
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training.batches import IGNORE_INDEX
 from olmo_sparsity.training.step import SummedLoss
 
@@ -150,6 +152,31 @@ def test_tasks_without_text_draw_what_they_drew_before_there_was_any(name: str, 
             for array in (placed.sequences.tokens_BT, placed.sequences.planted_BT, placed.ids_BT):
                 digest.update(np.ascontiguousarray(array).tobytes())
     assert digest.hexdigest()[:16] == expected
+
+
+def digest_of(*arrays: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def test_placed_and_held_out_sequences_are_those_of_earlier_versions() -> None:
+    """Held-out ones depend on no seed; with other purposes of the generators both would be others."""
+    places = ["4/1", "4/2", "any/1", "any/2"]
+    experiment = config(background="noise", test_row_len=None, test_placed=places, test_sparsity=[1, 2])
+    placed = [evaluated_sequences(experiment, LENGTH, 2, place=place).sequences.tokens_BT for place in places]  # type: ignore[arg-type]
+    assert [digest_of(tokens) for tokens in placed] == [
+        "d6008b0b3b75d7cd",
+        "166840b86a66af1a",
+        "f6fac36a78b6b69e",
+        "533a18d5470eb288",
+    ]
+    held_out = []
+    for seed in (0, 1):
+        seeded = dataclasses.replace(experiment, training=dataclasses.replace(experiment.training, seed=seed))
+        held_out.append(open_synthetic_data(seeded, SINGLE_PROCESS).evaluation_rows.like_training)
+    assert [digest_of(rows.tokens_BT.numpy(), rows.targets_BT.numpy()) for rows in held_out] == ["faccd3e8e288ad57"] * 2
 
 
 def test_the_loss_of_few_targets_is_the_loss() -> None:

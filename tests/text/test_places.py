@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text import places
+from olmo_sparsity.text.corpus import hash64
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.places import (
     EncodedText,
@@ -58,6 +59,38 @@ def test_a_text_is_found_where_a_token_begins_it(encoded: EncodedText) -> None:
     assert (encoded.begin_of(only.token), only.others) == (32, ())
     assert place_of(encoded, "cat", **LENGTHS) == only
     assert several_places_words(encoded, only, "cat") is None
+
+
+def test_five_other_places_are_named_and_more_are_not() -> None:
+    for number, named in ((6, "2, 4, 6, 8, 10"), (7, "2, 4, 6, 8, 10, ...")):
+        text = "a " * number
+        begins = np.arange(number) * 2
+        encoded = EncodedText(text, np.arange(number), begins, begins + 1)
+        words = several_places_words(encoded, place_of(encoded, "a", full_len=0, local_len=0), "a")
+        assert words is not None and words.endswith(
+            f"at {number} places; this is the first, character 0; --at chooses another ({named})"
+        )
+
+
+def test_what_is_said_of_too_few_tokens() -> None:
+    """One token a character: how many stand before it, and which of the lengths or places would do."""
+    text = "abcdefg"
+    encoded = EncodedText(text, np.arange(7), np.arange(7), np.arange(1, 8))
+
+    def said(offset: int, *, full_len: int, local_len: int) -> str:
+        with pytest.raises(UserError) as error:
+            place_at(encoded, offset, full_len=full_len, local_len=local_len)
+        return str(error.value)
+
+    assert said(0, full_len=6, local_len=3).endswith("has 6; choose a place from character 6 on")
+    assert said(0, full_len=7, local_len=3).endswith("has 7; choose a longer text (this one has 7 tokens)")
+    assert "only 1 token stands before it" in said(1, full_len=6, local_len=3)
+    assert "only 0 tokens stand before it" in said(0, full_len=6, local_len=3)
+    assert "choose a place" in said(1, full_len=6, local_len=3)
+    assert "choose shorter lengths (--local-len 1 --full-len 2) or" in said(2, full_len=6, local_len=3)
+    assert "choose shorter lengths (--local-len 1 --full-len 3) or" in said(3, full_len=6, local_len=3)
+    assert "choose a shorter full context (--full-len 4) or" in said(4, full_len=6, local_len=3)
+    assert place_at(encoded, 6, full_len=6, local_len=3).token == 6
 
 
 def test_places_of_a_text_against_the_definition() -> None:
@@ -136,6 +169,24 @@ def test_windows_before_chosen_targets() -> None:
     assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
     assert store.source_of(np.array([0, 1])) == ["x", "y"]
     assert windows.num_documents == 2
+
+
+def test_documents_have_the_ids_of_corpora() -> None:
+    """Of their text or their tokens as 32 bits; a name is hashed, unless it is such an ID."""
+    ids = np.array([70_000, 5])
+    assert document_of_text("naïve", ids, source="x").doc_id == hash64("naïve".encode(), b"doc_id")
+    names = {None: b"p\x11\x01\x00\x05\x00\x00\x00", "abc": b"abc", "0123456789abcdeg": b"0123456789abcdeg"}
+    names["00123456789abcdef"] = b"00123456789abcdef"
+    for name, content in names.items():
+        assert document_of_tokens(ids, source="y", name=name).doc_id == hash64(content, b"doc_id")
+    assert document_of_tokens(ids, source="y", name="0123456789abcdef").doc_id == 0x0123456789ABCDEF
+
+
+def test_documents_that_hold_no_window_lend_no_null_context() -> None:
+    sizes = (4, 5, 3, 9)
+    store = store_of([document_of_tokens(np.full(n, n), source="z") for n in sizes], split="own")
+    windows = windows_before(store, 4, document_W=np.array([3]), target_W=np.array([6]))
+    assert windows.eligible_g.tolist() == [1, 3]
 
 
 def tokenizers_of_every_kind() -> dict[str, Tokenizer]:

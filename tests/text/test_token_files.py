@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +194,39 @@ def test_files_without_valid_tokens_are_refused(data: DataConfig, documents: dic
     refused(r"a\.npy: 7 bytes are no whole number of 2-byte tokens")
     (source / "a.npy").write_bytes(b"")
     refused("no document")
+
+
+def test_the_first_wrong_token_is_named_and_few_tokens_or_zeros_are_no_sign_of_32_bits() -> None:
+    def check(block: list[int], *, offset: int = 0, dtype: str = "<u2") -> None:
+        task: Any = SimpleNamespace(dtype=dtype, vocab_size=50)
+        scanning._check_tokens(task, Path("a.npy"), block=np.array(block, dtype=dtype), offset=offset)
+
+    with pytest.raises(UserError, match=r"a\.npy: token 102 is 50, and the tokenizer has 50 entries"):
+        check([3, 49, 50, 60], offset=100)
+    with pytest.raises(UserError, match="every second token is 0"):
+        check([7, 0] * 8)
+    check([7, 0] * 8, offset=16)  # a whole block of a file that did not begin so
+    check([7, 0] * 8, dtype="<u4")
+    check([7, 0] * 7)
+    check([0] * 16)
+    check([0, 7] * 8)
+    check([7, 0] * 7 + [7, 1])
+    check([])
+
+
+def test_16_bits_hold_65536_tokens(data: DataConfig) -> None:
+    of_16_bits, of_32_bits = (dataclasses.replace(data, token_dtype=dtype) for dtype in ("uint16", "uint32"))  # type: ignore[arg-type]
+    assert [preparation._token_dtype(data, size) for size in (65_535, 65_536, 65_537)] == ["<u2", "<u2", "<u4"]
+    assert preparation._token_dtype(of_16_bits, 65_536) == "<u2" and preparation._token_dtype(of_32_bits, 5) == "<u4"
+    with pytest.raises(UserError, match="the tokenizer has 65537 entries, too many for 16 bits"):
+        preparation._token_dtype(of_16_bits, 65_537)
+
+
+def test_bytes_are_those_of_the_tokens(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+    write(data, documents, "<u4")
+    folder = prepare(dataclasses.replace(data, token_dtype="uint32"))
+    num_tokens = sum(len(document) for of_file in documents.values() for document in of_file)
+    assert read_json(folder / "manifest.json")["bytes"] == 4 * num_tokens
 
 
 def test_a_warning_if_training_documents_cannot_be_left_out(

@@ -120,6 +120,19 @@ def test_starts_in_a_text() -> None:
     assert [text[i:][:2] for i in sentence_starts(text)] == ['"I', "No", "A "]
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)],
+    ids=["Hiragana and Katakana", "extension A", "ideographs", "compatibility", "planes 2 and 3"],
+)
+def test_every_character_of_some_scripts_is_a_word(first: int, last: int) -> None:
+    """From the first of their blocks in Unicode to the last; their neighbours are parts of words."""
+    for inside in (first, (first + last) // 2, last):
+        assert word_starts(f"a{chr(inside)}{chr(inside)}b").tolist() == [0, 1, 2, 3]
+    for outside in (first - 1, last + 1):
+        assert word_starts(f"a{chr(outside)}{chr(outside)}b").tolist() == [0]
+
+
 @pytest.mark.parametrize("text", ["naïve café \u2013 他们说 “好”。 😀😀 done.\nNext", "a\ufffd b", "\t\r\n x"])
 def test_every_token_has_its_own_bytes(text: str) -> None:
     """A byte-level tokenizer of single bytes: the characters of a token are those that its byte is in."""

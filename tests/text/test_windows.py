@@ -13,7 +13,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
-from olmo_sparsity.text.windows import Windows, sample_windows
+from olmo_sparsity.text.windows import Windows, _is_among, sample_windows
 
 
 @pytest.fixture
@@ -21,10 +21,12 @@ def store(tiny_config: Config) -> TokenStore:
     return open_store(prepare(tiny_config.data), "train")
 
 
-def sample(store: TokenStore, num_windows: int, *, max_per_document: int = 4, seed: int = 0, **options: Any) -> Windows:
-    """Windows of 20 tokens, of all documents alike."""
+def sample(
+    store: TokenStore, num_windows: int, *, full_len: int = 20, max_per_document: int = 4, seed: int = 0, **options: Any
+) -> Windows:
+    """Windows of all documents alike."""
     settings = {"num_windows": num_windows, "max_per_document": max_per_document, "seed": seed, "sampling": "documents"}
-    return sample_windows(store, 20, **{**settings, **options})
+    return sample_windows(store, full_len, **{**settings, **options})
 
 
 def test_windows_lie_inside_one_document_at_different_places(store: TokenStore) -> None:
@@ -50,6 +52,15 @@ def test_the_draw_by_documents_is_that_of_earlier_versions() -> None:
         hashlib.sha256(drawn.tobytes()).hexdigest()
         == "2458d1f6c1356504e2775b9ee4244cb251db47c46ec444256e5ecc4ea1b4430a"
     )
+
+
+def test_the_draw_by_targets_is_that_of_earlier_versions() -> None:
+    """It is the default. With other seeds or purposes of the generators the numbers would be others."""
+    tiny = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + 3 * (d % 9))] for d in range(6)])
+    windows = sample_windows(tiny, 4, num_windows=8, max_per_document=2, seed=5)
+    assert windows.document_W.tolist() == [4, 1, 5, 2, 4, 2, 5, 1]
+    assert windows.start_W.tolist() == [59, 12, 75, 27, 63, 26, 88, 10]
+    assert windows.weight_W.tolist() == [4.0, 2.0, 3.0, 1.5, 4.0, 1.5, 3.0, 2.0]
 
 
 def test_window_i_does_not_depend_on_the_number_of_windows(store: TokenStore) -> None:
@@ -101,6 +112,24 @@ def test_excluded_documents_are_not_drawn(store: TokenStore) -> None:
     assert not set(others.document_W) & set(first.document_W)
 
 
+def test_ids_are_found_among_many_others() -> None:
+    """IDs below, between and above those of the others, some of them twice; the others are read in blocks of 2**20."""
+    ids = np.array([5, 90, 7, 40, 5, 2**64 - 1, 1, 60], dtype=np.uint64)
+    others = np.full((1 << 20) + 3, 50, dtype=np.uint64)
+    others[[0, 9, -2, -1]] = [40, 2, 7, 91]
+    assert _is_among(ids, others).tolist() == [i in {50, 40, 2, 7, 91} for i in ids.tolist()]
+    assert _is_among(ids, others[:0]).tolist() == [False] * 8
+    assert _is_among(ids[:0], others).tolist() == []
+
+
+def test_documents_of_equal_text_count_once() -> None:
+    tiny = tiny_store([[2, 3, 4, 5], [6, 7, 8], [2, 3, 4, 5]])
+    windows = sample(tiny, 9, full_len=2)
+    assert sorted(windows.document_W.tolist()) == [0, 0, 1, 2, 2]
+    assert windows.num_documents == 2
+    assert windows.doc_ids(np.flatnonzero(windows.document_W == 1)) == ["0000000000000002"]
+
+
 def test_a_document_gives_its_second_window_after_all_have_given_one(store: TokenStore) -> None:
     assert set(sample(store, 30).document_W) == set(sample(store, 30, max_per_document=1).document_W)
     assert len(set(sample(store, 20).document_W.tolist())) == 20
@@ -109,5 +138,12 @@ def test_a_document_gives_its_second_window_after_all_have_given_one(store: Toke
 def test_text_too_small_for_windows(store: TokenStore) -> None:
     with pytest.raises(UserError, match=r"0 of its \d+ documents hold a window of 5000 tokens.*the longest document"):
         sample_windows(store, 5000, num_windows=10, max_per_document=4, seed=0)
-    with pytest.raises(UserError, match="the model was trained on them"):
-        sample(store, 10, exclude_ids=store.doc_ids_G)
+    tiny = tiny_store([[2] * 4, [3] * 8, [4] * 5])
+    with pytest.raises(
+        UserError, match=r"0 of its 3 documents hold a window of 8 .* \(the longest document has 8 tokens"
+    ):
+        sample(tiny, 10, full_len=8)
+    with pytest.raises(
+        UserError, match=r"2 of its 3 documents .* target, 2 of them left out: the model was trained on them"
+    ):
+        sample(tiny, 10, full_len=4, exclude_ids=tiny.doc_ids_G)
