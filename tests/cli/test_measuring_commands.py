@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from conftest import made_up_text
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import WHOLE, Share
 
 TABLES, RUN, FOUND = Path("tables"), Path("runs/tiny"), "explaining.explain_found"
@@ -135,3 +137,56 @@ def test_options_reach_what_explains(
         assert out.split() == ["{", '"shown":', '"here"', "}"]
     else:
         assert out == f"What was found; the page is {page}\nwhat one document cannot tell\n"
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("influence --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
+        ("influence --k 13", r"influence\.k = \[13\]: there are only M = 12"),
+        ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
+        ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
+        ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
+        ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened(
+    command: str, said: str, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, ...]]
+) -> None:
+    def trained(*_: Any, **named: Any) -> None:
+        raise AssertionError("it was trained")
+
+    monkeypatch.setattr("olmo_sparsity.training.loop.train", trained)
+    with pytest.raises(UserError, match=said):
+        invoke(f"{command} --config {tiny_yaml} --run runs/new", monkeypatch)
+    assert not calls and not Path("runs/new").exists()
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("command", "replaced"), [("explore", "exploring.explore"), ("explain --at 200 --json", FOUND)]
+)
+def test_the_document_is_the_field_of_the_configuration(
+    command: str, replaced: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file with one record; the tables of an exploration lie in the folder of the run, wherever its page is written."""
+    text, given = Path("letter.txt").read_text(encoding="utf-8"), []
+    Path("letter.jsonl").write_text(json.dumps({"text": "short", "body": text}), encoding="utf-8")
+
+    def probe(*args: Any, **named: Any) -> Shown:
+        given.append((args[1], named))
+        return Shown()
+
+    module, _, name = replaced.rpartition(".")
+    monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.api.{module}"), name, probe)
+    page = "--out elsewhere/page.html" if command == "explore" else ""
+    invoke(f"{command} --run runs/tiny --text letter.jsonl {page} data.text_field=body", monkeypatch)
+    ((found, named),) = given
+    if command == "explore":
+        assert (found, named["folder"]) == (text, Path("runs/tiny/explore"))
+    else:
+        encoded, place = found
+        assert encoded.text == text and encoded.begins[place.token] <= 200 < encoded.ends[place.token]
+    assert named["source"] == "letter.jsonl"
+    assert capsys.readouterr().out

@@ -158,3 +158,13 @@ def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         UserError, match=r"tensorboard is not installed; run pip install 'olmo-sparsity\[tensorboard\]'"
     ):
         check_trackers(["tensorboard"])
+
+
+def test_training_with_a_tracker_that_is_not_installed_writes_nothing(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else find(name, *rest))
+    with pytest.raises(UserError, match="wandb is not installed"):
+        train(with_trackers(tiny_config, "wandb"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
