@@ -105,6 +105,47 @@ def test_lines_after_the_step_and_a_cut_line_are_removed(tiny_config: Config, tm
         assert list(record.values()) == [record["step"], 1.0, *losses, 0.1, 5.0, 64, 1000, 0.25, 7.5]
 
 
+def test_blank_lines_are_left_out_and_a_line_of_something_else_is_named(tiny_config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n\n{"step": 2}\n{"step": 3}\n')
+    with metrics_writer(tmp_path, 2, config=tiny_config, run_id="run"):
+        assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    path.write_text('{"step": 1}\n\n{"steps": 2}\n')
+    with (
+        pytest.raises(UserError, match=r"metrics\.jsonl:3"),
+        metrics_writer(tmp_path, 2, config=tiny_config, run_id="x"),
+    ):
+        pass
+
+
+def test_another_process_writes_no_metrics(tiny_config: Config, tmp_path: Path) -> None:
+    with metrics_writer(tmp_path, 0, config=tiny_config, run_id="run", is_leader=False) as write:
+        write(step_metrics(1, evaluation=None))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_removes_what_comes_behind_the_step(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events of ``purge_step`` and later are those that it removes."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    opened: list[tuple[str, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            opened.append((folder, purge_step))
+
+        def __enter__(self) -> Writer:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
+    with metrics_writer(tmp_path, 5, config=with_trackers(tiny_config, "tensorboard"), run_id="run"):
+        pass
+    assert opened == [(str(tmp_path / "tensorboard"), 6)]
+
+
 def test_tensorboard_gets_the_numbers_of_metrics_jsonl(tiny_config: Config, tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     train(with_trackers(tiny_config, "tensorboard"), tmp_path / "run")

@@ -429,6 +429,10 @@ def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
     monkeypatch.setattr(loop, "_save", saved)
     monkeypatch.setattr(loop, "load_checkpoint", loaded)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    shown, progress_bar = [], loop.progress_bar
+    monkeypatch.setattr(
+        loop, "progress_bar", lambda *given, **named: shown.append(named) or progress_bar(*given, **named)
+    )
     config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, threads=3))
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
@@ -447,6 +451,7 @@ def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
     ]
     assert manifest["seconds"] == 12 * 2 + 2 * 100 + 2 * 1000
     assert (threads, dtypes) == ([3, 3], [torch.float32] * 2)
+    assert shown == [{"total": 12, "initial": 0}, {"total": 12, "initial": 8}]
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])
