@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 from conftest import made_up_text
 
+from olmo_sparsity.cli import explaining
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import WHOLE, Share
 
@@ -190,3 +192,30 @@ def test_the_document_is_the_field_of_the_configuration(
         assert encoded.text == text and encoded.begins[place.token] <= 200 < encoded.ends[place.token]
     assert named["source"] == "letter.jsonl"
     assert capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("calls")
+def test_one_place_is_explained_with_any_k_whatever_is_screened(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Candidates of one place are never screened, and a grid of the configuration gives way to the numbers that are named."""
+    given: list[list[int]] = []
+
+    def probe(*_: Any, **named: Any) -> Shown:
+        given.append(named["k"])
+        return Shown()
+
+    monkeypatch.setattr("olmo_sparsity.api.explaining.explain_found", probe)
+    for change in ("influence.screen=9", "influence.k_grid=geometric"):
+        invoke(f"explain --run runs/tiny --text letter.txt --at 200 --json --k 1,12 {change}", monkeypatch)
+    assert given == [[1, 12]] * 2 and capsys.readouterr().out
+
+
+def test_the_place_is_found_by_the_tokenizer_of_a_run_and_by_none_beside_a_pretrained_model(
+    tiny_config: Config, tiny_run: Path
+) -> None:
+    """That of a pretrained model is not known before it is opened, even where the folder of its results is a run."""
+    text = made_up_text(np.random.default_rng(5), 80)
+    found = explaining._place_in(tiny_config, tiny_run, text, at=200, target=None)
+    assert found is not None and found[0].begins[found[1].token] <= 200 < found[0].ends[found[1].token]
+    pretrained = dataclasses.replace(tiny_config, pretrained=PretrainedConfig("org/name"))
+    assert explaining._place_in(pretrained, tiny_run, text, at=200, target=None) is None
+    assert explaining._place_in(tiny_config, tiny_run / "none", text, at=200, target=None) is None

@@ -233,3 +233,28 @@ def test_a_window_has_a_number_of_up_to_18_digits(measured: Path, monkeypatch: p
     for number in ("9" * 19, "+1", "1.0", "\u0663"):
         with pytest.raises(UserError, match="give a run and the number of a window"):
             invoke(f"show {TABLES} {number}", monkeypatch)
+
+
+def test_a_report_lies_with_the_run_that_is_named(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tables that lie elsewhere, and where the configuration names the run."""
+    pages: list[Path] = []
+    shutil.copytree(measured / TABLES, tmp_path / "loose")
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("olmo_sparsity.view.report.write_report", lambda tables, page, **_: pages.append(page))
+    invoke("report --tables loose --config mine.yaml", monkeypatch)
+    invoke("report --tables loose --model org/b", monkeypatch)
+    assert pages == [Path("runs") / name / "figures/loose/report.html" for name in ("mine", "org-b")]
+
+
+@pytest.mark.parametrize(
+    "beside", ["--tables x", "--config x", "--model x", "--revision x", "training.steps=3", "training.seed=1 name=x"]
+)
+def test_several_runs_have_their_own_settings(beside: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("olmo_sparsity.view.seed_table.print_seeds", lambda *_, **named: 1 / 0)
+    with pytest.raises(UserError, match="summary: with several runs there is no --tables, --config, --model"):
+        invoke(f"summary --run a --run b {beside}", monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        invoke("summary --run a --run b", monkeypatch)

@@ -70,9 +70,11 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(
     assert metrics(run)[4]["loss_by_position_nats"] is None
 
 
+@pytest.mark.parametrize(("micro_batch_rows", "most"), [(8, 8 * 8), (1, 20)])
 def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    micro_batch_rows: int, most: int, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But for a row that is longer than those."""
     shapes = []
 
     def logits(self: SummedLoss, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
@@ -81,10 +83,10 @@ def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
 
     unchanged = SummedLoss.logits
     monkeypatch.setattr(SummedLoss, "logits", logits)
-    settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=8, compile="never")
+    settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=micro_batch_rows, compile="never")
     train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
     assert {columns for _, columns in shapes} == {8, 20}
-    assert max(rows * columns for rows, columns in shapes) == 8 * 8
+    assert max(rows * columns for rows, columns in shapes) == most
     assert sum(rows for rows, columns in shapes if columns == 20) == settings.eval_rows
 
 

@@ -23,11 +23,13 @@ from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training import loop
 from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import VALIDATION_SEED
+from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
 from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.run import LoopState
 from olmo_sparsity.training.step import build_schedule
 
 
@@ -399,6 +401,60 @@ def test_what_is_due_after_a_step(tiny_config: Config) -> None:
         assert (due.evaluate, due.log, due.save, due.stop) == (step in evaluated, step in logged, step in saved, False)
         stopped = loop._due_after(step, training, interrupted=True)
         assert stopped == dataclasses.replace(due, save=True, stop=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "lowest", "since", "keys", "end"),
+    [
+        (6, 0.5, 2, {}, None),
+        (6, 0.5, 2, {"stop_loss": 0.5}, "stop_loss"),
+        (6, 0.5, 2, {"stop_loss": 0.49}, None),
+        (6, None, 0, {"stop_loss": 9.0, "patience": 1}, None),
+        (6, 0.5, 2, {"patience": 2}, "patience"),
+        (6, 0.5, 2, {"patience": 3}, None),
+        (6, 0.5, 2, {"patience": 2, "stop_loss": 0.5}, "stop_loss"),
+        (12, 0.5, 2, {"patience": 2, "stop_loss": 0.5}, "steps"),
+        (12, None, 0, {}, "steps"),
+    ],
+)
+def test_why_training_ends(
+    step: int, lowest: float | None, since: int, keys: dict[str, Any], end: str | None, tiny_config: Config
+) -> None:
+    state = LoopState(step=step, lowest_loss_nats=lowest, evaluations_since_lowest=since)
+    assert state.end(dataclasses.replace(tiny_config.training, **keys)) == end
+
+
+def test_a_step_is_built_as_configuration_and_data_say(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is, nothing is written."""
+    built: list[dict[str, Any]] = []
+
+    def build(model: Any, training: Any, **named: Any) -> None:
+        built.append(named)
+        raise UserError("it is built")
+
+    monkeypatch.setattr(training_run, "build_train_state", build)
+    few = dataclasses.replace(TEXT, open=lambda *given: dataclasses.replace(TEXT.open(*given), few_targets=True))
+    config = dataclasses.replace(
+        tiny_config,
+        training=dataclasses.replace(tiny_config.training, precision="bf16"),
+        synthetic=dataclasses.replace(tiny_config.synthetic, position_loss_weight=0.37),
+    )
+    for one, source in ((config, few), (tiny_config, TEXT)):
+        with pytest.raises(UserError, match="it is built"):
+            train(one, tmp_path / "run", source=source)
+    same = {"compiled": False, "process": SINGLE_PROCESS, "device": torch.device("cpu")}
+    assert built == [
+        {**same, "precision": "bf16", "position_loss_weight": 0.37, "few_targets": True},
+        {
+            **same,
+            "precision": "fp32",
+            "position_loss_weight": tiny_config.synthetic.position_loss_weight,
+            "few_targets": False,
+        },
+    ]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
