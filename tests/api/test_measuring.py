@@ -121,6 +121,59 @@ def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWind
     assert one["token_text"].unique().tolist() == [windows.texts[3][5]]
 
 
+def test_frames_have_their_columns_and_rows_in_order(model: api.Model, windows: api.ChosenWindows) -> None:
+    """Selectors in the order given; for each, windows rise, and in a window positions or groups."""
+    frame = api.scores(model, windows, selectors=["random", "nearest"])
+    assert list(frame) == ["window_id", "selector", "position", "distance_tokens", "token_text", "score"]
+    expected = [(window, name, j) for name in ("random", "nearest") for window in range(20) for j in range(12)]
+    assert list(zip(frame["window_id"], frame["selector"], frame["position"], strict=True)) == expected
+    assert (frame["distance_tokens"] == 20 - frame["position"]).all()
+    assert frame["token_text"].tolist() == [windows.texts[window][j] for window, _, j in expected]
+    blocks = api.scores(model, windows, selectors=["nearest"], unit="block:5", max_k=3)
+    assert list(blocks) == [
+        "window_id", "selector", "group", "group_first", "group_last", "distance_tokens", "group_text", "score",
+    ]  # fmt: skip
+    assert blocks["group"].tolist() == [0, 1, 2] * 20
+    spans = list(zip(blocks["group_first"], blocks["group_last"], strict=True))[:3]
+    assert sum(last - first + 1 for first, last in spans) == 12 and spans[0][0] == 0 and spans[2][1] == 11
+    assert blocks["distance_tokens"].tolist()[:3] == [20 - last for _, last in spans]
+    assert blocks["group_text"].tolist()[:3] == ["".join(windows.texts[0][first : last + 1]) for first, last in spans]
+    lost = api.losses(model, windows, pd.DataFrame({"window_id": [3, 0, 3], "positions": [[4, 2], [], [1]]}))
+    assert list(lost) == ["window_id", "positions", "loss_nats", "kl_nats"]
+    assert lost["window_id"].tolist() == [3, 0, 3] and lost["positions"].tolist() == [[4, 2], [], [1]]
+    of_all = api.losses(model, windows, [[4, 2], [], [1]])
+    assert of_all["window_id"].tolist() == np.repeat(np.arange(20), 3).tolist()
+    np.testing.assert_allclose(
+        lost[["loss_nats", "kl_nats"]], of_all[["loss_nats", "kl_nats"]].iloc[[9, 1, 11]], atol=NATS, rtol=0
+    )
+
+
+def test_other_windows_and_another_kind_of_null_context_are_another_measurement(
+    tiny_run: Path, model: api.Model, of_command: api.Results
+) -> None:
+    """The manifest has the kind that the windows have, where they have one, whatever the configuration asks for."""
+
+    def manifest(opened: api.Model, rows: slice, **named: object) -> dict[str, object]:
+        windows = api.windows_from_table(opened, of_command.windows.iloc[rows])
+        return api.measure(opened, windows, selectors=["nearest"], k=[1], resampled_draws=0, **named).manifest  # type: ignore[arg-type]
+
+    shuffling = api.open_model(tiny_run, overrides=["influence.null_context=shuffled"])
+    found = [
+        manifest(model, slice(0, 3)),
+        manifest(model, slice(3, 6)),
+        manifest(shuffling, slice(0, 3)),
+        manifest(model, slice(0, 3), seed=4),
+    ]
+    assert len({one["run_id"] for one in found}) == 4
+    assert manifest(model, slice(0, 3))["run_id"] == found[0]["run_id"]
+    kinds = [one["influence"]["null_context"] for one in found]  # type: ignore[index]
+    assert kinds == ["same-source", "same-source", "shuffled", "same-source"]
+    alone = api.windows_from_table(model, of_command.windows.iloc[:1])
+    measured = api.measure(model, alone, selectors=["nearest"], k=[1], resampled_draws=0)
+    assert set(alone.frame["null_context"]) == {measured.manifest["influence"]["null_context"]} == {"shuffled"}
+    assert model.config.influence.null_context == "same-source"
+
+
 def test_another_seed_draws_other_random_scores(model: api.Model, windows: api.ChosenWindows) -> None:
     """Those of a measurement with this seed, in each of its windows."""
     frame = api.scores(model, windows, selectors=["random"], seed=5)
@@ -305,6 +358,10 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
         UserError, match="made for full_len 20 with 12 long-range tokens, and the model has full_len 16"
     ):
         api.scores(shorter, windows)
+    with pytest.raises(
+        UserError, match="made for full_len 20 with 12 long-range tokens, and the model has full_len 20 with 15"
+    ):
+        api.losses(api.open_model(tiny_run, local_len=5), windows, [[1]])
     with pytest.raises(UserError, match=r"influence.k = \[13\]"):
         api.scores(model, windows, max_k=13)
     with pytest.raises(UserError, match="no selector is named"):

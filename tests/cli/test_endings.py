@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from olmo_sparsity.cli.endings import LONGEST_LINE, os_error_line, run
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path
 
 
@@ -113,3 +114,17 @@ def test_a_full_disk_that_a_library_found_is_one_line(capsys: pytest.CaptureFixt
     assert line.startswith("olmo-sparsity: error: cannot write to disk (") and line.count("\n") == 1
     with pytest.raises(Exception, match="another"):
         fails_with(Exception("another (os error 5)"))
+    with pytest.raises(ValueError, match="os error 28"):  # of Python itself
+        fails_with(ValueError("of mine (os error 28)"))
+    assert fails_with(type("SafetensorError", (Exception,), {})("Error (os error 28)")) == 2
+    with pytest.raises(Exception, match="os error 281"):
+        fails_with(Exception("os error 281"))
+
+
+def test_the_middle_of_a_long_line_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for length in (LONGEST_LINE - len("error: "), LONGEST_LINE - len("error: ") + 1):
+        words = "".join(f"{number:05d}" for number in range(length))[:length]
+        assert fails_with(UserError(words)) == 2
+        line = capsys.readouterr().err.removeprefix("olmo-sparsity: ").removesuffix("\n")
+        whole = f"error: {words}"
+        assert line == (whole if len(whole) == LONGEST_LINE else f"{whole[:1000]} ... {whole[-1000:]}")

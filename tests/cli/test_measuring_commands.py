@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ import numpy as np
 import pytest
 from conftest import made_up_text
 
+from olmo_sparsity.cli import explaining
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import WHOLE, Share
 
 TABLES, RUN, FOUND = Path("tables"), Path("runs/tiny"), "explaining.explain_found"
@@ -135,3 +139,83 @@ def test_options_reach_what_explains(
         assert out.split() == ["{", '"shown":', '"here"', "}"]
     else:
         assert out == f"What was found; the page is {page}\nwhat one document cannot tell\n"
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("influence --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
+        ("influence --k 13", r"influence\.k = \[13\]: there are only M = 12"),
+        ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
+        ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
+        ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
+        ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened(
+    command: str, said: str, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, ...]]
+) -> None:
+    def trained(*_: Any, **named: Any) -> None:
+        raise AssertionError("it was trained")
+
+    monkeypatch.setattr("olmo_sparsity.training.loop.train", trained)
+    with pytest.raises(UserError, match=said):
+        invoke(f"{command} --config {tiny_yaml} --run runs/new", monkeypatch)
+    assert not calls and not Path("runs/new").exists()
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("command", "replaced"), [("explore", "exploring.explore"), ("explain --at 200 --json", FOUND)]
+)
+def test_the_document_is_the_field_of_the_configuration(
+    command: str, replaced: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file with one record; the tables of an exploration lie in the folder of the run, wherever its page is written."""
+    text, given = Path("letter.txt").read_text(encoding="utf-8"), []
+    Path("letter.jsonl").write_text(json.dumps({"text": "short", "body": text}), encoding="utf-8")
+
+    def probe(*args: Any, **named: Any) -> Shown:
+        given.append((args[1], named))
+        return Shown()
+
+    module, _, name = replaced.rpartition(".")
+    monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.api.{module}"), name, probe)
+    page = "--out elsewhere/page.html" if command == "explore" else ""
+    invoke(f"{command} --run runs/tiny --text letter.jsonl {page} data.text_field=body", monkeypatch)
+    ((found, named),) = given
+    if command == "explore":
+        assert (found, named["folder"]) == (text, Path("runs/tiny/explore"))
+    else:
+        encoded, place = found
+        assert encoded.text == text and encoded.begins[place.token] <= 200 < encoded.ends[place.token]
+    assert named["source"] == "letter.jsonl"
+    assert capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("calls")
+def test_one_place_is_explained_with_any_k_whatever_is_screened(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Candidates of one place are never screened, and a grid of the configuration gives way to the numbers that are named."""
+    given: list[list[int]] = []
+
+    def probe(*_: Any, **named: Any) -> Shown:
+        given.append(named["k"])
+        return Shown()
+
+    monkeypatch.setattr("olmo_sparsity.api.explaining.explain_found", probe)
+    for change in ("influence.screen=9", "influence.k_grid=geometric"):
+        invoke(f"explain --run runs/tiny --text letter.txt --at 200 --json --k 1,12 {change}", monkeypatch)
+    assert given == [[1, 12]] * 2 and capsys.readouterr().out
+
+
+def test_the_place_is_found_by_the_tokenizer_of_a_run_and_by_none_beside_a_pretrained_model(
+    tiny_config: Config, tiny_run: Path
+) -> None:
+    """That of a pretrained model is not known before it is opened, even where the folder of its results is a run."""
+    text = made_up_text(np.random.default_rng(5), 80)
+    found = explaining._place_in(tiny_config, tiny_run, text, at=200, target=None)
+    assert found is not None and found[0].begins[found[1].token] <= 200 < found[0].ends[found[1].token]
+    pretrained = dataclasses.replace(tiny_config, pretrained=PretrainedConfig("org/name"))
+    assert explaining._place_in(pretrained, tiny_run, text, at=200, target=None) is None
+    assert explaining._place_in(tiny_config, tiny_run / "none", text, at=200, target=None) is None

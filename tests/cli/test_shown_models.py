@@ -213,6 +213,7 @@ def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> Non
         (at_main, COMMIT),
         (at_step, COMMIT),
         (at_main, COMMIT[:12]),
+        (at_main, COMMIT[:7]),
     ):
         check(folder, "someone/llama", given)
     with pytest.raises(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import shutil
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_up import made_up_tables
 
+from olmo_sparsity.cli import viewing
 from olmo_sparsity.cli.app import app
+from olmo_sparsity.errors import UserError
 
 TABLES = Path("runs/tiny/influence/made-up")
 
@@ -117,3 +121,140 @@ def test_compare_prints_and_writes_the_same_subjects(measured: Path, monkeypatch
         ("write_comparison", "subjects", Path("page.html"), {"overwrite": True}),
         ("print_comparison", "subjects", {"every": True, "as_json": True}),
     ]
+
+
+def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *shlex.split(line)])
+    app(standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "tables", "width"),
+    [
+        ("figures --run runs/tiny", "runs/tiny", None, "screen"),
+        ("figures --tables {}", "runs/tiny", TABLES, "screen"),
+        ("figures --tables {} --width two", "runs/tiny", TABLES, "two"),
+        ("figures --tables made-up --run runs/tiny --width one", "runs/tiny", TABLES, "one"),
+        # One folder under three names: that of the options is used.
+        ("figures --tables {} --run runs/../runs/tiny", "runs/../runs/tiny", TABLES, "screen"),
+        ("figures --tables {} --run link", "link", TABLES, "screen"),
+        ("figures --tables loose --run runs/tiny", "runs/tiny", Path("loose"), "screen"),
+    ],
+)
+def test_figures_are_those_of_the_tables_in_the_folder_that_is_named(
+    line: str,
+    folder: str,
+    tables: Path | None,
+    width: str,
+    measured: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+
+    def draw_run(*args: Any, **given: Any) -> list[Path]:
+        drawn.append((*args, given))
+        return []
+
+    shutil.copytree(measured / "runs", tmp_path / "runs")
+    shutil.copytree(measured / TABLES, tmp_path / "loose")
+    (tmp_path / "link").symlink_to("runs/tiny")
+    monkeypatch.chdir(tmp_path)
+    scripts: list[str] = []
+    monkeypatch.setattr(
+        "olmo_sparsity.view.figure_scripts.figure_script",
+        lambda name: scripts.append(name) or types.SimpleNamespace(draw_run=draw_run),
+    )
+    invoke(line.format(TABLES), monkeypatch)
+    assert (scripts, drawn) == (["every_figure"], [(Path(folder), tables, {"width": width})])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("figures --tables {}", "{}: these tables are not in a run folder; name the one that gets the folder figures/"),
+        ("summary --tables {} training.steps=200", None),
+        ("report --tables {} --run runs/other", None),
+    ],
+)
+def test_tables_that_do_not_belong_to_what_is_named_are_refused(
+    line: str, said: str | None, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of the configuration names the run of the configuration."""
+    tables = str(TABLES)
+    if said is not None:
+        tables = "loose"
+        shutil.copytree(measured / TABLES, tmp_path / tables)
+    shutil.copytree(measured / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=(said or "{}: these tables are of runs/tiny, not of runs/").format(tables)):
+        invoke(line.format(tables), monkeypatch)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_figures_measure_first_where_nothing_is_measured(
+    asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        viewing, "measure_first", lambda config, *args, **given: calls.append((config.name, *args, given))
+    )
+    monkeypatch.setattr(
+        "olmo_sparsity.view.figure_scripts.figure_script",
+        lambda name: types.SimpleNamespace(draw_run=lambda *args, **given: calls.append((*args, given)) or []),
+    )
+    invoke(f"figures --run runs/new name=mine{' --train' * asked}", monkeypatch)
+    assert calls == [
+        ("mine", Path("runs/new"), {"asked": asked}),
+        (Path("runs/new"), None, {"width": "screen"}),
+    ]
+
+
+def test_models_come_behind_the_runs_that_they_are_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by the folder of its results; of one model with the revision that is given."""
+    found: list[list[str]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("olmo_sparsity.statistics.several.subjects.read_subjects", found.append)
+    monkeypatch.setattr("olmo_sparsity.view.console.print_comparison", lambda *_, **named: None)
+    invoke("compare --model org/b --model a x:kl y", monkeypatch)
+    invoke("compare --model org/b --revision v2 x", monkeypatch)
+    assert found == [["x:kl", "y", "runs/org-b", "runs/a"], ["x", "runs/org-b-v2"]]
+
+
+def test_a_window_has_a_number_of_up_to_18_digits(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[int] = []
+    monkeypatch.chdir(measured)
+    monkeypatch.setattr("olmo_sparsity.view.one_window.show_window", lambda folder, number, **_: shown.append(number))
+    invoke(f"show {TABLES} {'9' * 18}", monkeypatch)
+    assert shown == [10**18 - 1]
+    for number in ("9" * 19, "+1", "1.0", "\u0663"):
+        with pytest.raises(UserError, match="give a run and the number of a window"):
+            invoke(f"show {TABLES} {number}", monkeypatch)
+
+
+def test_a_report_lies_with_the_run_that_is_named(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tables that lie elsewhere, and where the configuration names the run."""
+    pages: list[Path] = []
+    shutil.copytree(measured / TABLES, tmp_path / "loose")
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("olmo_sparsity.view.report.write_report", lambda tables, page, **_: pages.append(page))
+    invoke("report --tables loose --config mine.yaml", monkeypatch)
+    invoke("report --tables loose --model org/b", monkeypatch)
+    assert pages == [Path("runs") / name / "figures/loose/report.html" for name in ("mine", "org-b")]
+
+
+@pytest.mark.parametrize(
+    "beside", ["--tables x", "--config x", "--model x", "--revision x", "training.steps=3", "training.seed=1 name=x"]
+)
+def test_several_runs_have_their_own_settings(beside: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("olmo_sparsity.view.seed_table.print_seeds", lambda *_, **named: 1 / 0)
+    with pytest.raises(UserError, match="summary: with several runs there is no --tables, --config, --model"):
+        invoke(f"summary --run a --run b {beside}", monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        invoke("summary --run a --run b", monkeypatch)

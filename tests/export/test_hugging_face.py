@@ -15,6 +15,7 @@ import torch
 from conftest import Messages
 from exported_models import TEXTS, rollout, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as bars
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -22,7 +23,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import hugging_face as export
 from olmo_sparsity.export.conversion import to_transformers, to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model
+from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
@@ -90,7 +91,9 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
         assert set(new[len(alone) :]) <= {loaded.eos_token_id}
 
     manifest = read_json(folder / "manifest.json")
-    assert manifest["step"] == 12
+    assert (manifest["step"], manifest["name"]) == (12, "tiny")
+    assert manifest["checkpoint_sha256"] == read_checkpoint_info(checkpoint).sha256
+    assert manifest["num_parameters"] == sum(one.numel() for one in theirs.parameters())
     assert manifest["files"] == {name: sha256_file(folder / name) for name in FILES - {"manifest.json"}}
     assert manifest["largest_logit_difference"] <= 1e-5
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -269,3 +272,54 @@ def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_
     folder = export_hf(begun, tmp_path / "early").folder
     assert "not finished; this is step8" in messages[0]
     assert "8 of 12 steps" in (folder / "README.md").read_text()
+
+
+def test_the_checkpoint_of_another_run_is_not_exported(tiny_run: Path, bos_run: Path, tmp_path: Path) -> None:
+    mixed = Path(shutil.copytree(tiny_run, tmp_path / "mixed", symlinks=True))
+    shutil.rmtree(mixed / "checkpoints")
+    shutil.copytree(bos_run / "checkpoints", mixed / "checkpoints", symlinks=True)
+    with pytest.raises(UserError, match=r"step12: run .* saved this checkpoint, not this run"):
+        export_hf(mixed, tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["mixed"]
+
+
+def test_an_export_that_another_process_finished_first_is_kept(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, write = tmp_path / "model", export._write
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        written = write(*given, **named)
+        shutil.copytree(named["partial"], folder)
+        (folder / "README.md").write_text("of the other")
+        return written
+
+    monkeypatch.setattr(export, "_write", overtaken)
+    with pytest.raises(UserError, match="already holds an exported model; replace it with --overwrite"):
+        export_hf(tiny_run, folder)
+    assert (folder / "README.md").read_text() == "of the other"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_bars_are_shown_afterwards_as_before_and_all_positions_are_compared(
+    shown: bool, tiny_run: Path, bos_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are as long as half of the position IDs, rounded up, so that rows with gaps differ from those without."""
+    within: list[bool] = []
+    write = export._write
+    monkeypatch.setattr(
+        export,
+        "_write",
+        lambda *given, **named: within.append(bars.is_progress_bar_enabled()) or write(*given, **named),
+    )
+    before = bars.is_progress_bar_enabled()
+    try:
+        (bars.enable_progress_bar if shown else bars.disable_progress_bar)()
+        run, length = (bos_run, 11) if shown else (tiny_run, 10)
+        exported = export_hf(run, tmp_path / "model")
+        assert (within, bars.is_progress_bar_enabled()) == ([False], shown)
+    finally:
+        (bars.enable_progress_bar if before else bars.disable_progress_bar)()
+    vocab_size = read_tokenizer(run / "tokenizer.json").get_vocab_size()
+    assert exported.num_logits_compared == 2 * 4 * length * vocab_size

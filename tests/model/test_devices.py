@@ -1,9 +1,16 @@
 """``olmo_sparsity.model.devices``."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from olmo_sparsity.model import devices
+from olmo_sparsity.model.devices import available_bytes, device_name, has_bf16_units, pick_device
 
 FAULTS_OF_TENSORS = """
 import resource
@@ -31,3 +38,63 @@ def test_tensors_reuse_freed_memory():
     if kept == "False":
         pytest.skip("the allocator is not that of glibc 2.35 or later")
     assert int(before) >= 10 * max(1, int(after))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"/proc/meminfo": "MemTotal:  9 kB\nMemAvailable:    7000 kB\n"}, 7000 * 1024),
+        ({"/proc/meminfo": "MemAvailable: 7000 kB", "/sys/fs/cgroup/memory.max": "5000\n"}, 5000),
+        ({"/proc/meminfo": "MemAvailable: 3 kB", "/sys/fs/cgroup/memory.max": "5000\n"}, 3 * 1024),
+        ({"/proc/meminfo": "MemAvailable: 3 kB", "/sys/fs/cgroup/memory.max": "max\n"}, 3 * 1024),
+        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": "400\n"}, 400),
+        ({}, None),
+    ],
+)
+def test_free_memory_is_what_the_machine_and_the_control_group_leave(
+    files: dict[str, str], expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are not there, and a control group without a limit, say nothing."""
+
+    def read(path: Path) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(str(path))
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    found = available_bytes(torch.device("cpu"))
+    monkeypatch.undo()
+    assert found == expected
+
+
+def test_free_memory_of_a_gpu_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 + device.index, 9000))
+    assert available_bytes(torch.device("cuda", 3)) == 1003
+
+
+@pytest.mark.parametrize("is_unusable", [False, True])
+@pytest.mark.parametrize("has_tiles", [False, True])
+def test_a_cpu_has_bf16_units_where_its_amx_can_be_used(
+    has_tiles: bool, is_unusable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles, raising=False)
+    monkeypatch.setattr(devices, "has_unusable_amx", lambda: is_unusable)
+    assert has_bf16_units(torch.device("cpu")) == (has_tiles and not is_unusable)
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    assert not has_bf16_units(torch.device("cpu"))
+
+
+def test_a_gpu_that_emulates_bf16_has_no_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert not has_bf16_units(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_freed_memory_is_kept_on_a_cpu_only(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
+    monkeypatch.setattr(devices, "keep_freed_memory", lambda: kept.append(True))
+    device = pick_device("auto")
+    assert (device.type, kept) == (("cuda", []) if has_gpu else ("cpu", [True]))
+    assert device_name(device) == ("GPU of cuda" if has_gpu else "cpu")

@@ -103,6 +103,8 @@ def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop:
         UserError, match=f"trained on a synthetic task; .* `olmo-sparsity synth train tiny --run {run}`"
     ):
         train(tiny(), run)
+    with pytest.raises(UserError, match="this run is trained on a synthetic task"):  # before other keys are compared
+        train(tiny("pose"), run)
     train(tiny(), run, source=SYNTHETIC)
     assert metrics(run) == metrics(predicted_run)
     resumed, uninterrupted = weights(run)["model.pt"], weights(predicted_run)["model.pt"]

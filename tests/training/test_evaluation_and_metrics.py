@@ -70,9 +70,11 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(
     assert metrics(run)[4]["loss_by_position_nats"] is None
 
 
+@pytest.mark.parametrize(("micro_batch_rows", "most"), [(8, 8 * 8), (1, 20)])
 def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    micro_batch_rows: int, most: int, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But for a row that is longer than those."""
     shapes = []
 
     def logits(self: SummedLoss, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
@@ -81,10 +83,10 @@ def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
 
     unchanged = SummedLoss.logits
     monkeypatch.setattr(SummedLoss, "logits", logits)
-    settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=8, compile="never")
+    settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=micro_batch_rows, compile="never")
     train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
     assert {columns for _, columns in shapes} == {8, 20}
-    assert max(rows * columns for rows, columns in shapes) == 8 * 8
+    assert max(rows * columns for rows, columns in shapes) == most
     assert sum(rows for rows, columns in shapes if columns == 20) == settings.eval_rows
 
 
@@ -103,6 +105,47 @@ def test_lines_after_the_step_and_a_cut_line_are_removed(tiny_config: Config, tm
     for record, losses in ((records[-2], [None] * 4), (records[-1], [2.0, 3.0, 4.0, [3.0, 4.0]])):
         assert list(record) == keys
         assert list(record.values()) == [record["step"], 1.0, *losses, 0.1, 5.0, 64, 1000, 0.25, 7.5]
+
+
+def test_blank_lines_are_left_out_and_a_line_of_something_else_is_named(tiny_config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n\n{"step": 2}\n{"step": 3}\n')
+    with metrics_writer(tmp_path, 2, config=tiny_config, run_id="run"):
+        assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    path.write_text('{"step": 1}\n\n{"steps": 2}\n')
+    with (
+        pytest.raises(UserError, match=r"metrics\.jsonl:3"),
+        metrics_writer(tmp_path, 2, config=tiny_config, run_id="x"),
+    ):
+        pass
+
+
+def test_another_process_writes_no_metrics(tiny_config: Config, tmp_path: Path) -> None:
+    with metrics_writer(tmp_path, 0, config=tiny_config, run_id="run", is_leader=False) as write:
+        write(step_metrics(1, evaluation=None))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_removes_what_comes_behind_the_step(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events of ``purge_step`` and later are those that it removes."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    opened: list[tuple[str, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            opened.append((folder, purge_step))
+
+        def __enter__(self) -> Writer:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
+    with metrics_writer(tmp_path, 5, config=with_trackers(tiny_config, "tensorboard"), run_id="run"):
+        pass
+    assert opened == [(str(tmp_path / "tensorboard"), 6)]
 
 
 def test_tensorboard_gets_the_numbers_of_metrics_jsonl(tiny_config: Config, tmp_path: Path) -> None:
@@ -158,3 +201,13 @@ def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         UserError, match=r"tensorboard is not installed; run pip install 'olmo-sparsity\[tensorboard\]'"
     ):
         check_trackers(["tensorboard"])
+
+
+def test_training_with_a_tracker_that_is_not_installed_writes_nothing(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else find(name, *rest))
+    with pytest.raises(UserError, match="wandb is not installed"):
+        train(with_trackers(tiny_config, "wandb"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []

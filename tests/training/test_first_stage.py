@@ -14,6 +14,8 @@ from watched_runs import metrics, weights
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.training import first_stage
+from olmo_sparsity.training.first_stage import FirstStage
 from olmo_sparsity.training.loop import train
 
 
@@ -74,6 +76,36 @@ def test_a_first_stage_that_has_changed_is_refused(first: Path, tiny_config: Con
     train(replace(tiny_config, training=replace(tiny_config.training, seed=5)), copy)
     with pytest.raises(UserError, match="second: the run that it starts from has changed since it began"):
         train(second_stage(tiny_config, copy), tmp_path / "second")
+
+
+def test_weights_of_another_shape_and_missing_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(3, 2)
+    stage = FirstStage(Path("step5"), {"run": "first"}, "abc")
+    found = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+    monkeypatch.setattr(first_stage, "read_weights", lambda checkpoint: dict(found))
+    assert stage.weights(model, tokenizer_sha256="abc").keys() == found.keys()
+    with pytest.raises(UserError, match="start_from = first: it was trained with another tokenizer"):
+        stage.weights(model, tokenizer_sha256="abd")
+    found["weight"] = torch.ones(3, 2)  # as many numbers
+    with pytest.raises(
+        UserError, match=r"its weight weight has the shape \[3, 2\], and that of the new run has \[2, 3\]"
+    ):
+        stage.weights(model, tokenizer_sha256="abc")
+    del found["weight"]
+    with pytest.raises(UserError, match=r"its weight weight is missing, and that of the new run has \[2, 3\]"):
+        stage.weights(model, tokenizer_sha256="abc")
+
+
+def test_a_damaged_first_stage_is_refused(first: Path, tiny_config: Config, tmp_path: Path) -> None:
+    """By the hashes of all files of its checkpoint; one number of a weight is enough."""
+    copy = Path(shutil.copytree(first, tmp_path / "first", symlinks=True))
+    file = copy / "checkpoints" / "step12" / "model.pt"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"step12/model\.pt"):
+        train(second_stage(tiny_config, copy), tmp_path / "second")
+    assert not (tmp_path / "second").exists()
 
 
 def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Config, tmp_path: Path) -> None:

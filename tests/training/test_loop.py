@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import types
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json, sha256_file
+from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training import loop
+from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import VALIDATION_SEED
+from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
 from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.run import LoopState
 from olmo_sparsity.training.step import build_schedule
 
 
@@ -51,6 +55,10 @@ def test_the_loss_falls_and_the_folder_is_complete(tiny_run: Path, tiny_config: 
     recorded = manifest["environment"]["packages"]["torch"]  # wheels of PyPI do not name their CUDA there
     assert recorded.partition("+")[0] == torch.__version__.partition("+")[0]
     assert all(manifest["environment"]["packages"].values())
+    assert {key: manifest[key] for key in ("device", "processes", "parallel", "precision", "compiled", "ended_by")} == {
+        "device": "cpu", "processes": 1, "parallel": None, "precision": "fp32", "compiled": False, "ended_by": "steps",
+    }  # fmt: skip
+    assert manifest["num_parameters"] == sum(value.numel() for value in weights(tiny_run)["model.pt"].values())
     records = metrics(tiny_run)
     assert [r["step"] for r in records] == list(range(1, 13))
     assert records[-1]["loss_nats"] < records[0]["loss_nats"] - 0.3
@@ -211,7 +219,14 @@ def test_a_run_killed_before_it_was_marked_complete_is_completed(
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     manifest = read_json(run / "manifest.json")
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    leftover = partial_path(run / "manifest.json")
+    leftover.write_text("{")
+    shutil.copytree(run / "checkpoints" / "step8", run / "checkpoints" / "step4", dirs_exist_ok=True)
+    kept = tiny_config.training.keep_checkpoints
     train(tiny_config, run)
+    assert not leftover.exists()
+    assert len(list((run / "checkpoints").glob("step*"))) == kept
+    assert read_json(run / "manifest.json")["run_id"] == manifest["run_id"]
     assert read_json(run / "manifest.json")["status"] == "complete"
     assert read_json(run / "manifest.json")["validation_loss_nats"] == manifest["validation_loss_nats"]
 
@@ -330,6 +345,7 @@ def test_keys_that_change_no_weight_may_change_when_a_run_resumes(
     settings = dataclasses.replace(tiny_config.training, checkpoint_every=1, keep_checkpoints=1, parallel="fsdp")
     train(dataclasses.replace(tiny_config, training=settings), run)
     assert_equal(weights(run), weights(tiny_run))
+    assert (run / "config.yaml").read_text() == (tiny_run / "config.yaml").read_text()  # that of its beginning
 
 
 def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path: Path, tiny_run: Path) -> None:
@@ -373,6 +389,125 @@ def test_a_run_whose_text_has_changed_is_not_resumed(tiny_config: Config, tmp_pa
     source.write_text("".join(corpus_file.read_text().splitlines(keepends=True)[5:]))
     with pytest.raises(UserError, match="its text has changed"):
         train(config, tmp_path / "run")
+
+
+def test_what_is_due_after_a_step(tiny_config: Config) -> None:
+    """Intervals of which none divides another; the last step is always evaluated, logged and saved."""
+    training = dataclasses.replace(tiny_config.training, steps=61, log_every=3, eval_every=4, checkpoint_every=5)
+    evaluated = {*range(4, 61, 4), 61}
+    logged, saved = evaluated | {*range(3, 61, 3)}, {*range(5, 61, 5), 61}
+    for step in range(1, 62):
+        due = loop._due_after(step, training, interrupted=False)
+        assert (due.evaluate, due.log, due.save, due.stop) == (step in evaluated, step in logged, step in saved, False)
+        stopped = loop._due_after(step, training, interrupted=True)
+        assert stopped == dataclasses.replace(due, save=True, stop=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "lowest", "since", "keys", "end"),
+    [
+        (6, 0.5, 2, {}, None),
+        (6, 0.5, 2, {"stop_loss": 0.5}, "stop_loss"),
+        (6, 0.5, 2, {"stop_loss": 0.49}, None),
+        (6, None, 0, {"stop_loss": 9.0, "patience": 1}, None),
+        (6, 0.5, 2, {"patience": 2}, "patience"),
+        (6, 0.5, 2, {"patience": 3}, None),
+        (6, 0.5, 2, {"patience": 2, "stop_loss": 0.5}, "stop_loss"),
+        (12, 0.5, 2, {"patience": 2, "stop_loss": 0.5}, "steps"),
+        (12, None, 0, {}, "steps"),
+    ],
+)
+def test_why_training_ends(
+    step: int, lowest: float | None, since: int, keys: dict[str, Any], end: str | None, tiny_config: Config
+) -> None:
+    state = LoopState(step=step, lowest_loss_nats=lowest, evaluations_since_lowest=since)
+    assert state.end(dataclasses.replace(tiny_config.training, **keys)) == end
+
+
+def test_a_step_is_built_as_configuration_and_data_say(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is, nothing is written."""
+    built: list[dict[str, Any]] = []
+
+    def build(model: Any, training: Any, **named: Any) -> None:
+        built.append(named)
+        raise UserError("it is built")
+
+    monkeypatch.setattr(training_run, "build_train_state", build)
+    few = dataclasses.replace(TEXT, open=lambda *given: dataclasses.replace(TEXT.open(*given), few_targets=True))
+    config = dataclasses.replace(
+        tiny_config,
+        training=dataclasses.replace(tiny_config.training, precision="bf16"),
+        synthetic=dataclasses.replace(tiny_config.synthetic, position_loss_weight=0.37),
+    )
+    for one, source in ((config, few), (tiny_config, TEXT)):
+        with pytest.raises(UserError, match="it is built"):
+            train(one, tmp_path / "run", source=source)
+    same = {"compiled": False, "process": SINGLE_PROCESS, "device": torch.device("cpu")}
+    assert built == [
+        {**same, "precision": "bf16", "position_loss_weight": 0.37, "few_targets": True},
+        {
+            **same,
+            "precision": "fp32",
+            "position_loss_weight": tiny_config.synthetic.position_loss_weight,
+            "few_targets": False,
+        },
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which a step takes 2 s, an evaluation 100 s and a checkpoint 1000 s; a resumed run counts on."""
+    now, threads, dtypes, stops = [0.0], [], [], [8]
+    step, evaluate, save, load = loop.train_step, loop.evaluate, loop._save, loop.load_checkpoint
+
+    def after(seconds: float, result: Any) -> Any:
+        now[0] += seconds
+        return result
+
+    def saved(run: Any, state: Any) -> None:
+        after(1000, save(run, state))
+        if stops == [state.step]:
+            raise KeyboardInterrupt
+
+    def loaded(run: Any) -> Any:
+        state = load(run)
+        state.started_at = now[0]
+        return state
+
+    monkeypatch.setattr(training_run, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(training_run, "measured_peak", lambda device, dtype: dtypes.append(dtype) or 1e9)
+    monkeypatch.setattr(loop, "train_step", lambda *given, **named: after(2, step(*given, **named)))
+    monkeypatch.setattr(loop, "evaluate", lambda *given: after(100, evaluate(*given)))
+    monkeypatch.setattr(loop, "_save", saved)
+    monkeypatch.setattr(loop, "load_checkpoint", loaded)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    shown, progress_bar = [], loop.progress_bar
+    monkeypatch.setattr(
+        loop, "progress_bar", lambda *given, **named: shown.append(named) or progress_bar(*given, **named)
+    )
+    config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, threads=3))
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(config, run)
+    stops.clear()
+    at_8 = read_json(run / "checkpoints" / "step8" / "train.json")["seconds"]
+    assert at_8 == 8 * 2 + 100 + 1000
+    train(config, run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    manifest = read_json(run / "manifest.json")
+    assert {line["tokens_per_second"] for line in lines} == {16 * 8 // 2}
+    assert {line["share_of_peak"] for line in lines} == {round(64 * manifest["training_flops_per_token"] / 1e9, 4)}
+    saves = [0] * 4 + [1] * 4 + [1] * 4  # that of step 8 ended behind what the checkpoint says
+    assert [line["seconds"] for line in lines] == [
+        2 * number + 100 * (number // 6) + 1000 * saves[number - 1] for number in range(1, 13)
+    ]
+    assert manifest["seconds"] == 12 * 2 + 2 * 100 + 2 * 1000
+    assert (threads, dtypes) == ([3, 3], [torch.float32] * 2)
+    assert shown == [{"total": 12, "initial": 0}, {"total": 12, "initial": 8}]
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])

@@ -40,6 +40,28 @@ def test_processes_share_rows_and_under_fsdp_the_model(tiny_config: Config) -> N
     assert least_bytes(fsdp, ProcessInfo(0, 4), source=TEXT)[MODEL] * 4 == pytest.approx(alone[MODEL], abs=4)
 
 
+def test_each_key_has_the_bytes_that_follow_from_it(tiny_config: Config) -> None:
+    """No two numbers are alike: rows of 10 tokens, position IDs below 40, heads of 16 entries, 3 processes."""
+    config = replace(
+        tiny_config,
+        context=replace(tiny_config.context, train_len=10),
+        pose=replace(tiny_config.pose, max_position=40),
+        training=replace(tiny_config.training, batch_rows=24, micro_batch_rows=4, eval_rows=33),
+    )
+    of = least_bytes(config, ProcessInfo(0, 3), source=TEXT)
+    assert of["pose.max_position or context.full_len"] == 40 * 16 * 4 * 2  # sines and cosines
+    assert of["training.batch_rows"] == 8 * 10 * 3 * 8
+    assert of["training.eval_rows"] == 11 * 10 * 3 * 8
+    logits = "training.micro_batch_rows or training.batch_rows"
+    assert of[logits] == 4 * 10 * 320 * 4
+    whole = replace(config, training=replace(config.training, micro_batch_rows=None))
+    assert least_bytes(whole, ProcessInfo(0, 3), source=TEXT)[logits] == 8 * 10 * 320 * 4
+    # Rows that a process cannot divide are counted upwards; a pass takes no more rows than there are.
+    uneven = least_bytes(config, ProcessInfo(0, 20), source=TEXT)
+    assert uneven["training.batch_rows"] == uneven["training.eval_rows"] == 2 * 10 * 3 * 8
+    assert uneven[logits] == 2 * 10 * 320 * 4
+
+
 def test_this_machine_has_memory() -> None:
     available = available_bytes(torch.device("cpu"))
     assert available is None or 2**20 < available < 2**60

@@ -22,6 +22,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import list_checkpoints
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
+from olmo_sparsity.training.data import open_training_text
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, share_of_rows
 from olmo_sparsity.training.step import build_train_state
@@ -194,3 +195,28 @@ def test_a_rank_without_torchrun_is_one_line(
     with pytest.raises(UserError, match=r"RANK and WORLD_SIZE are set, and MASTER_ADDR not: start .* with torchrun"):
         train(tiny_config, tmp_path / "run", process=ProcessInfo(rank=0, world_size=2))
     assert not (tmp_path / "run").exists()
+
+
+def test_the_rows_that_processes_cannot_share_are_named_by_their_key(tiny_config: Config) -> None:
+    """Each process gets its own share of the rows of a batch, and of the held-out ones."""
+    training = dataclasses.replace(tiny_config.training, batch_rows=20, eval_rows=32)
+    with pytest.raises(UserError, match=r"training\.eval_rows = 32: must be a multiple of the number of processes, 5"):
+        open_training_text(dataclasses.replace(tiny_config, training=training), ProcessInfo(0, 5))
+    with pytest.raises(UserError, match=r"training\.batch_rows = 20: must be a multiple of the number of processes, 8"):
+        open_training_text(dataclasses.replace(tiny_config, training=training), ProcessInfo(0, 8))
+    config = dataclasses.replace(tiny_config, training=dataclasses.replace(training, seed=3))
+    whole = open_training_text(config, ProcessInfo(0, 1))
+    for rank in range(4):
+        share = open_training_text(config, ProcessInfo(rank, 4))
+        for of_share, of_whole, rows in (
+            (share.draw(7), whole.draw(7), 5),
+            (share.evaluation_rows.like_training, whole.evaluation_rows.like_training, 8),
+            (share.evaluation_rows.consecutive, whole.evaluation_rows.consecutive, 8),
+        ):
+            assert of_share is not None and of_whole is not None and of_share.num_targets == of_whole.num_targets
+            for field, of_field in zip(of_share.fields, of_whole.fields, strict=True):
+                assert torch.equal(field, of_field[rank * rows : (rank + 1) * rows])
+    other = open_training_text(dataclasses.replace(config, training=training), ProcessInfo(0, 1))
+    assert not torch.equal(other.draw(7).tokens_BT, whole.draw(7).tokens_BT)
+    held_out = [one.evaluation_rows.like_training.tokens_BT for one in (other, whole)]
+    assert torch.equal(*held_out)  # of every seed

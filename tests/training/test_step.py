@@ -9,14 +9,17 @@ import torch
 from olmo_sparsity.config import SCHEDULERS, Config, TrainingConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
-from olmo_sparsity.torchrun import SINGLE_PROCESS
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
+from olmo_sparsity.training import step as training_step
 from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
 from olmo_sparsity.training.step import (
     SummedLoss,
+    build_optimizer,
     build_schedule,
     build_train_state,
     deterministic,
     resolve_compile,
+    resolve_precision,
     train_step,
 )
 
@@ -127,3 +130,112 @@ def test_deterministic_restores_the_settings(warn_only: bool) -> None:
         assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_three_steps_are_those_of_adamw_with_the_settings(tiny_config: Config, model: OLMoWithPositions) -> None:
+    """Of Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2, in float64; one step would not depend on the betas."""
+    beta1, beta2, decay, rates = 0.6, 0.8, 0.5, (0.03, 0.01, 0.02)
+    settings = dataclasses.replace(
+        tiny_config.training, beta1=beta1, beta2=beta2, weight_decay=decay, learning_rate=9.0, batch_rows=6
+    )
+    optimizer = build_optimizer(model, settings)
+    assert optimizer.defaults["lr"] == 9.0
+    generator = torch.Generator().manual_seed(3)
+    expected = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    first, second = ({name: torch.zeros_like(value) for name, value in expected.items()} for _ in range(2))
+    for number, rate in enumerate(rates, start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            gradient = parameter.grad.double()
+            first[name] = beta1 * first[name] + (1 - beta1) * gradient
+            second[name] = beta2 * second[name] + (1 - beta2) * gradient**2
+            step = (first[name] / (1 - beta1**number)) / ((second[name] / (1 - beta2**number)).sqrt() + 1e-8)
+            of_norm = parameter.dim() == 1
+            expected[name] = expected[name] * (1 if of_norm else 1 - rate * decay) - rate * step
+        optimizer.step()
+    assert any(parameter.dim() == 1 for parameter in model.parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach().double(), expected[name], atol=2e-6, rtol=1e-5)
+
+
+def test_a_step_clips_the_norm_and_has_the_rate_that_it_is_given(
+    tiny_config: Config, model: OLMoWithPositions, batch: Batch
+) -> None:
+    """The next step begins without gradients."""
+    training = dataclasses.replace(tiny_config.training, batch_rows=6, learning_rate=9.0)
+    state = build_train_state(model, training, precision="fp32", compiled=False, process=SINGLE_PROCESS, device=CPU)
+    norms: list[float] = []
+
+    def gradients_of_step(*_: object) -> None:
+        norms.append(float(torch.stack([one.grad.square().sum() for one in model.parameters()]).sum().sqrt()))  # type: ignore[union-attr]
+
+    state.optimizer.register_step_pre_hook(gradients_of_step)
+    _, whole = train_step(state, batch, learning_rate=1e-3, max_grad_norm=0.25)
+    assert float(whole) > 0.25 and norms == [pytest.approx(0.25, rel=1e-4)]
+    assert {group["lr"] for group in state.optimizer.param_groups} == {1e-3}
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_rows_of_a_pass_divide_those_of_a_process(tiny_config: Config) -> None:
+    def rows(micro_batch_rows: int | None, processes: int) -> int:
+        training = dataclasses.replace(tiny_config.training, batch_rows=12, micro_batch_rows=micro_batch_rows)
+        return training_step._rows_per_pass(training, ProcessInfo(processes - 1, processes))
+
+    assert [rows(None, 1), rows(4, 1), rows(12, 1), rows(None, 2), rows(3, 2), rows(12, 2)] == [12, 4, 12, 6, 3, 6]
+    with pytest.raises(UserError, match=r"micro_batch_rows = 4: must divide the 6 rows of each of the 2 processes"):
+        rows(4, 2)
+    with pytest.raises(UserError, match=r"training\.batch_rows = 12: must be a multiple of the number of processes, 5"):
+        rows(None, 5)
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+def test_precision_is_that_of_the_configuration_or_of_the_device(
+    has_units: bool, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices: list[torch.device] = []
+    monkeypatch.setattr(training_step, "has_bf16_units", lambda device: devices.append(device) or has_units)
+
+    def resolved(precision: str) -> str:
+        return resolve_precision(dataclasses.replace(tiny_config.training, precision=precision), torch.device("meta"))
+
+    assert (resolved("bf16"), resolved("fp32"), devices) == ("bf16", "fp32", [])
+    assert resolved("auto") == ("bf16" if has_units else "fp32")
+    assert devices == [torch.device("meta")]
+
+
+def test_a_gpu_compiles_by_its_own_compiler(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the compiler that CXX names is looked for, by default g++."""
+    asked: list[str] = []
+    monkeypatch.setattr(training_step.shutil, "which", lambda name: asked.append(name))
+    settings = dataclasses.replace(tiny_config.training, compile="auto")
+    assert resolve_compile(settings, torch.device("cuda")) and not asked
+    monkeypatch.delenv("CXX", raising=False)
+    assert not resolve_compile(settings, CPU)
+    monkeypatch.setenv("CXX", "clang++")
+    assert not resolve_compile(settings, CPU)
+    assert asked == ["g++", "clang++"]
+    monkeypatch.setattr(training_step.shutil, "which", lambda name: f"/bin/{name}")
+    assert resolve_compile(settings, CPU)
+    assert not resolve_compile(dataclasses.replace(settings, compile="never"), CPU)
+
+
+@pytest.mark.parametrize("fills", [False, True])
+def test_memory_is_not_filled_while_only_deterministic_kernels_run(
+    fills: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filling it would cost a pass over every new tensor; the setting of before comes back, after an error, too."""
+    flags = torch.utils.deterministic
+    monkeypatch.setattr(flags, "fill_uninitialized_memory", fills)
+
+    def fail() -> None:
+        with deterministic():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not flags.fill_uninitialized_memory
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert flags.fill_uninitialized_memory == fills
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -30,6 +30,15 @@ def test_operations_equal_those_that_torch_counts(tiny_config: Config, weight_ty
     assert training_flops_per_token(model, row_len) == counted - 3 * (everywhere - causal)
 
 
+@pytest.mark.parametrize("num_bos", [0, 1, 3])
+def test_tokens_in_front_of_a_row_are_paid_by_those_behind(tiny_config: Config, num_bos: int) -> None:
+    """A row with tokens in front costs as much as a longer one, and has fewer tokens to share it."""
+    model = build_model(olmo_model_config(tiny_config, vocab_size=320, eos_id=0), 0)
+    row_len = 8
+    whole = training_flops_per_token(model, row_len + num_bos) * (row_len + num_bos)
+    assert training_flops_per_token(model, row_len, num_bos=num_bos) * row_len == pytest.approx(whole, rel=1e-12)
+
+
 def test_the_peak_is_measured_once() -> None:
     cpu = torch.device("cpu")
     assert measured_peak(cpu, torch.float32) == measured_peak(cpu, torch.float32) > 1e8

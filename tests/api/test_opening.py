@@ -1,0 +1,147 @@
+"""What ``open_model`` hands on, and how windows of one text are measured; nothing is measured here."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from olmo_sparsity import api
+from olmo_sparsity.api import opening
+from olmo_sparsity.api.opening import settings_of_text
+from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import load_config, pretrained_config_path
+
+CHANGES = {
+    "local_len": 6,
+    "full_len": 18,
+    "visibility": "contextual",
+    "anchor": "none",
+    "precision": "fp32",
+    "device": "cuda:5",
+}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path]]:
+    """The configurations and folders that would be opened."""
+    found: list[tuple[Config, Path]] = []
+    monkeypatch.setattr(opening, "open_configured", lambda config, run: found.append((config, run)))
+    return found
+
+
+@pytest.mark.parametrize("name", [None, *CHANGES])
+def test_each_argument_is_its_key_and_is_stronger_than_an_override(
+    name: str | None, tiny_run: Path, opened: list[tuple[Config, Path]]
+) -> None:
+    overrides = ["influence.path=masked", "influence.local_len=5", "influence.full_len=19", "training.device=cpu"]
+    before = load_config(tiny_run / "config.yaml", overrides)
+    given = {} if name is None else {name: CHANGES[name]}
+    api.open_model(tiny_run, overrides=overrides, **given)  # type: ignore[arg-type]
+    ((config, run),) = opened
+    training = dataclasses.replace(before.training, **({"device": "cuda:5"} if name == "device" else {}))
+    influence = dataclasses.replace(before.influence, **({} if name in (None, "device") else given))
+    assert (config, run) == (dataclasses.replace(before, training=training, influence=influence), tiny_run)
+    assert (before.influence.path, before.influence.local_len) == ("masked", 5)
+
+
+def test_a_name_is_looked_for_on_the_hub(
+    opened: list[tuple[Config, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the configuration for models from elsewhere; its results have a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    shipped = load_config(pretrained_config_path(), ["influence.seed=4"])
+    for name, revision, folder in (("org/name", "v1", "org-name-v1"), ("gpt2", None, "gpt2")):
+        opened.clear()
+        api.open_model(name, revision=revision, overrides=["influence.seed=4"])
+        ((config, run),) = opened
+        assert (config.pretrained.model, config.pretrained.revision, run) == (name, revision, Path("runs") / folder)
+        assert dataclasses.replace(config, pretrained=shipped.pretrained) == shipped
+    (tmp_path / "here").mkdir()  # a folder that is no run is named as it was given
+    api.open_model("here")
+    assert opened[-1][0].pretrained.model == "here"
+
+
+def test_a_model_says_what_it_is(tiny_run: Path) -> None:
+    model = api.open_model(tiny_run, local_len=7)
+    number = f"{sum(one.numel() for one in model.evaluator.model.parameters()) / 1e6:.3g}"  # type: ignore[attr-defined]
+    assert repr(model) == (
+        f"Model('tiny', {number}M parameters, fp32 on cpu, local_len 7, full_len 20, hidden, no anchor)"
+    )
+    assert 0.01 < float(number) < 0.1
+
+
+def test_windows_of_one_text_are_measured_exactly_with_the_control_beside(tiny_run: Path) -> None:
+    """Whatever the configuration says of screening, candidates and pairs; all else is as it says."""
+    keys = {"screen": 9, "save_candidates": "true", "pairs_windows": 3, "seed": 7, "k": "[1, 2, 5]", "lasso_masks": 77}
+    model = api.open_model(tiny_run, overrides=[f"influence.{key}={value}" for key, value in keys.items()])
+    plain: dict[str, Any] = {"k": None, "seed": None, "unit": None, "resampled_draws": 6}
+    expected = dataclasses.replace(
+        model.config.influence,
+        selectors=["greedy", "kl", "random"],
+        k=[1, 2, 5],
+        resampled_draws=6,
+        screen=None,
+        save_candidates=False,
+        pairs_windows=0,
+    )
+    assert settings_of_text(model, ["greedy", "kl", "greedy"], **plain) == expected
+    assert settings_of_text(model, ["random", "kl"], **plain).selectors == ["random", "kl"]
+    named = settings_of_text(model, ["greedy", "kl"], k=(2, 4), seed=0, unit="word", resampled_draws=0)
+    assert named == dataclasses.replace(expected, k=[2, 4], seed=0, unit="word", resampled_draws=0)
+
+
+@pytest.mark.parametrize(
+    ("configured", "unit", "expected"),
+    [
+        ("[1, 2, 12]", None, [1, 2]),
+        ("[3, 11]", None, [3, 11]),
+        ("[12]", None, [1]),
+        ("[1, 2, 3]", "block:5", [1, 2]),  # three blocks, the last of two tokens
+        ("[1, 2, 3]", "block:3", [1, 2, 3]),  # four
+        ("[3]", "block:6", [1]),
+        ("[8, 12]", "word", [8]),
+    ],
+)
+def test_by_default_some_long_range_tokens_are_left_out(
+    configured: str, unit: str | None, expected: list[int], tiny_run: Path
+) -> None:
+    model = api.open_model(tiny_run, overrides=[f"influence.k={configured}"])
+    assert settings_of_text(model, ["kl"], k=None, seed=None, unit=unit, resampled_draws=0).k == expected
+
+
+def test_the_model_that_ranks_is_opened_once_for_each_way_to_rank(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And checked on the windows that are measured; without screening nothing is opened."""
+    model = api.open_model(tiny_run, overrides=["pretrained.allow_pickle=true"])
+    made: list[tuple[Any, ...]] = []
+    checked: list[tuple[Any, ...]] = []
+
+    def opens(settings: Any, opened: Any, *, allow_pickle: bool) -> Any:
+        made.append((settings, opened, allow_pickle))
+        return None if settings.screen is None else f"ranking {len(made)}"
+
+    monkeypatch.setattr(opening, "open_ranking_model", opens)
+    monkeypatch.setattr(
+        opening,
+        "check_proxy",
+        lambda settings, opened, *, ranking, windows: checked.append((settings, ranking, windows)),
+    )
+    plain = model.config.influence
+    assert model.ranking(plain, "none") is None and not checked  # type: ignore[arg-type]
+    made.clear()
+    ways = [
+        dataclasses.replace(plain, screen=9),
+        dataclasses.replace(plain, screen=9, screen_proxy="org/small"),
+        dataclasses.replace(plain, screen=9, screen_precision="bf16"),
+        dataclasses.replace(plain, screen=9, screen_by="attention"),
+    ]
+    found = [model.ranking(way, number) for number, way in enumerate(ways)]  # type: ignore[arg-type]
+    assert found == ["ranking 1", "ranking 2", "ranking 3", "ranking 4"]
+    assert made == [(way, model.opened, True) for way in ways]
+    assert checked == [(way, ranking, number) for number, (way, ranking) in enumerate(zip(ways, found, strict=True))]
+    again = [model.ranking(dataclasses.replace(way, screen=5, seed=3), 9) for way in ways]  # type: ignore[arg-type]
+    assert again == found and len(made) == len(checked) == 4

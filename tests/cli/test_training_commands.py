@@ -1,0 +1,148 @@
+"""Every option of the commands that train, prepare and export reaches what the command calls; nothing is trained here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from olmo_sparsity.cli import synth
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.export.model_card import ExportedModel
+from olmo_sparsity.measure.work import WHOLE, Share
+from olmo_sparsity.synthetic.data import SYNTHETIC
+from olmo_sparsity.torchrun import ProcessInfo
+
+RANK = ProcessInfo(1, 3, 1, 3)
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What was called, with its arguments; this is process 1 of 3 of torchrun where a command asks."""
+    found: list[tuple[Any, ...]] = []
+    monkeypatch.chdir(tmp_path)
+
+    def replace(name: str, result: Any) -> None:
+        def probe(*args: Any, **given: Any) -> Any:
+            found.append((name.rpartition(".")[2], *args, given))
+            return result
+
+        monkeypatch.setattr(f"olmo_sparsity.{name}", probe)
+
+    exported = ExportedModel(Path("out"), "OlmoForCausalLM", 12_345_678, 1.26e-5, 98_765)
+    replace("training.loop.train", None)
+    replace("text.preparation.prepare", Path("cache/of-text"))
+    replace("text.preparation.describe", ["12 documents", "3 splits"])
+    replace("export.hugging_face.export_hf", exported)
+    replace("measure.synthetic_accuracy.evaluate_synthetic", Path("answers"))
+    replace("measure.bridge.measure_bridge", Path("found"))
+    replace("statistics.synthetic.read_accuracies", "accuracies")
+    replace("statistics.synthetic.read_bridge", "bridge")
+    replace("wording.synthetic_tasks.accuracy_lines", ["one", "two"])
+    replace("wording.synthetic_tasks.bridge_lines", ["three"])
+    monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)
+    return found
+
+
+def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *shlex.split(line)])
+    app(standalone_mode=False)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_trains_gets_its_run_and_its_process(
+    overwrite: bool, tiny_yaml: Path, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = " --overwrite" * overwrite
+    invoke(f"train --config {tiny_yaml} --run here training.steps=77{behind}", monkeypatch)
+    invoke(f"train --config {tiny_yaml}{behind}", monkeypatch)
+    invoke(f"synth train parity-cpu training.steps=78{behind}", monkeypatch)
+    invoke(f"synth train parity-cpu --run there{behind}", monkeypatch)
+    named = {"overwrite": overwrite, "process": RANK}
+    synthetic = {**named, "source": SYNTHETIC}
+    assert [call[2:] for call in calls] == [
+        (Path("here"), named),
+        (Path("runs/tiny"), named),
+        (Path("runs/synthetic/parity-cpu"), synthetic),
+        (Path("there"), synthetic),
+    ]
+    configs: list[Config] = [call[1] for call in calls]
+    assert [config.name for config in configs] == ["tiny", "tiny", "parity-cpu", "parity-cpu"]
+    assert [configs[0].training.steps, configs[1].training.steps, configs[2].training.steps] == [77, 12, 78]
+
+
+def test_prepare_and_export_print_their_folder(
+    tiny_config: Config, tiny_yaml: Path, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """And tell what is in it beside their result."""
+    invoke(f"prepare --config {tiny_yaml} data.validation_percent=20", monkeypatch)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("cache/of-text\n", "12 documents\n3 splits\n")
+    (_, data, _), (_, folder, _) = calls
+    assert (data.source, data.validation_percent, folder) == (tiny_config.data.source, 20, Path("cache/of-text"))
+    calls.clear()
+    for behind in ("", " --overwrite"):
+        invoke(f"export hf a-run out{behind}", monkeypatch)
+    assert calls == [("export_hf", Path("a-run"), Path("out"), {"overwrite": given}) for given in (False, True)]
+    shown = capsys.readouterr()
+    assert shown.out == "out\nout\n"
+    assert shown.err.splitlines()[0] == (
+        "OlmoForCausalLM, 12.35M parameters; loaded with transformers, its logits differ from those of the run by at most "
+        "1.3e-05 (98,765 compared)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "measure", "tables", "read", "lines"),
+    [
+        ("eval", "evaluate_synthetic", "answers", "read_accuracies", "one\ntwo\n"),
+        ("bridge", "measure_bridge", "found", "read_bridge", "three\n"),
+    ],
+)
+@pytest.mark.parametrize("trains", [False, True])
+def test_what_is_measured_of_a_task(
+    trains: bool, command: str, measure: str, tables: str, read: str, lines: str,
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any,
+) -> None:  # fmt: skip
+    """It is trained first if necessary, and of a share the lines are printed where all parts are measured."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        synth, "needs_training", lambda config, *given, **named: asked.append((*given, named)) or trains
+    )
+    monkeypatch.setattr(synth, "finish_share", lambda folder, share: share.index == 1)
+    line, run = f"synth {command} bridge-cpu", Path("runs/synthetic/bridge-cpu")
+    for behind, folder, named, prints in (
+        ("", run, {"out": None, "overwrite": False, "share": WHOLE}, True),
+        (" --run r --out o --overwrite", Path("r"), {"out": Path("o"), "overwrite": True, "share": WHOLE}, True),
+        (" --shard 1/3", run, {"out": None, "overwrite": False, "share": Share(1, 3)}, True),
+        (" --shard 2/3", run, {"out": None, "overwrite": False, "share": Share(2, 3)}, False),
+    ):
+        calls.clear()
+        invoke(f"{line}{behind} training.steps=79", monkeypatch)
+        if trains:
+            name, config, *rest = calls.pop(0)
+            assert (name, config.training.steps, rest) == ("train", 79, [folder, {"source": SYNTHETIC}])
+        name, config, *rest = calls.pop(0)
+        assert (name, config.name, config.training.steps, rest) == (measure, "bridge-cpu", 79, [folder, named])
+        assert [call[:2] for call in calls[:1]] == ([(read, [Path(tables)])] if prints else [])
+        assert capsys.readouterr().out == (lines if prints else "")
+        assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train bridge-cpu"})
+
+
+def test_the_configuration_is_printed_as_a_file_that_explains_itself(
+    tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Behind the names of the shipped ones, below the folder in which they lie."""
+    monkeypatch.chdir(tmp_path)
+    invoke(f"config --config {tiny_yaml} training.steps=79", monkeypatch)
+    printed = capsys.readouterr().out
+    names = printed.splitlines()[0].removeprefix("# Configurations in this package: ").split(", ")
+    assert {"demo.yaml", "pretrained.yaml", "synthetic/parity-cpu.yaml"} <= set(names) and names == sorted(names)
+    (tmp_path / "printed.yaml").write_text(printed, encoding="utf-8")
+    assert load_config(tmp_path / "printed.yaml") == load_config(tiny_yaml, ["training.steps=79"])
+    assert "# Number of optimizer steps." in printed and printed.endswith("\n") and not printed.endswith("\n\n")
