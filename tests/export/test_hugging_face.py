@@ -26,6 +26,7 @@ from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 
@@ -255,6 +256,11 @@ def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_
             export_hf(missing, tmp_path / "model")
     with pytest.raises(UserError, match="manifest says 'hf'"):
         export_hf(export_hf(tiny_run, tmp_path / "model").folder, tmp_path / "again")
+    task = tmp_path / "task"
+    shutil.copytree(tiny_run, task, symlinks=True)
+    write_manifest(task, {**read_json(task / "manifest.json"), "synthetic_task": "parity"})
+    with pytest.raises(UserError, match="trained on a synthetic task, not on text"):
+        export_hf(task, tmp_path / "again")
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other, symlinks=True)
     (other / "tokenizer.json").write_text(train_bpe(TEXTS, 320, eos_token="<|endoftext|>").to_str())

@@ -363,7 +363,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:
     for runs, said in (
         ([run, other], "run and other are of different windows"),
         ([run, longer], "trained on rows of 8 and 12 tokens"),
-        ([run, top, second], "top and second are both ceilings"),
+        ([run, top, second], rf"top and second are both ceilings \(rows as long as the full context, {FULL}\)"),
         ([run, lacking], "curve of lacking has no point at 8 visible tokens"),
     ):
         with pytest.raises(UserError, match=said) as caught:

@@ -20,7 +20,7 @@ from olmo_sparsity.statistics.inside_and_beyond import (
     verdict,
 )
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.statistics.synthetic import Setting, read_accuracies
 from olmo_sparsity.tables.reading import newest_finished, read_table
 
 # By k; training has k up to 2. The third seed has not learned k = 2, the fourth neither.
@@ -236,5 +236,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, lis
         with pytest.raises(UserError, match=message) as error:
             read(runs["pose"][:1], [run])
         assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="measured on different sequences"):  # nor are their seeds put together
+        read_accuracies([run / "synthetic" / "made-up" for run in (*runs["pose"], asked_else)])
     with pytest.raises(UserError, match=r"the same training\.seed"):
         read(runs["pose"][:1], runs["pose"][:1])

@@ -491,6 +491,13 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
         ({"synthetic.test_lengths": "[2]"}, r"synthetic\.test_lengths: a prompt of 2 tokens has no room for k = 3"),
         ({"synthetic.train_lengths": "[9, 4]"}, r"synthetic\.train_lengths = \[9, 4\]: must be two positive numbers"),
         ({"synthetic.positions": "coupled"}, r"set synthetic\.scratchpad=true"),
+        *(
+            (
+                {"synthetic.positions": given, "synthetic.scratchpad": "true", "synthetic.hide_tokens": "false"},
+                rf"synthetic\.positions = {given} takes absolute",
+            )
+            for given in ("coupled", "predicted")
+        ),
         ({"synthetic.task": "variables"}, r"synthetic\.hide_tokens = True: only for"),
         ({"synthetic.locality": "2"}, r"synthetic\.locality = 2: too few tokens for k = 3"),
         ({"synthetic.bridge_selectors": "[best]"}, r"must be some of unmask-one"),
