@@ -21,7 +21,8 @@ from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.single.spectrum import RANDOM
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import data_words, length_words, measured_words
 from olmo_sparsity.wording.units import units_of, units_words
@@ -32,7 +33,6 @@ from .paper import Width, drawn_for
 from .style import blind, ordered
 
 NAME = "choices"
-RANDOM = "random"
 KINDS = {  # what a choice is made from -> colour
     "the model, by derivatives or runs": "#009E73",
     "one pass: attention, keys, values": "#0072B2",
@@ -57,12 +57,8 @@ def _kind(name: str) -> str:
     return runs if selector.can_imitate or selector.singles or selector.steps else text
 
 
-def _selection(summary: Summary, name: str, context: str, k: int) -> SelectionSummary:
-    return next(s for s in summary.selections if s.key == (name, context, k))
-
-
 def _gain(summary: Summary, name: str, k: int) -> Estimate:
-    gain = _selection(summary, name, "real", k).gain_over_random_nats
+    gain = summary.at(name, "real", k).gain_over_random_nats
     assert gain is not None, name
     return gain
 
@@ -136,7 +132,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         )
         above.set_xlabel("gain over random, nats")
         for context, shift, filled in (("null", -0.2, False), ("real", 0.15, True)):
-            recovered = [_selection(one.summary, name, context, k).prediction_recovered for name in names]
+            recovered = [one.summary.at(name, context, k).prediction_recovered for name in names]
             _draw_dots(below, recovered, names, shift=shift, filled=filled)
         below.set_xlabel(f"D({k})")
         for axis in (above, below):

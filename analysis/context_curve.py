@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve, compare_curves
@@ -166,8 +167,8 @@ def _finding(compared: ComparedCurves) -> str:
         return f"{gains[0].capitalize()} {'; '.join(gains[1:])}."
     points = [(label, model.curve.points) for label, model in zip(model_labels(compared), compared.models, strict=True)]
     losses = (
-        f"{label} {of[0].loss_nats.mean:.3f} nats with {of[0].num_visible_tokens} visible "
-        f"token{'s' * (of[0].num_visible_tokens > 1)}, {of[-1].loss_nats.mean:.3f} with {of[-1].num_visible_tokens}"
+        f"{label} {of[0].loss_nats.mean:.3f} nats with {counted(of[0].num_visible_tokens, 'visible token')}, "
+        f"{of[-1].loss_nats.mean:.3f} with {of[-1].num_visible_tokens}"
         for label, of in points
     )
     return f"Mean loss: {'; '.join(losses)}."

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.statistics.length_generalization import (
     PlaceSweep,
     SpectrumPoint,
@@ -100,7 +101,7 @@ def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[
     ]
     between = len(places) - len(handles)
     if between:
-        label = f"{between} place{'s' * (between > 1)} between"
+        label = f"{counted(between, 'place')} between"
         handles.append(Line2D([], [], color=BETWEEN, linewidth=0.6, label=label))
     fitted = ""
     if bound is not None:
@@ -143,7 +144,7 @@ def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
     axis.set_ylabel("accuracy at ten times the length")
     correlation = rank_correlation(points)
     shown = "none (too few runs, or no differences)" if correlation is None else interval(correlation)
-    runs = f"{len(points)} run{'s' * (len(points) > 1)}"
+    runs = counted(len(points), "run")
     of_interval = "" if correlation is None else " with a 95% interval by bootstrap over the"
     near, far = (sorted({getattr(one, name) for one in points}) for name in ("length", "far"))
     caption_text(

@@ -17,7 +17,6 @@ that of ``attention``; writes ``learned_choice.json``.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,12 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.long_fidelity import chosen
 from benchmarks.long_problems import Problem
+from benchmarks.results import mistakes_in_one_line
 from benchmarks.set_choices import scores_of
 from benchmarks.set_worth import add_options, open_problems
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.records.policies import for_queries
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.records.window_input import WindowInput
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
@@ -56,8 +56,7 @@ LEARNED = "learned"
 
 def features(window: WindowInput, estimates_FM: np.ndarray) -> np.ndarray:
     """Return the features of each long-range token, fp32 [M, F]."""
-    norms = np.linalg.norm(window.values, axis=-1)
-    norms = norms.repeat(window.attention.shape[1] // norms.shape[1], axis=1)
+    norms = for_queries(np.linalg.norm(window.values, axis=-1), window.attention)
     moved = np.linalg.norm(np.diff(window.hidden_states, axis=0), axis=-1)
     parts = (
         window.attention,
@@ -171,11 +170,8 @@ def main() -> None:
     )
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    try:
+    with mistakes_in_one_line():
         found = run(given)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
     names = [name for kind, name in found if kind == "D"]
     shown = Table("choice", f"D({given.k})", "minus that of attention", title=f"{given.num_windows} windows")
     for name in sorted(names, key=lambda name: -found["D", name].mean):

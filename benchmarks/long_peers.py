@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -37,6 +36,7 @@ from benchmarks.long_methods import (
 )
 from benchmarks.long_problems import QUANTITIES, VISIBILITY, Part, Problem, long_windows, make_problem, parts_of
 from benchmarks.long_report import draw, draw_recall, summarize, table
+from benchmarks.results import mistakes_in_one_line
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -298,7 +298,7 @@ def main() -> None:
     """Measure, print the table and draw the figures."""
     given = _arguments()
     torch.set_num_threads(1)
-    try:
+    with mistakes_in_one_line():
         _check(given)
         without = left_out(given.without)
         parts = parts_of(given.data)
@@ -317,9 +317,6 @@ def main() -> None:
                 next(long_windows(parts, size, tokenizer=opened.tokenizer, seed=given.seed))
             return
         rows = run(opened, parts, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed, without=without)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
     summary = summarize(rows)
     write_json(given.out / "long_peers.json", {"setting": setting, "summary": summary, "windows": rows})
     console = Console(width=150)

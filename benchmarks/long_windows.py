@@ -27,6 +27,7 @@ from benchmarks.results import check_results
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, single_losses
+from olmo_sparsity.measure.visible.passes import Rows
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import open_pretrained
 from olmo_sparsity.model.transformers_model import TransformersModel
@@ -87,7 +88,7 @@ def mask_one(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
 def gradient(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
     """Return the derivatives by the gates of all long-range positions, fp32 [W, M]."""
 
-    def loss(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+    def loss(rows: Rows, logits_wV: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(logits_wV, tokens_WT[rows, 0], reduction="sum")
 
     return gate_gradients(evaluator, tokens_WT, loss_function=loss)

@@ -1,9 +1,11 @@
-"""What a benchmark may write over: results of an earlier one."""
+"""What a benchmark may write over, results of an earlier one, and how it says what is wrong."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from olmo_sparsity.errors import UserError
@@ -14,6 +16,16 @@ WRITTEN = {
     ".png": re.compile(rb"tEXtSoftware\0Matplotlib "),
     ".pdf": re.compile(rb"/Producer \(Matplotlib "),
 }
+
+
+@contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+    """Turn a mistake of the user into one line and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 def check_results(folder: Path, *names: str) -> None:

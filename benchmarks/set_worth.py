@@ -37,6 +37,7 @@ from rich.table import Table
 from benchmarks.long_methods import WHOSE, Models, upper_half_left_out
 from benchmarks.long_problems import Problem
 from benchmarks.long_report import COLORS
+from benchmarks.results import mistakes_in_one_line
 from benchmarks.set_choices import BLIND, SEES_TARGET, ChoicesOfWindow, captum_tokens
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
@@ -328,11 +329,8 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[], metavar="CHOICE", help="choices that are not made, by name")
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    try:
+    with mistakes_in_one_line():
         rows = run(given)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
     if not rows:
         sys.exit(f"--out {given.out}: it holds no windows")
     found = {k: worths(rows, k) for k in given.k}

@@ -29,7 +29,7 @@ BY_HEAD = "-heads"  # ends the name of the variant that chooses by head
 ScoreOfHeads = Callable[[WindowInput], "np.ndarray"]  # -> float [layers, heads of queries or of keys, M]
 
 
-def _for_queries(of_keys: np.ndarray, of_queries: np.ndarray) -> np.ndarray:
+def for_queries(of_keys: np.ndarray, of_queries: np.ndarray) -> np.ndarray:
     """Return what each head of keys has for each head of queries that shares it, [layers, heads of queries, ...]."""
     return of_keys.repeat(of_queries.shape[1] // of_keys.shape[1], axis=1)
 
@@ -75,7 +75,7 @@ def _vatp(window: WindowInput) -> np.ndarray:
     import numpy as np
 
     norms = np.abs(window.values).sum(axis=-1)
-    return window.accumulated_attention * _for_queries(norms, window.accumulated_attention)
+    return window.accumulated_attention * for_queries(norms, window.accumulated_attention)
 
 
 def _key_norm(window: WindowInput) -> np.ndarray:
@@ -101,7 +101,7 @@ def _quest(window: WindowInput) -> np.ndarray:
     begins_P = np.arange(0, window.num_long_range, PAGE)
     largest = np.maximum.reduceat(window.keys, begins_P, axis=2)
     smallest = np.minimum.reduceat(window.keys, begins_P, axis=2)
-    largest, smallest = (_for_queries(bound, window.queries) for bound in (largest, smallest))
+    largest, smallest = (for_queries(bound, window.queries) for bound in (largest, smallest))
     queries = window.queries[:, :, None]
     bounds = np.maximum(queries * largest, queries * smallest).sum(axis=-1)
     return bounds.repeat(PAGE, axis=-1)[..., : window.num_long_range]
@@ -120,7 +120,7 @@ def _magicpig(window: WindowInput) -> np.ndarray:
 
     keys = window.keys.astype(np.float64)
     keys -= keys.mean(axis=2, keepdims=True)
-    keys = _for_queries(keys, window.queries)
+    keys = for_queries(keys, window.queries)
     queries = window.queries.astype(np.float64)
     lengths = np.linalg.norm(keys, axis=-1) * np.linalg.norm(queries, axis=-1)[..., None]
     products = np.einsum("lhme,lhe->lhm", keys, queries)

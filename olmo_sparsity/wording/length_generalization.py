@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Optional
 
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
     Furthest,
@@ -159,7 +160,7 @@ def place_sentence(sweep: PlaceSweep) -> str:
     ordered = sorted(sweep.effects, key=lambda one: one.difference.mean)
     ends = dict.fromkeys(interval(one.difference) for one in (ordered[0], ordered[-1]))
     num_shown = sum(one.difference.is_above_zero or one.difference.is_below_zero for one in ordered)
-    ways = f"{len(ordered)} way{'s' * (len(ordered) > 1)} of planting in training"
+    ways = f"{counted(len(ordered), 'way')} of planting in training"
     places = f"{place_words(sweep.near)} minus {place_words(sweep.far)}"
     return (
         f"Locality in evaluation, in {sweep.background}, k = {max(one.k for one in ordered)}, prompts longer than in training: "

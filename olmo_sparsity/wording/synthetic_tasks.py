@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
@@ -98,7 +99,7 @@ def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:
         seeds = len(own[0].of_seeds)
         lines.append(
             f"{setting_words(setting)}: accuracy by length (training: {setting.train_lengths[0]} to "
-            f"{setting.train_lengths[1]} tokens; {seeds} seed{'s' * (seeds > 1)})"
+            f"{setting.train_lengths[1]} tokens; {counted(seeds, 'seed')})"
         )
         for k in sorted({accuracy.k for accuracy in own}):
             points = [

@@ -78,19 +78,30 @@ def test_beside_nothing_they_are_the_estimates_that_screening_ranks_by(kind: Mod
     assert scores.patching_beside(nothing) == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
+GROUPS = TokenGroups(np.array([[0, 0, 1, 2, 2, 2] + [3] * 10, [0] * 5 + [1] * 11, list(range(16))]))
+SEVERAL_SIZES = np.array([[1, 2], [0, NO_GROUP], [3, 5]])
+
+
+def test_windows_whose_groups_have_other_sizes_go_on_from_the_same_prefix() -> None:
+    scores = scores_of(contextual(), groups=GROUPS)
+    scores.patching_beside(np.empty((3, 0), dtype=np.int64))
+    ran: list[int] = []
+    with listening(ran.append):
+        scores.patching_beside(SEVERAL_SIZES)
+    assert sum(ran) == 3 * 3 * LOCAL
+
+
 @pytest.mark.parametrize("batch_tokens", [16, 4096], ids=["a window at a time", "all at once"])
 def test_estimates_of_groups_are_sums_beside_groups_of_several_sizes(batch_tokens: int) -> None:
-    groups = TokenGroups(np.array([[0, 0, 1, 2, 2, 2] + [3] * 10, [0] * 5 + [1] * 11, list(range(16))]))
-    visible_WS = np.array([[1, 2], [0, NO_GROUP], [3, 5]])
     evaluator = contextual(batch_tokens=batch_tokens)
-    found_WI = scores_of(evaluator, groups=groups).patching_beside(visible_WS)
+    found_WI = scores_of(evaluator, groups=GROUPS).patching_beside(SEVERAL_SIZES)
     assert found_WI.shape == (3, 16)
     positions = [[2, 3, 4, 5], [0, 1, 2, 3, 4], [3, 5]]
     for w in range(3):
         alone = scores_of(contextual(), chosen=slice(w, w + 1))
         of_tokens_M = alone.patching_beside(np.array([positions[w]]))[0]
         for group in range(16):
-            members = np.flatnonzero(groups.groups_WM[w] == group)
+            members = np.flatnonzero(GROUPS.groups_WM[w] == group)
             expected = of_tokens_M[members].sum() if len(members) else np.nan
             assert found_WI[w, group] == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
 

@@ -35,6 +35,7 @@ from olmo_sparsity.measure.visible.losses import (
     read_singles,
     surprisals,
 )
+from olmo_sparsity.measure.visible.passes import Rows as PassRows
 from olmo_sparsity.measure.visible.passes import VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.records.selectors import NO_GROUP
@@ -214,7 +215,7 @@ class Predictions:
     def gradients_AWM(self) -> np.ndarray:
         """The derivatives of the loss of each label by gates on all positions, at gate 0; fp32 [A, W, M]."""
 
-        def losses(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+        def losses(rows: PassRows, logits_wV: torch.Tensor) -> torch.Tensor:
             labels_wA = self.labels_WA[rows]
             return torch.stack(
                 [F.cross_entropy(logits_wV, labels_w, reduction="sum") for labels_w in labels_wA.unbind(1)]

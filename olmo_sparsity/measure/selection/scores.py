@@ -28,6 +28,7 @@ from olmo_sparsity.measure.visible.losses import (
     read_sets,
     target_losses,
 )
+from olmo_sparsity.measure.visible.passes import Rows as PassRows
 from olmo_sparsity.measure.visible.passes import VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
 from olmo_sparsity.model.attribution import Attribution
@@ -331,16 +332,12 @@ class WindowScores:
         Args:
             groups_WS: int64, the groups that are visible already; -1: none.
         """
-        windows_W, reference_WV = np.arange(len(self.windows)), self.reference_WV.exp()
+        windows_W, loss_function = np.arange(len(self.windows)), _cross_entropy(self.reference_WV.exp())
         estimates_WM = np.empty((len(windows_W), self.num_long_range), dtype=np.float32)
-        for chosen_w, visible_wS in self.groups.rows_by_size(windows_W, groups_WS):
-            of_size = torch.from_numpy(chosen_w).to(self.windows.device)
-            estimates_WM[chosen_w] = estimates_beside(
-                self.evaluator,
-                self.windows.tokens_WT if len(chosen_w) == len(windows_W) else self.windows.tokens_WT[of_size],
-                visible_WS=torch.from_numpy(visible_wS).to(self.windows.device),
-                loss_function=_cross_entropy(reference_WV[of_size]),
-            ).cpu()
+        for of_size_w, visible_wS in self.groups.rows_by_size(windows_W, groups_WS):
+            sets = VisibleSets(*(torch.from_numpy(x).to(self.windows.device) for x in (of_size_w, visible_wS)))
+            estimates_wM = estimates_beside(self.evaluator, self.windows.tokens_WT, sets, loss_function=loss_function)
+            estimates_WM[of_size_w] = estimates_wM.cpu()
         return self.groups.sums(estimates_WM)
 
 
@@ -350,7 +347,7 @@ def _cross_entropy(labels: torch.Tensor) -> LossFunction:
     KL(p_all, q) and the cross-entropy of q under p_all differ by a constant.
     """
 
-    def loss(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(logits_wV, labels[rows], reduction="sum")
+    def loss(windows: PassRows, logits_wV: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits_wV, labels[windows], reduction="sum")
 
     return loss

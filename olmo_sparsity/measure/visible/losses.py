@@ -25,6 +25,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.passes import (
+    Rows,
     VisibleSets,
     entries_of,
     log_probs_and_attention,
@@ -47,7 +48,7 @@ BACKWARD_PASSES = 2  # forward passes that a backward pass takes the time of, ro
 GRADIENT_MEMORY = 4  # forward passes whose memory the local tokens take, run forward and backward
 FAR_TOKENS = 256  # long-range tokens whose keys and values are held at once; they run under a mask of this length
 GRADIENT_TOKENS = 2048  # tokens of a differentiated pass for which every machine has the memory
-LossFunction = Callable[[slice, torch.Tensor], torch.Tensor]  # (windows, logits_wV, fp32) -> sums of losses, [] or [L]
+LossFunction = Callable[[Rows, torch.Tensor], torch.Tensor]  # (windows, logits_wV, fp32) -> sums of losses, [] or [L]
 
 
 @dataclass(frozen=True)
@@ -315,11 +316,7 @@ def mask_losses(
 
 
 def gate_gradients(
-    evaluator: Evaluator,
-    tokens_WT: torch.Tensor,
-    *,
-    loss_function: LossFunction,
-    attribution: Attribution = "gradient",
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, attribution: Attribution = "gradient"
 ) -> torch.Tensor:
     """Return what unmasking each long-range position alone would do to a loss, to first order.
 
@@ -340,16 +337,12 @@ def gate_gradients(
     """
     num_windows, full_len = tokens_WT.shape
     if evaluator.path != "masked" or attribution != "gradient":
-        batches = evaluator.batches(num_windows, GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len))
-        found = [
-            _gradients_of_local_rows(
-                evaluator, tokens_WT, windows, loss_function=loss_function, attribution=attribution
-            )
-            for windows in batches
-        ]
-        readable = [gradients_wM for gradients_wM in found if gradients_wM is not None]
-        if len(readable) == len(found):
-            return torch.cat(readable, dim=-2)
+        nothing = one_row_each(torch.empty(num_windows, 0, dtype=torch.int64, device=tokens_WT.device))
+        gradients = _gradients_of_local_rows(
+            evaluator, tokens_WT, nothing, loss_function=loss_function, attribution=attribution
+        )
+        if gradients is not None:
+            return gradients
     batch_tokens = max(evaluator.batch_tokens // BACKWARD_MEMORY, min(evaluator.batch_tokens, GRADIENT_TOKENS))
     small = dataclasses.replace(evaluator, batch_tokens=batch_tokens)
     return torch.cat(
@@ -362,16 +355,16 @@ def gate_gradients(
 
 
 def estimates_beside(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, visible_WS: torch.Tensor, loss_function: LossFunction
+    evaluator: Evaluator, tokens_WT: torch.Tensor, sets: VisibleSets, *, loss_function: LossFunction
 ) -> torch.Tensor:
-    """Return what unmasking each long-range position beside visible ones would do to a loss; fp32 [W, M].
+    """Return what unmasking each long-range position beside visible ones would do to a loss; fp32 [R, M].
 
     Estimates by attribution patching, under ``contextual`` visibility; those of visible positions mean nothing.
 
     Args:
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
-        visible_WS: int64, the long-range positions that are visible.
+        sets: the long-range positions that are visible in R of the windows, which rise, each once.
         loss_function: sums the losses of some windows.
 
     Raises:
@@ -380,33 +373,57 @@ def estimates_beside(
     assert evaluator.visibility == "contextual", (
         "under hidden visibility the visible tokens would read what is unmasked"
     )
-    found = []
-    for windows in evaluator.batches(len(tokens_WT), GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len)):
-        estimates_wM = _gradients_of_local_rows(
-            evaluator, tokens_WT, windows, loss_function=loss_function, attribution="patching", visible_WS=visible_WS
+    estimates_RM = _gradients_of_local_rows(
+        evaluator, tokens_WT, sets, loss_function=loss_function, attribution="patching"
+    )
+    if estimates_RM is None:
+        raise UserError(
+            "estimates by attribution patching need the attention of every layer, which cannot be read of this model; leave "
+            "out the selectors that are made of them"
         )
-        if estimates_wM is None:
-            raise UserError(
-                "estimates by attribution patching need the attention of every layer, which cannot be read of this model; leave "
-                "out the selectors that are made of them"
-            )
-        found.append(estimates_wM)
-    return torch.cat(found)
+    return estimates_RM
 
 
 def _gradients_of_local_rows(
     evaluator: Evaluator,
     tokens_WT: torch.Tensor,
-    windows: slice,
+    sets: VisibleSets,
     *,
     loss_function: LossFunction,
     attribution: Attribution,
-    visible_WS: Optional[torch.Tensor] = None,
 ) -> Optional[torch.Tensor]:
-    """Return the first-order estimates of some windows from their local tokens; None: the attention cannot be read.
+    """Return first-order estimates from the local tokens, of windows that rise, each once; None: the attention cannot be read.
 
-    Under ``contextual`` visibility they may be those of rows that see some long-range positions already.
+    Only under ``contextual`` visibility may long-range positions be visible already.
     """
+    found = []
+    for rows in evaluator.batches(len(sets.windows_R), GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len)):
+        # A slice is no copy of what was kept of the windows.
+        windows = rows if len(sets.windows_R) == len(tokens_WT) else sets.windows_R[rows]
+        found.append(
+            _gradients_of_pass(
+                evaluator,
+                tokens_WT,
+                windows,
+                visible_wS=sets.visible_RS[rows],
+                loss_function=loss_function,
+                attribution=attribution,
+            )
+        )
+    readable = [gradients_wM for gradients_wM in found if gradients_wM is not None]
+    return torch.cat(readable, dim=-2) if len(readable) == len(found) else None
+
+
+def _gradients_of_pass(
+    evaluator: Evaluator,
+    tokens_WT: torch.Tensor,
+    windows: Rows,
+    *,
+    visible_wS: torch.Tensor,
+    loss_function: LossFunction,
+    attribution: Attribution,
+) -> Optional[torch.Tensor]:
+    """Return what ``_gradients_of_local_rows`` returns, of some windows, in one pass forward and backward."""
     model, num_anchors = evaluator.model, evaluator.num_anchors
     tokens_wT, positions_wT = _gated_windows(evaluator, tokens_WT[windows])
     cut = tokens_wT.shape[1] - evaluator.local_len
@@ -414,9 +431,7 @@ def _gradients_of_local_rows(
         prefix = None
         if evaluator.visibility == "contextual":
             prefix = prefix_of_some(evaluator, tokens_WT, windows=windows)
-        if visible_WS is None:
-            visible_WS = torch.empty(len(tokens_WT), 0, dtype=torch.int64, device=tokens_WT.device)
-        seen_wP, seen = prefix_positions(visible_WS[windows], has_anchor=num_anchors > 0), None
+        seen_wP, seen = prefix_positions(visible_wS, has_anchor=num_anchors > 0), None
         if seen_wP.shape[1] > 0:
             whole = prefix or model.keys_values(tokens_wT[:, :1], positions_wT[:, :1])
             seen = entries_of(whole, torch.arange(len(seen_wP), device=seen_wP.device), seen=seen_wP)
