@@ -47,7 +47,7 @@ class Context:
         """Return the position IDs, int64 [Y], of the anchor, the tokens of some sources and the local tokens."""
         shown_T = np.ones(len(self.tokens_T), dtype=bool)
         shown_T[self.num_anchors : self.num_anchors + len(self.groups_M)] = np.isin(self.groups_M, sources)
-        return torch.from_numpy(np.flatnonzero(shown_T))
+        return torch.from_numpy(np.flatnonzero(shown_T)).to(self.tokens_T.device)
 
 
 def context_of(tokens_1T: torch.Tensor, *, groups_M: np.ndarray, anchor_id: Optional[int], target: int) -> Context:

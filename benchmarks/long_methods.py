@@ -260,7 +260,7 @@ def run_captum(problem: Problem) -> Outcome:
             unmask=problem.quantity == "tokens",
             num_scored=num_scored,
         )
-        return np.append(scores_i.numpy(), np.full(num_groups - num_scored, np.nan))
+        return np.append(scores_i.cpu().numpy(), np.full(num_groups - num_scored, np.nan))
 
     few = min(num_groups, max(FEW, rows))
     trial = _timed(lambda: score(few), 1.0)

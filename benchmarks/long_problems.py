@@ -72,7 +72,7 @@ class Problem:
     @property
     def targets_1(self) -> torch.Tensor:
         """The target, int64 [1]."""
-        return torch.tensor([self.target])
+        return torch.tensor([self.target], device=self.tokens_1T.device)
 
     @property
     def num_groups(self) -> int:
@@ -87,7 +87,7 @@ class Problem:
     @cached_property
     def log_p_long_1V(self) -> torch.Tensor:
         """Log-probabilities under full context, fp32."""
-        all_1M = torch.arange(self.num_long_range)[None]
+        all_1M = torch.arange(self.num_long_range, device=self.tokens_1T.device)[None]
         return log_probs(self.evaluator, self.tokens_1T, visible_WS=all_1M)
 
     def scores(self) -> WindowScores:
@@ -120,7 +120,8 @@ def make_problem(evaluator: Evaluator, tokens_T: np.ndarray, *, quantity: str, t
         groups = single_tokens(1, num_long_range)
     else:
         groups = TokenGroups(group_numbers(tokenizer, tokens_1T, num_long_range=num_long_range, unit="sentence"))
-    return Problem(evaluator, torch.from_numpy(tokens_1T), int(tokens_T[-1]), quantity=quantity, groups=groups)
+    on_device_1T = torch.from_numpy(tokens_1T).to(evaluator.model.device)
+    return Problem(evaluator, on_device_1T, int(tokens_T[-1]), quantity=quantity, groups=groups)
 
 
 def parts_of(sources: Sequence[str]) -> list[Part]:

@@ -168,7 +168,7 @@ def estimates_without(problem: Problem, scores: WindowScores, candidates: list[i
     patching, the other way round.
     """
     states, far = states_beside(problem, scores, candidates)
-    total_1M = torch.zeros(1, far[0][0].shape[2])
+    total_1M = torch.zeros(1, far[0][0].shape[2], device=far[0][0].device)
     for state, (k_1HME, v_1HME) in zip(states, far, strict=True):
         weight_1HNM = ((state.q_BHNE @ k_1HME.transpose(2, 3)).float() - state.log_sum_BHN[..., None]).exp()
         odds_1HNM = weight_1HNM / (1 - weight_1HNM).clamp(min=SMALLEST_REST)
@@ -176,7 +176,7 @@ def estimates_without(problem: Problem, scores: WindowScores, candidates: list[i
         lost_1HN = (state.gradient_BHNE.float() * state.out_BHNE.float()).sum(dim=-1)
         total_1M -= (odds_1HNM * (through_1HNM - lost_1HN[..., None])).sum(dim=(-3, -2))
     kl_I = np.full(problem.num_groups, np.nan)
-    kl_I[candidates] = total_1M[0].double().numpy()[candidates]
+    kl_I[candidates] = total_1M[0].double().cpu().numpy()[candidates]
     return kl_I
 
 

@@ -245,7 +245,7 @@ def problems(opened: OpenedModel, evaluator: Evaluator, config: Any) -> Iterator
             windows.doc_ids(np.array([number]))[0],
             Problem(
                 evaluator,
-                torch.from_numpy(tokens_1T[:, :-1]),
+                torch.from_numpy(tokens_1T[:, :-1]).to(evaluator.model.device),
                 int(tokens_1T[0, -1]),
                 quantity="tokens",
                 groups=single_tokens(1, opened.lengths.num_long_range),

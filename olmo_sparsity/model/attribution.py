@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Optional
 
@@ -98,6 +99,17 @@ class AttentionProbes:
                 self._layers, gradients[:num_layers], per_key, strict=True
             )
         ]
+
+
+def requiring_grad(embedding: torch.nn.Module, bias: Optional[torch.Tensor]) -> AbstractContextManager[object]:
+    """Let what an embedding returns require a gradient for the length of a ``with``, if a bias of attention does.
+
+    CUDA's memory-efficient attention keeps what its backward pass needs only where queries, keys or values require a gradient.
+    In the first layer the bias alone would, and the backward pass would fail.
+    """
+    if bias is None or not bias.requires_grad:
+        return nullcontext()
+    return embedding.register_forward_hook(lambda module, inputs, x_BTD: x_BTD.requires_grad_())
 
 
 def derivatives(loss: torch.Tensor, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

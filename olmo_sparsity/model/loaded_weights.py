@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
+import gguf
 import safetensors
-from gguf import GGUFReader
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.described_sizes import check_sizes
@@ -36,9 +39,25 @@ def check_folder_sizes(folder: Path, weights: list[Path]) -> None:
     check_sizes(path, read_json(path), num_tensors=num_tensors, num_bytes=num_bytes)
 
 
+@contextmanager
+def gguf_read_once() -> Iterator[None]:
+    """Let all that opens a GGUF file share one reader of it.
+
+    transformers opens the file for the tokenizer, for the configuration twice, and for the weights. Each time the vocabulary is
+    read entry by entry, in Python, which takes longer than the weights.
+    """
+    reader = gguf.GGUFReader
+    shared = functools.lru_cache(maxsize=1)(reader)
+    gguf.GGUFReader = lambda path: shared(str(path))  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = reader  # type: ignore[misc]
+
+
 def check_gguf_sizes(path: Path) -> None:
     """Check by ``check_sizes`` that the metadata of a GGUF file describe no larger model than the file holds."""
-    reader = GGUFReader(path)
+    reader = gguf.GGUFReader(path)
     fields = {
         name.rpartition(".")[2]: int(field.parts[-1][0])
         for name, field in reader.fields.items()
@@ -86,7 +105,7 @@ def check_nothing_left(path: Path, raw: Any) -> None:
     state = raw.state_dict(keep_vars=True)
     for name, size in {id(weight): (name, weight.numel()) for name, weight in state.items()}.values():  # tied ones once
         taken[_layer(name)] += size
-    for tensor in GGUFReader(path).tensors:
+    for tensor in gguf.GGUFReader(path).tensors:
         if not (tensor.name == "output.weight" and raw.config.tie_word_embeddings):  # a second copy
             stored[_layer(tensor.name)] += int(tensor.n_elements)
     for layer in stored:

@@ -18,7 +18,7 @@ from torch import nn
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
+from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits, requiring_grad
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.olmo_layers import (
@@ -242,7 +242,8 @@ class OLMoWithPositions(OLMo):
         everything.
         """
         bias_B1TT = None if bias_BTT is None else bias_BTT[:, None]
-        logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_B1TT, last_logits_only=True)
+        with requiring_grad(self.transformer.wte, bias_BTT):
+            logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_B1TT, last_logits_only=True)
         return logits_B1V[:, 0, : self.vocab_size]
 
     def keys_values(

@@ -25,7 +25,13 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model import rope_scaling
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.devices import has_bf16_units
-from olmo_sparsity.model.loaded_weights import check_folder_sizes, check_gguf_sizes, check_loaded, check_nothing_left
+from olmo_sparsity.model.loaded_weights import (
+    check_folder_sizes,
+    check_gguf_sizes,
+    check_loaded,
+    check_nothing_left,
+    gguf_read_once,
+)
 from olmo_sparsity.model.model_files import ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
@@ -137,7 +143,7 @@ def _open_with_transformers(
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if gguf is not None:
         safe["gguf_file"] = gguf
-    with _quiet(), _as_user_errors(name):
+    with _quiet(), _as_user_errors(name), gguf_read_once():
         if gguf is None:
             check_folder_sizes(files.folder, files.weights)
         else:

@@ -17,11 +17,13 @@ from typing import Any, Optional
 import torch
 import transformers
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.integrations import sdpa_attention
+from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
+from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits, requiring_grad
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.rope_scaling import LengthDependentFrequencies
@@ -121,7 +123,8 @@ class TransformersModel:
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token, under causal attention or a bias; see ``CausalModel``."""
         mask = self._mask_of_rows(tokens_BT, positions_BT, allowed_BTT=bias_BTT)
-        logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
+        with requiring_grad(self._model.get_input_embeddings(), bias_BTT):
+            logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
         return logits[:, -1]
 
     def own_last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
@@ -523,6 +526,16 @@ def _attend_and_observe(
     return attended
 
 
+def _repeated(x_BHTE: torch.Tensor, num_queries: int) -> torch.Tensor:
+    """Return keys or values for each head of queries, in memory of their own.
+
+    Where all heads share one, transformers repeats it by a stride of 0. Of such keys CUDA's memory-efficient attention computes
+    wrong outputs at some lengths (https://github.com/pytorch/pytorch/issues/191937).
+    """
+    return repeat_kv(x_BHTE, num_queries).contiguous()
+
+
+sdpa_attention.repeat_kv = _repeated
 transformers.AttentionInterface.register(OBSERVING, _attend_and_observe)
 transformers.AttentionMaskInterface.register(OBSERVING, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 transformers.AttentionInterface.register(PROBING, _attend_and_probe)
