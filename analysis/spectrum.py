@@ -60,9 +60,10 @@ def _set_axes(axis: Axes, spectra: Spectra, *, label: str) -> None:
     ks = np.unique(next(iter(spectra.by_curve.values())).ks)
     axis.set_xscale("symlog", base=2, linthresh=1)
     powers = [k for k in ks if k == 0 or k & (k - 1) == 0]
-    shown = powers[:: -(-len(powers) // TICKS)]
-    if ks[-1] not in shown:
-        shown = [k for k in shown if k == 0 or ks[-1] >= 1.4 * k] + [ks[-1]]
+    each = -(-len(powers) // TICKS)
+    shown = powers[::each]
+    if ks[-1] not in shown:  # the label before it must not touch its own; the more powers are left out, the narrower they stand
+        shown = [k for k in shown if k == 0 or ks[-1] >= 1.4**each * k] + [ks[-1]]
     axis.set_xticks(shown, [str(k) for k in shown])
     axis.minorticks_off()
     axis.set_xlim(0, ks[-1])
