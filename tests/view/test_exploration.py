@@ -421,6 +421,8 @@ def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> Non
     assert page.locator("#panel .users").all_inner_texts() == [
         words(len(users(number, name))) for name in ("kl", "attention")
     ]
+    captions = page.locator("#panel table caption").all_text_contents()
+    assert captions == [f"{name}: targets that use it" for name in ("kl", "attention")]
     lonely = next(n for n in range(40, 110) if len(users(n, "kl")) == 1)
     token(page, lonely).click()
     assert page.locator("#panel .users").first.inner_text() == "It is used by 1 later target."
@@ -676,6 +678,10 @@ def test_the_numbers_of_the_panel_have_their_names(page: Any, record: Record, co
     heads = page.locator("#panel table:not(.tokens)").first.locator("thead th").all_inner_texts()
     assert heads == ["k", "KL", "loss", "gain", "over random", *["optimism"] * (context == "real")]
     assert page.locator("#panel .of-a").inner_text() == "unmask-one"
+    captions = page.locator("#panel table caption").all_text_contents()
+    assert captions == [
+        f"{name}: {what}" for name in ("unmask-one", "attention") for what in ("the chosen tokens", "nats by k")
+    ]
     k = smallest(record, 44, "unmask-one", context)
     shown = rows(page, "#panel table.tokens")[: len(chosen(record, 44, "unmask-one", k=k, context=context))]
     assert [row[:2] for row in shown] == [
