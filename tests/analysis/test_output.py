@@ -121,24 +121,25 @@ def test_names_are_drawn_without_control_characters(tmp_path: Path) -> None:
     assert figure.get_suptitle() == f"{shown}\nbelow"
 
 
-@pytest.mark.parametrize("num_entries", [1, 3, 4, 7])
+@pytest.mark.parametrize("num_entries", [0, 1, 3, 4, 7])
 def test_the_caption_begins_right_below_the_legend(num_entries: int) -> None:
     """However many rows the legend has, the caption neither covers the last one nor leaves room for another."""
     figure = figure_of("")
     handles = [Line2D([], [], label=f"entry {number}") for number in range(num_entries)]
     output.caption_text(figure, "What it shows.", handles=handles, columns=3)
     figure.draw_without_rendering()
-    rows = [text.get_window_extent() for text in figure.legends[0].get_texts()]
+    rows = [text.get_window_extent() for legend in figure.legends for text in legend.get_texts()]
     (caption,) = (text.get_window_extent() for text in figure.texts)
     assert len({round(row.y0) for row in rows}) == -(-num_entries // 3)
-    below = min(row.y0 for row in rows) - caption.y1
+    below = min((row.y0 for row in rows), default=0.0) - caption.y1
     plt.close(figure)
-    assert 0 < below < 1.5 * rows[0].height  # with the space between two rows
+    assert 0 < below < 1.5 * caption.height  # of one line, as a row is, with the space between two
 
 
 @pytest.mark.parametrize(
     ("text", "last", "expected"),
     [
+        ("One is here. Two as well.", "", ["One is here.", "Two as well."]),
         ("One is here. Two as well. Three is too long.", "", ["One is here.", "Two as well."]),
         ("One is here. Two as well. Three is too long.", "The end.", ["One is here.", "The end."]),
         ("One sentence that is longer than both of the lines.", "The end.", ["The end."]),
