@@ -15,6 +15,7 @@ from drawn_figures import figures_of
 from made_up import CONTEXTUAL
 from made_up_runs import FULL, ROW, VISIBLE, four_way_runs, pretrained_curve
 from matplotlib.axes import Axes
+from matplotlib.colors import same_color, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
@@ -81,13 +82,14 @@ def test_a_line_that_rises_out_of_the_frame_has_its_last_value_in_its_label(figu
 
 def test_each_seed_is_a_row_of_dots(figure: Figure, compared: ComparedCurves) -> None:
     for panel, axis in enumerate(figure.axes):
-        dots = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == "None"]
+        colors = [line.get_color() for line in axis.lines if line.get_marker() != "." and len(line.get_xdata()) > 2]
+        dots = [(line.get_color(), list(line.get_ydata())) for line in axis.lines if line.get_linestyle() == "None"]
         expected = []
-        for model in compared.models:
+        for model, color in zip(compared.models, colors, strict=True):
             if len(model.seeds) > 1:
                 for seed in model.seeds:
                     losses = np.array(seed.losses_nats)
-                    expected.append(list(losses - losses[VISIBLE.index(ROW)] if panel else losses))
+                    expected.append((color, list(losses - losses[VISIBLE.index(ROW)] if panel else losses)))
         assert dots == expected
 
 
@@ -153,6 +155,13 @@ def test_a_line_has_a_band_where_every_point_has_an_interval(compared: ComparedC
         _, axis = plt.subplots()
         context_curve._draw_model(axis, model, values=of_points, of_seeds=[], look=RUN_LOOKS[1])
         assert len(axis.collections) == num_bands and [list(line.get_ydata()) for line in axis.lines] == [[1.0, 2.0]]
+        for band in axis.collections:
+            assert same_color(band.get_facecolor()[0, :3], to_rgb(RUN_LOOKS[1]["color"]))
+            assert {tuple(map(float, at)) for at in band.get_paths()[0].vertices} == {
+                (visible, bound)
+                for visible, value in zip(VISIBLE, values, strict=False)
+                for bound in (value.low, value.high)
+            }
     plt.close("all")
 
 

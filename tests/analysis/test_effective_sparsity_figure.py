@@ -162,6 +162,15 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     assert above is not None and above.get_text() == "someone/Smaller: GATE FAILED at full_len 128, 256"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
+    handles = figure.legends[0].legend_handles
+    of_lines = [(line.get_linestyle(), line.get_marker()) for line in handles[2:]]
+    assert len(set(of_lines)) == 3 and handles[0].get_color() != handles[1].get_color()
+    for axis in figure.axes:
+        assert [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axis.lines] == [
+            (model.get_color(), *look) for model in handles[:2] for look in of_lines
+        ]
+        for line, entry in zip(axis.lines, [*handles[2:]] * 2, strict=True):
+            assert (line.get_markerfacecolor() == "white") == (entry.get_markerfacecolor() == "white")
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,15 @@ def test_classes_that_look_for_the_target_stand_beside_the_null_context(tables: 
         for (x, _), name in zip(points, [name for name in labels if name in ("induction", "repeat")], strict=True):
             chosen = (windows["null_target_class"] == name) == is_same
             assert x == pytest.approx(windows["null_gain_long_nats"][chosen].mean(), abs=1e-6)
-    assert "same rule, null context" in words_on(figure)
+    looks = {
+        line.get_label(): (line.get_color(), line.get_marker(), line.get_markerfacecolor())
+        for line in figure.legends[0].legend_handles
+    }
+    for label, look in (
+        ("same rule, null context", classes.SAME_RULE_LOOK),
+        ("other targets, null context", classes.OTHERS_LOOK),
+    ):
+        assert looks[label] == (look["color"], look["marker"], look.get("markerfacecolor", look["color"])), label
 
 
 def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection
+from matplotlib.colors import same_color, to_rgb
 
 from analysis.inside_and_beyond import draw_inside_and_beyond
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
@@ -43,14 +44,20 @@ def test_each_place_has_its_accuracies_intervals_and_seeds() -> None:
             assert (low, high) == pytest.approx((estimate.low, estimate.high))
             assert left == right == x[number]
     dots = [points for points in axis.collections if isinstance(points, PathCollection)]
-    seeds = sorted(tuple(map(float, at)) for points in dots for at in np.asarray(points.get_offsets()))
-    expected = [
-        (number + aside, share)
-        for number, one in enumerate(cells)
-        for aside, shares in ((-0.08, one.inside_of_seeds), (0.08, one.beyond_of_seeds))
-        for share in shares
+    drawn_seeds = [
+        (labels[colour], *map(float, at))
+        for points in dots
+        for colour in labels
+        for at in np.asarray(points.get_offsets())
+        if same_color(points.get_facecolor()[0, :3], to_rgb(colour))
     ]
-    np.testing.assert_allclose(seeds, sorted(expected), atol=1e-6)
+    expected = [
+        (f"values {place} the row", number + aside, share)
+        for number, one in enumerate(cells)
+        for place, aside in (("inside", -0.08), ("beyond", 0.08))
+        for share in getattr(one, f"{place}_of_seeds")
+    ]
+    assert sorted(drawn_seeds) == [(place, pytest.approx(x), share) for place, x, share in sorted(expected)]
     assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2", "5"]
     assert axis.patches[0].get_x() + axis.patches[0].get_width() == 1.5  # training had the first two k
     assert [line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == ":"] == [

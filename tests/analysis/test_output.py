@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis import output
 from olmo_sparsity.errors import UserError
@@ -118,3 +119,33 @@ def test_names_are_drawn_without_control_characters(tmp_path: Path) -> None:
     assert (tmp_path / "named.txt").read_text() == f"{shown}\nsecond line\n"
     assert figure.axes[0].get_title() == figure.legends[0].get_texts()[0].get_text() == shown
     assert figure.get_suptitle() == f"{shown}\nbelow"
+
+
+@pytest.mark.parametrize("num_entries", [0, 1, 3, 4, 7])
+def test_the_caption_begins_right_below_the_legend(num_entries: int) -> None:
+    """However many rows the legend has, the caption neither covers the last one nor leaves room for another."""
+    figure = figure_of("")
+    handles = [Line2D([], [], label=f"entry {number}") for number in range(num_entries)]
+    output.caption_text(figure, "What it shows.", handles=handles, columns=3)
+    figure.draw_without_rendering()
+    rows = [text.get_window_extent() for legend in figure.legends for text in legend.get_texts()]
+    (caption,) = (text.get_window_extent() for text in figure.texts)
+    assert len({round(row.y0) for row in rows}) == -(-num_entries // 3)
+    below = min((row.y0 for row in rows), default=0.0) - caption.y1
+    plt.close(figure)
+    assert 0 < below < 1.5 * caption.height  # of one line, as a row is, with the space between two
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "expected"),
+    [
+        ("One is here. Two as well.", "", ["One is here.", "Two as well."]),
+        ("One is here. Two as well. Three is too long.", "", ["One is here.", "Two as well."]),
+        ("One is here. Two as well. Three is too long.", "The end.", ["One is here.", "The end."]),
+        ("One sentence that is longer than both of the lines.", "The end.", ["The end."]),
+        ("One sentence that is longer than two lines.", "", ["One sentence", "that is ..."]),
+        ("", "An end that is longer than two lines.", ["An end that", "is ..."]),
+    ],
+)
+def test_below_a_figure_stand_whole_sentences_in_two_lines(text: str, last: str, expected: list[str]) -> None:
+    assert output._first_lines(text, 12, last=last) == expected

@@ -215,6 +215,16 @@ def test_panels_of_selectors_show_the_smallest_and_the_largest_k_alike(
         for k in (1, 8):
             expected = [mean(rung.numbers.mean.at(selector, "real", k).estimate(name)) for rung in rungs]
             assert lines(axis, LOOKS[selector]["color"], k_is_largest=k == 8) == [expected]
+        dots = [
+            list(line.get_ydata()) for line in axis.lines
+            if line.get_marker() == "." and line.get_color() == LOOKS[selector]["color"]
+        ]  # fmt: skip
+        of_seeds = [
+            [mean(summary.at(selector, "real", k).estimate(name)) for summary in rung.numbers.of_seeds]
+            for k in (1, 8)
+            for rung in rungs
+        ]
+        assert sorted(dots) == sorted(of_seeds)
     colors = {line.get_color() for line in axis.lines if line.get_linestyle() != "None"} - {"grey"}
     assert colors == {LOOKS[selector]["color"] for selector in selectors}
     (level,) = (line for line in axis.lines if line.get_color() == "grey")

@@ -103,6 +103,10 @@ def test_the_bound_is_the_lowest_line_above_the_corner_and_broken_by_whole_inter
     assert bound.is_broken(accuracy(16, 0.6, (0.5, 0.69)))
     assert not bound.is_broken(accuracy(16, 0.6, (0.5, 0.71)))
     assert fit_bound([accuracy(8, 1.0, None)]) is fit_bound([others[1]]) is None
+    faultless = fit_bound([accuracy(8, 1.0, (1.0, 1.0), k=3, place="4/2")])
+    assert faultless is not None and faultless.slope == 0
+    assert not faultless.is_broken(accuracy(80, 1.0, (0.8, 1.0))) and not faultless.is_broken(accuracy(80, 1.0, None))
+    assert faultless.is_broken(accuracy(80, 0.9, (0.8, 0.99)))
 
 
 def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyond_training(tmp_path: Path) -> None:
@@ -153,7 +157,10 @@ def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **man
 
 
 def test_a_point_of_the_spectrum_is_of_k_train_at_the_training_length_and_far_beyond(tmp_path: Path) -> None:
-    """At 8 tokens and k = 2, 3 of 4 prompts are within 0.05 nats; at 80 tokens, ten times as many, 7 of 20 are right."""
+    """At 8 tokens and k = 2, 3 of 4 prompts are within 0.05 nats; at 80 tokens, ten times as many, 7 of 20 are right.
+
+    Of one seed 72 tokens are the next to that, where 9 of 20 are right of those that were placed as in training.
+    """
     measured = {
         (4, 2, "mask-one"): [0.0] * 4,
         (8, 1, "mask-one"): [0.0] * 4,
@@ -163,8 +170,14 @@ def test_a_point_of_the_spectrum_is_of_k_train_at_the_training_length_and_far_be
     }
     right: Right = lambda length, k, place: 7 if (length, k) == (80, 2) else ROWS  # noqa: E731
     folders = [answers(tmp_path / f"answers{seed}", right, training_seed=seed) for seed in (5, 7)]
-    bridges = [bridge(tmp_path / f"bridge{seed}", measured, training_seed=seed) for seed in (5, 6)]
-    assert spectrum_points(bridges, folders) == [SpectrumPoint(LOCAL, 5, 0.75, 8, 0.35, 80)]
+    in_places: Right = lambda length, k, place: 9 if (length, k, place) == (72, 2, "4/2") else 3  # noqa: E731
+    of_places = {"lengths": (8, 64, 72, 128), "places": ("any/1", "4/2"), "training_seed": 8}
+    folders.append(answers(tmp_path / "placed", in_places, **of_places))
+    bridges = [bridge(tmp_path / f"bridge{seed}", measured, training_seed=seed) for seed in (5, 6, 8)]
+    assert spectrum_points(bridges, folders) == [
+        SpectrumPoint(LOCAL, 5, 0.75, 8, 0.35, 80),
+        SpectrumPoint(LOCAL, 8, 0.75, 8, 0.45, 72),
+    ]
 
 
 def points(pairs: list[tuple[float, float]]) -> list[SpectrumPoint]:

@@ -53,6 +53,7 @@ from olmo_sparsity.view.summary_tables import (
     selection_table,
     spectrum_table,
 )
+from olmo_sparsity.wording.numbers import FRAGILE
 
 Row = dict[str, Cell]
 SELECTORS = (*MAIN_SELECTORS, "greedy")
@@ -208,7 +209,7 @@ def test_what_selection_does_has_each_number_under_its_name(summary: Summary, pa
 def test_classes_have_each_number_under_its_name(summary: Summary, measured: Measured, values: Iterator[int]) -> None:
     classes = [
         ClassSummary(
-            name, numbered(values), numbered_summary(measured.summary, values, gate=gate),
+            name, numbered(values), numbered_summary(measured.summary, values, gate=gate, is_fragile=name == "repeat"),
             ClassContrast(numbered(values), next(values), numbered(values), numbered(values)) if name == "repeat" else None,
         )
         for name, gate in (("repeat", "passed"), ("other", "failed"))
@@ -230,6 +231,8 @@ def test_classes_have_each_number_under_its_name(summary: Summary, measured: Mea
         assert {head: shows(row[head], estimate) for head, estimate in expected.items()} == dict.fromkeys(
             expected, True
         )
+        marked = {head for head, cell in row.items() if cell.text.endswith(FRAGILE)}
+        assert marked == ({head for head in row if " R(" in head} if of.target_class == "repeat" else set())
         assert len(row) == len(expected) + 3
 
 
@@ -447,6 +450,7 @@ def test_a_comparison_has_each_value_under_its_subject(summary: Summary, values:
 
 def test_seeds_have_each_number_under_their_name(measured: Measured, values: Iterator[int]) -> None:
     mean, *of_seeds = (numbered_summary(measured.summary, values) for _ in range(3))
+    of_seeds[0] = dataclasses.replace(of_seeds[0], is_fragile=True)  # the mean and the other seed are not
     model = TrainedModel((Path("a"), Path("b")), (4, 9))
     table = seed_table(SeedSummary(model, (Path("a"), Path("b")), mean, tuple(of_seeds)), every=True)
     names = {
@@ -467,5 +471,6 @@ def test_seeds_have_each_number_under_their_name(measured: Measured, values: Ite
             digits = 2 if words.startswith(("D(k)", "R(k)")) else 4
             assert row[head].text.startswith(f"{estimate.mean:.{digits}f}")
             assert row[head].text[len(f"{estimate.mean:.{digits}f}") :].partition(" ")[0] == ""
+            assert row[head].text.endswith(FRAGILE) == (head == "seed 4" and words.startswith("R(k)"))
         checked += 1
     assert checked > 20

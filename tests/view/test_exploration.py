@@ -421,6 +421,8 @@ def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> Non
     assert page.locator("#panel .users").all_inner_texts() == [
         words(len(users(number, name))) for name in ("kl", "attention")
     ]
+    captions = page.locator("#panel table caption").all_text_contents()
+    assert captions == [f"{name}: targets that use it" for name in ("kl", "attention")]
     lonely = next(n for n in range(40, 110) if len(users(n, "kl")) == 1)
     token(page, lonely).click()
     assert page.locator("#panel .users").first.inner_text() == "It is used by 1 later target."
@@ -493,6 +495,42 @@ def test_the_tolerance_changes_what_is_needed(page: Any, record: Record) -> None
         assert page.locator("#panel .smallest").all_inner_texts() == [f"Smallest sufficient k: {k}." for k in words]
 
 
+def check_bars_of_map(page: Any, counts: list[list[str]]) -> None:
+    """Check what is drawn beside the map: each distance at its height, and there the bar of the first selector above that of the
+    second, in their colours and as long as their counts; ``counts``: distance, targets of the first, of the second."""
+    drawn = page.evaluate(
+        """() => {
+          const pen = CanvasRenderingContext2D.prototype;
+          const [fillText, fillRect, words, boxes] = [pen.fillText, pen.fillRect, [], []];
+          pen.fillText = (...text) => words.push(text);
+          pen.fillRect = function (...box) { boxes.push([this.fillStyle, ...box]); };
+          mapLayer(byId("map"), DATA, ofMap);
+          Object.assign(pen, { fillText, fillRect });
+          const [at, one] = [mapScales(DATA, byId("map")), document.createElement("canvas").getContext("2d")];
+          const colours = ["--a", "--b"].map((name) => {
+            one.fillStyle = inkOf(byId("map"))(name);
+            return one.fillStyle;
+          });
+          const heights = Array.from({ length: DATA.full_len - DATA.local_len }, (_, i) => at.y(DATA.local_len + 1 + i));
+          return { words, boxes, colours, heights, bars: at.right + MARGIN.gap, longest: MARGIN.bars, step: at.step };
+        }"""
+    )
+    height_of = {int(row[0]): height for row, height in zip(counts, drawn["heights"], strict=True)}
+    distances = {int(text): y for text, _, y in drawn["words"] if text.isdecimal()}
+    assert LOCAL + 1 in distances and len(distances) > 1
+    assert distances == {distance: pytest.approx(height_of[distance] + 4) for distance in distances}
+    most = max(int(number) for row in counts for number in row[1:])
+    assert len(set(drawn["colours"])) == 2
+    for column, colour in enumerate(drawn["colours"], start=1):
+        bars = [box[1:] for box in drawn["boxes"] if box[0] == colour and box[1] == drawn["bars"]]
+        assert [width for _, _, width, _ in bars] == pytest.approx(
+            [drawn["longest"] * int(row[column]) / most for row in counts]
+        )
+        for (_, top, _, thick), height in zip(bars, drawn["heights"], strict=True):
+            low, high = (height - drawn["step"] / 2, height) if column == 1 else (height, height + drawn["step"] / 2)
+            assert low - 1e-6 <= top < top + thick <= high + 1e-6
+
+
 @in_browser
 def test_the_map_counts_targets_by_distance_and_leads_to_them(page: Any, record: Record) -> None:
     page.locator("#distances").evaluate("one => { one.open = true; }")
@@ -520,6 +558,7 @@ def test_the_map_counts_targets_by_distance_and_leads_to_them(page: Any, record:
     page.locator("#map").click(position={"x": left + number / 139 * (right - left), "y": 60})
     assert page.locator('[aria-selected="true"]').get_attribute("data-token") == str(number)
     check_panel(page, record, number - record.first_target)
+    check_bars_of_map(page, expected)
     # A dot in the colour of the selector where the record has one, and none where it has none.
     page.locator("#beside").select_option("")
     painted = page.evaluate(
@@ -676,6 +715,10 @@ def test_the_numbers_of_the_panel_have_their_names(page: Any, record: Record, co
     heads = page.locator("#panel table:not(.tokens)").first.locator("thead th").all_inner_texts()
     assert heads == ["k", "KL", "loss", "gain", "over random", *["optimism"] * (context == "real")]
     assert page.locator("#panel .of-a").inner_text() == "unmask-one"
+    captions = page.locator("#panel table caption").all_text_contents()
+    assert captions == [
+        f"{name}: {what}" for name in ("unmask-one", "attention") for what in ("the chosen tokens", "nats by k")
+    ]
     k = smallest(record, 44, "unmask-one", context)
     shown = rows(page, "#panel table.tokens")[: len(chosen(record, 44, "unmask-one", k=k, context=context))]
     assert [row[:2] for row in shown] == [

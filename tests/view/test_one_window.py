@@ -87,6 +87,13 @@ def test_the_rank_stands_behind_the_word(tmp_path: Path) -> None:
     assert groups == "[1:the focused] [2:degree.]\u21b5They\u2019ll ab"
     groups = text_of(0, 1, 2, 3, 4, ranks=[2, 2, 1, 1, 1], in_colour=False)
     assert groups == "the[2] focused[2,1] [1:degree.]\u21b5They\u2019ll ab"
+    # In colours the marked tokens tell where a group begins, and its rank stands behind the word that ends it.
+    for ranks, expected in (
+        ([1, 1, 1, 2, 2], "the focused(1) degree.(2)\u21b5They\u2019ll ab"),
+        ([2, 2, 1, 1, 1], "the focused(2) degree.(1)\u21b5They\u2019ll ab"),
+        ([1, 2, 2, 2, 3], "the(1) focused degree(2).(3)\u21b5They\u2019ll ab"),
+    ):
+        assert text_of(0, 1, 2, 3, 4, ranks=ranks) == expected
 
 
 def test_the_stronger_the_score_the_stronger_the_colour(tables: Path) -> None:
