@@ -26,6 +26,13 @@ def test_a_key_that_is_missing_has_its_default() -> None:
     assert list(different_keys(shorter, changed, free=FREE_TO_TRAIN)) == [DifferentKey("training.z_loss", 0.0, 0.1)]
 
 
+def test_a_key_of_another_version_is_one_that_differs() -> None:
+    config = to_dict(Config())
+    other = {**config, "training": {**config["training"], "of_old": 5}}
+    assert list(different_keys(other, config, free=FREE_TO_TRAIN)) == [DifferentKey("training.of_old", 5, None)]
+    assert list(different_keys(config, other, free=FREE_TO_TRAIN)) == [DifferentKey("training.of_old", None, 5)]
+
+
 @pytest.mark.parametrize(
     ("changed", "key"),
     [
