@@ -169,6 +169,10 @@ def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_p
     given = ["influence.local_len=4", "influence.full_len=40"]
     assert load_config(path, given).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
     load_config(path, [*given, "influence.k=[36]"]).check_k()
+    bos = ["context.bos=true"]  # has a position of its own, in front of those of the lengths
+    assert load_config(path, [*given, *bos]).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
+    with pytest.raises(UserError, match="full_len = 41: the run is trained with 40 positions"):
+        load_config(path, [*bos, "influence.full_len=41"])
     pretrained = load_config(path, ["pretrained.model=some/model", "influence.full_len=4096"])
     assert pretrained.measured_lengths == MeasuredLengths(8, 4096, None, None, 4088)
 

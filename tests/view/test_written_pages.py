@@ -13,7 +13,8 @@ from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.view import comparison_page, pages, report
+from olmo_sparsity.storage import files
+from olmo_sparsity.view import comparison_page, report
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.pages import check_free, write_page
 from olmo_sparsity.view.report import write_report
@@ -102,9 +103,9 @@ def test_a_file_that_appears_during_the_work_is_kept(tmp_path: Path) -> None:
     [
         (comparison_page, "compare", lambda tables, out: write_comparison(read_subjects([f"{tables}:kl"] * 2), out)),
         (report, "render", lambda tables, out: write_report(tables, out)),
-        (pages, "check_free", lambda tables, out: write_page(out, "new", overwrite=False)),
+        (files, "_sync", lambda tables, out: write_page(out, "new", overwrite=False)),
     ],
-    ids=["comparison", "report", "after the checks"],
+    ids=["comparison", "report", "between the file's content and its name"],
 )
 def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
     module: Any,
