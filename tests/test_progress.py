@@ -6,7 +6,9 @@ import io
 import logging
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from tqdm import tqdm
 from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
 from olmo_sparsity.config import Config
 from olmo_sparsity.progress import count_slow_start, progress_bar, stages
+from olmo_sparsity.text import scheduling
 from olmo_sparsity.training.loop import train
 
 
@@ -207,3 +210,34 @@ def test_in_a_terminal_messages_stand_above_the_bar(clock: Clock, monkeypatch: p
     lines = screen(terminal.getvalue())
     assert [line for line in lines if "message" in line] == [f"message {step}" for step in range(4)]
     assert len([line for line in lines if "train:" in line]) == 1
+
+
+class FollowingBar:
+    """Of the bar of ``prepare``, what its thread calls."""
+
+    disable = False
+
+    def __init__(self) -> None:
+        self.n, self.words, self.updates = 0, "", threading.Semaphore(0)
+
+    def set_postfix_str(self, words: str, refresh: bool) -> None:
+        self.words = words
+
+    def update(self, number: int) -> None:
+        self.n += number
+        self.updates.release()
+
+
+def test_the_bar_of_prepare_shows_the_sums_over_all_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is updated, the documents are those that are written."""
+    bar = FollowingBar()
+    monkeypatch.setattr(scheduling, "progress_bar", lambda *_, **__: nullcontext(bar))
+    monkeypatch.setattr(scheduling, "PROGRESS_SECONDS", 1e-4)
+    progress = [0] * 6
+    with scheduling._progress_bar(progress):
+        for documents in (4, 7):
+            progress[:] = [documents, 1_200_000_000, 30_000, 3, 1_040_000, 2_010_000]
+            while bar.updates.acquire(blocking=False):  # those of before
+                pass
+            assert all(bar.updates.acquire(timeout=60) for _ in range(3))
+            assert (bar.n, bar.words) == (documents + 3, "1,201.0M tokens, 2.0 MB")

@@ -131,7 +131,7 @@ def _source_of(function: object) -> OwnSource:
         file = inspect.getsourcefile(function)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return OwnSource("<function>", None)
-    return OwnSource(Path(file or "<function>").name, hashlib.sha256(source.encode()).hexdigest())
+    return OwnSource(printable(Path(file or "<function>").name), hashlib.sha256(source.encode()).hexdigest())
 
 
 def declare(selector: Selector) -> None:
@@ -178,7 +178,7 @@ def read_selector(text: str) -> Selector:
         there = f"there are {', '.join(names)}" if names else "it holds no function"
         raise UserError(f"{shown}: nothing is named {printable(name) or 'so'} there; {there}")
     own = found if isinstance(found, OwnSelector) else OwnSelector(found)
-    return as_selector(own, name=name, source=OwnSource(Path(path).name, sha256), file=module.__file__)
+    return as_selector(own, name=name, source=OwnSource(printable(Path(path).name), sha256), file=module.__file__)
 
 
 def _is_selector(value: object, module: str) -> bool:

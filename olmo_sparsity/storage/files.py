@@ -169,25 +169,32 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     write_text(path, to_json(value))
 
 
-def write_json_once(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON object atomically, unless the file exists.
+def write_new(path: Path, content: bytes) -> bool:
+    """Write a file atomically, unless something has its name; return whether it was written.
 
-    If several processes call this at once, exactly one of them writes the file, and a later version is never replaced.
+    If several processes call this at once, exactly one of them writes the file, and a later version never replaces it.
     """
     partial = partial_path(path)
     try:
-        partial.write_text(to_json(value), encoding="utf-8")
+        partial.write_bytes(content)
         _sync(partial)
         try:
             os.link(partial, path)  # unlike a rename, a link fails if the name exists
         except FileExistsError:
-            pass
+            return False
         except OSError:  # the file system has no hard links
-            if not path.exists():
-                os.replace(partial, path)
+            if os.path.lexists(path):
+                return False
+            os.replace(partial, path)
+        return True
     finally:
         with suppress(OSError):  # it has its name, or its folder cannot be read
             partial.unlink(missing_ok=True)
+
+
+def write_json_once(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object as ``write_new`` does; what is there stays."""
+    write_new(path, to_json(value).encode())
 
 
 def _may_be_in_use(partial: Path) -> bool:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.storage.files import check_replaceable, write_text
+from olmo_sparsity.storage.files import check_replaceable, write_new, write_text
 from olmo_sparsity.storage.folders import make_folder
 
 # What is in every page of ours.
@@ -135,7 +135,11 @@ def check_free(out: Path, overwrite: bool) -> None:
         UserError: a page that this tool wrote is there and ``overwrite`` is False, or something else is.
     """
     if check_replaceable(out, OWN_PAGE.search, what="page") and not overwrite:
-        raise UserError(f"{out}: the file exists; --overwrite replaces it, or choose another file")
+        raise _exists(out)
+
+
+def _exists(out: Path) -> UserError:
+    return UserError(f"{out}: the file exists; --overwrite replaces it, or choose another file")
 
 
 def frame(page: str, *, height: int, runs_scripts: bool) -> str:
@@ -148,9 +152,12 @@ def write_page(out: Path, page: str, *, overwrite: bool) -> Path:
     """Write a page atomically, and make the folders above it; return its path.
 
     Raises:
-        UserError: what is there in the meantime must not be replaced.
+        UserError: what is there in the meantime must not be replaced. Without ``overwrite`` nothing is, whenever it appears.
     """
     make_folder(out.parent)
     check_free(out, overwrite)
-    write_text(out, page)
+    if overwrite:
+        write_text(out, page)
+    elif not write_new(out, page.encode()):  # it has appeared since the line above
+        raise _exists(out)
     return out

@@ -91,6 +91,9 @@ def test_windows_of_one_text_are_measured_exactly_with_the_control_beside(tiny_r
     assert settings_of_text(model, ["random", "kl"], **plain).selectors == ["random", "kl"]
     named = settings_of_text(model, ["greedy", "kl"], k=(2, 4), seed=0, unit="word", resampled_draws=0)
     assert named == dataclasses.replace(expected, k=[2, 4], seed=0, unit="word", resampled_draws=0)
+    of_blocks = api.open_model(tiny_run, overrides=["influence.unit=block:5", "influence.k=[1, 2, 3]"])
+    found = settings_of_text(of_blocks, ["kl"], **plain)
+    assert (found.unit, found.k) == ("block:5", [1, 2])  # of three blocks
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,10 @@ def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> 
         check(folder, str(tmp_path / "b" / name))
         with pytest.raises(UserError, match="not of"):
             check(folder, str(tmp_path / "c" / name))
+    gone = save_results(tmp_path / "runs" / "gone", "/elsewhere/x.gguf")
+    check(gone, "x.gguf")  # unlike that of a folder, the name of a file tells which it is
+    with pytest.raises(UserError, match=r"not of y\.gguf"):
+        check(gone, "y.gguf")
 
 
 def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> None:

@@ -160,6 +160,13 @@ def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) ->
     load_config(path, ["influence.k=[1,4]"]).check_k()
     with pytest.raises(UserError, match=r"influence\.k = \[8\]: there are only M = 4.*--k"):
         load_config(path).check_k()
+    blocks = ["influence.unit=block:3"]  # two, the last of one token
+    load_config(path, [*blocks, "influence.k=[1,2]"]).check_k()
+    assert load_config(path, [*blocks, "influence.k_grid=all"]).with_measured_k().influence.k == [1, 2]
+    with pytest.raises(
+        UserError, match=r"influence\.k = \[3\]: there are only 2 blocks of 3 among the M = 4 long-range"
+    ):
+        load_config(path, [*blocks, "influence.k=[1,3]"]).check_k()
 
 
 def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:
@@ -169,6 +176,10 @@ def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_p
     given = ["influence.local_len=4", "influence.full_len=40"]
     assert load_config(path, given).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
     load_config(path, [*given, "influence.k=[36]"]).check_k()
+    bos = ["context.bos=true"]  # has a position of its own, in front of those of the lengths
+    assert load_config(path, [*given, *bos]).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
+    with pytest.raises(UserError, match="full_len = 41: the run is trained with 40 positions"):
+        load_config(path, [*bos, "influence.full_len=41"])
     pretrained = load_config(path, ["pretrained.model=some/model", "influence.full_len=4096"])
     assert pretrained.measured_lengths == MeasuredLengths(8, 4096, None, None, 4088)
 

@@ -26,6 +26,46 @@ def test_a_key_that_is_missing_has_its_default() -> None:
     assert list(different_keys(shorter, changed, free=FREE_TO_TRAIN)) == [DifferentKey("training.z_loss", 0.0, 0.1)]
 
 
+def test_a_key_of_another_version_is_one_that_differs() -> None:
+    config = to_dict(Config())
+    other = {**config, "training": {**config["training"], "of_old": 5}}
+    assert list(different_keys(other, config, free=FREE_TO_TRAIN)) == [DifferentKey("training.of_old", 5, None)]
+    assert list(different_keys(config, other, free=FREE_TO_TRAIN)) == [DifferentKey("training.of_old", None, 5)]
+
+
+# How a run is trained and kept, where its text is cached, and what a synthetic task is evaluated on.
+NO_WEIGHT_DEPENDS_ON = {
+    *(
+        "data.cache_dir",
+        "data.processes",
+        "training.parallel",
+        "training.micro_batch_rows",
+        "training.checkpoint_every",
+    ),
+    *("training.keep_checkpoints", "training.keep_every", "training.trackers"),
+    *("synthetic.test_lengths", "synthetic.test_sparsity", "synthetic.test_row_len", "synthetic.test_placed"),
+    *("synthetic.test_rows", "synthetic.test_seed", "synthetic.rope_scaling", "synthetic.rope_factor"),
+    *("synthetic.bridge_rows", "synthetic.bridge_selectors"),
+}
+# How the text is read and where a model runs: training goes on as it began, and a measurement is of its own.
+FREE_BESIDE = {"data.on_error", "data.text_field", "data.token_dtype", "training.device", "training.threads"}
+
+
+@pytest.mark.parametrize(
+    ("free", "may_differ"),
+    [(FREE_TO_TRAIN, NO_WEIGHT_DEPENDS_ON), (FREE_TO_MEASURE, NO_WEIGHT_DEPENDS_ON | FREE_BESIDE)],
+)
+def test_every_key_counts_but_those_that_no_weight_depends_on(
+    free: frozenset[tuple[str, str]], may_differ: set[str]
+) -> None:
+    config = to_dict(Config())
+    sections = ("data", "context", "pose", "model", "training", "synthetic")
+    other = {section: dict.fromkeys(config[section], "another value") for section in sections}
+    every = {f"{section}.{key}" for section in sections for key in config[section]}
+    assert may_differ < every
+    assert {key.dotted for key in different_keys(config, other, free=free)} == every - may_differ
+
+
 @pytest.mark.parametrize(
     ("changed", "key"),
     [

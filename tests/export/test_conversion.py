@@ -46,7 +46,7 @@ def test_every_model_has_an_equivalent_in_transformers(
     norm: str, affine: bool, normed_queries: bool, tying: bool, tmp_path: Path
 ) -> None:
     kind = ModelConfig(
-        d_model=32, n_heads=2, n_layers=2, mlp_ratio=6, rope_theta=3000, init_std=0.1, weight_tying=tying,
+        d_model=32, n_heads=4, n_layers=2, mlp_ratio=6, rope_theta=3000, init_std=0.1, weight_tying=tying,
         layer_norm_type=norm, layer_norm_with_affine=affine, attention_layer_norm=normed_queries,  # type: ignore[arg-type]
     )  # fmt: skip
     model = build(kind)

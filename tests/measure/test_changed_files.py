@@ -131,6 +131,7 @@ def test_whether_a_checkpoint_that_is_named_as_a_model_had_a_bos_is_in_the_manif
     [
         ({"step": "12"}, "key step: expected int, got str"),
         ({"step": 8}, "a checkpoint of step 8 under another name"),
+        ({"step": 16}, "a checkpoint of step 16 under another name"),
         ({"seconds": None}, "key seconds: expected float, got null"),
         ({"tokens": 1.5}, "key tokens: expected int, got float"),
         ({"sha256": {}}, "key sha256: the hash of config.yaml is missing"),

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.described_sizes import LAYERS, OTHER_WIDTHS, WIDTHS, check_sizes
+from olmo_sparsity.model.described_sizes import check_sizes
 
 WHERE = Path("config.json")
+# As the configurations of these name them: LLaMA, GPT-NeoX and OLMo's on the hub; others on the hub; OLMo; GPT-2; GGUF.
+LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "block_count")
+WIDTHS = ("hidden_size", "d_model", "n_embd", "embedding_length")
+# Those, OLMo's padded vocabulary, LLaMA, OPT, GPT-2, GGUF.
+OTHER_WIDTHS = ("vocab_size", "embedding_size", "intermediate_size", "ffn_dim", "n_inner", "feed_forward_length")
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -114,6 +114,16 @@ def test_a_selector_that_cannot_be_is_one_line(folder: Path, arguments: str, lin
     assert line in refused(f"{source}f = OwnSelector(g, {arguments})")
 
 
+@pytest.mark.parametrize("content", [None, "", "f = (", "f = 5", "def f(): ..."])
+def test_messages_name_a_file_without_control_characters(folder: Path, content: str | None) -> None:
+    name = "red\x1b[31m\n.py"
+    if content is not None:
+        Path(name).write_text(content)
+    with pytest.raises(UserError, match=r"red.*\.py") as error:
+        declared_selectors([f"{name}:f"])
+    assert str(error.value).isprintable()
+
+
 def test_two_of_one_name_are_refused(folder: Path) -> None:
     for name in ("one.py", "two.py"):
         Path(name).write_text("def f(window): ...")

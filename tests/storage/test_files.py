@@ -26,6 +26,7 @@ from olmo_sparsity.storage.files import (
     with_checksum,
     write_json,
     write_json_once,
+    write_new,
     written_whole,
 )
 
@@ -108,8 +109,12 @@ def test_what_is_written_once_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write_json_once(tmp_path / name, {"a": "é"})
         write_json_once(tmp_path / name, {"a": 2})
         assert (tmp_path / name).read_text(encoding="utf-8") == '{\n  "a": "é"\n}\n'
+        path, dangling = tmp_path / f"{name}-bytes", tmp_path / f"{name}-dangling"
+        dangling.symlink_to(tmp_path / "nowhere")
+        assert write_new(path, b"one") and not write_new(path, b"two") and not write_new(dangling, b"three")
+        assert path.read_bytes() == b"one" and dangling.is_symlink()
         monkeypatch.setattr(os, "link", no_links)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 @pytest.mark.parametrize("size", range(12))

@@ -102,6 +102,8 @@ def test_a_parity_sequence_read_as_words_is_what_the_definition_says(scratchpad:
         coupled = sequences.coupled_BT[row].tolist()
         assert coupled[: query + 1] == list(range(query + 1))
         assert coupled[query + 1 : query + 1 + len(response)] == (at if scratchpad else [query + 1])
+        behind = len(text) - query - 1 - len(response)
+        assert text[-behind:] == ["<|endoftext|>"] * behind and coupled[-behind:] == [0] * behind
 
 
 def test_all_bits_and_backgrounds_are_equally_likely() -> None:
@@ -141,6 +143,8 @@ def test_a_variable_sequence_read_as_words_is_solved_by_looking_up(scratchpad: b
         coupled = sequences.coupled_BT[row].tolist()
         assert coupled[: 2 * n + 2] == [i // 2 for i in range(2 * n + 2)]
         assert coupled[2 * n + 2 : 2 * n + 2 + len(response)] == (at if scratchpad else [n + 1])
+        behind = len(text) - 2 * n - 2 - len(response)
+        assert text[-behind:] == ["<|endoftext|>"] * behind and coupled[-behind:] == [0] * behind
         planted = [False] * (2 * n)
         for i in at:
             planted[2 * i] = planted[2 * i + 1] = True

@@ -337,6 +337,9 @@ def test_damaged_parts_and_other_measurements_are_refused(
         words = f"other: from another measurement than .*: {fact} is {re.escape(str(value))}, not "
         with pytest.raises(UserError, match=words):
             merge_folders([halves[0], other], tmp_path / "new")
+    write_manifest(other, {key: value for key, value in manifest.items() if key != "windows_sha256"})
+    with pytest.raises(UserError, match=r"windows_sha256 is [0-9a-f]{64}, not None"):  # of what lacks it
+        merge_folders([other, halves[0]], tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for folder, message in ((tmp_path / "nowhere", "no such folder"), (tiny_run, "no folder of tables")):
         with pytest.raises(UserError, match=message):

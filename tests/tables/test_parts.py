@@ -148,14 +148,15 @@ def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) 
 
 
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its number on its own machine, the second of two, which have nine processes each and four GPUs."""
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     take_own_gpu("auto")  # not under torchrun
-    for rank, device in (("3", "auto"), ("5", "cuda"), ("2", "cpu"), ("2", "cuda:0")):
-        for name, value in (("RANK", rank), ("WORLD_SIZE", "8"), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", "8")):
-            monkeypatch.setenv(name, value)
+    for local, device in ((3, "auto"), (5, "cuda"), (2, "cpu"), (2, "cuda:0")):
+        for name, value in (("RANK", 9 + local), ("WORLD_SIZE", 18), ("LOCAL_RANK", local), ("LOCAL_WORLD_SIZE", 9)):
+            monkeypatch.setenv(name, str(value))
         take_own_gpu(device)
     assert chosen == [3, 1]
 

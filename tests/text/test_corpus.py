@@ -74,6 +74,15 @@ def test_txt_is_one_document_and_folders_and_globs_are_read_in_order(tmp_path: P
     assert texts_of(tmp_path / "*.txt") == ["whole\n\nfile"]
 
 
+def test_the_most_frequent_kinds_of_files_are_named_and_files_of_others_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    for number in range(8):
+        for file in range(number + 2):  # 2 of .k0, up to 9 of .k7
+            (tmp_path / f"{file}.k{number}").touch()
+    left_out = "9 .k7, 8 .k6, 7 .k5, 6 .k4, 5 .k3, 4 .k2, 5 of other kinds"
+    assert folder_words(str(tmp_path)) == f"{tmp_path}: files read: 1 .txt; left out: {left_out}"
+
+
 def test_endings_in_capitals_are_read_and_a_message_says_what_is_left_out(tmp_path: Path) -> None:
     paths = write_all_kinds(tmp_path)
     for path in paths.values():
@@ -229,7 +238,7 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[500:3000] = bytes(2500)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.parquet: damaged near record"):
+    with pytest.raises(UserError, match=r"a\.parquet: damaged near record 1 \("):
         texts_of(path)
 
 

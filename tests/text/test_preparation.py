@@ -198,6 +198,26 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
         describe(folder)
 
 
+def test_progress_has_the_documents_tokens_and_bytes_of_each_shard(
+    shards: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Any] = []
+
+    @contextmanager
+    def no_bar(progress: Any) -> Iterator[None]:
+        kept.append(progress)
+        yield
+
+    monkeypatch.setattr(scheduling, "_progress_bar", no_bar)
+    folder = prepare(shards)
+    files = [read_json(folder / "manifest.json")["splits"][split]["files"] for split in SPLITS]
+    expected: list[int] = []
+    for number, path in enumerate(sorted(Path(shards.source).iterdir())):
+        texts = [json.loads(line)["text"] for line in path.read_text().splitlines()]
+        expected += [len(texts), sum(of_split[number]["tokens"] for of_split in files), len("".join(texts).encode())]
+    assert [list(progress) for progress in kept] == [expected]
+
+
 def test_of_many_broken_records_the_first_are_named(shards: DataConfig, caplog: pytest.LogCaptureFixture) -> None:
     source = Path(shards.source) / "c.jsonl"
     source.write_text("{broken\n" * 25 + source.read_text())

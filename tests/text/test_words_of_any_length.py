@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
@@ -45,3 +46,20 @@ def test_the_parts_of_a_long_word_are_words(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(len(entry) > 4 and entry != "<eos>" for entry in whole.get_vocab())
     assert cut.pre_tokenizer.__getstate__() == whole.pre_tokenizer.__getstate__()
     assert cut.decode(cut.encode("abcdabcdxyz").ids) == "abcdabcdxyz"
+
+
+def test_training_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library draws one from Rust, past Python's streams, and only in a terminal."""
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, end = os.openpty()
+    os.set_blocking(terminal, False)
+    kept = os.dup(2)
+    os.dup2(end, 2)
+    try:
+        train_bpe(["the river and the stones"] * 20, 300, eos_token="<eos>")
+        with pytest.raises(BlockingIOError):  # nothing was written
+            os.read(terminal, 1 << 16)
+    finally:
+        os.dup2(kept, 2)
+        for number in (terminal, end, kept):
+            os.close(number)

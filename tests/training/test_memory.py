@@ -62,6 +62,15 @@ def test_each_key_has_the_bytes_that_follow_from_it(tiny_config: Config) -> None
     assert uneven[logits] == 2 * 10 * 320 * 4
 
 
+@pytest.mark.parametrize(("tokenizer", "entries"), [("bpe:4096", 4096), ("bpe:200000", 200_000), ("words.json", 257)])
+def test_a_vocabulary_has_the_entries_that_its_name_tells(tokenizer: str, entries: int, tiny_config: Config) -> None:
+    """Of a file no more is known than 256 bytes and the token that ends documents."""
+    config = replace(tiny_config, data=replace(tiny_config.data, tokenizer=tokenizer))
+    rows, row_len = tiny_config.training.batch_rows, tiny_config.context.row_len
+    logits = least_bytes(config, SINGLE_PROCESS, source=TEXT)["training.micro_batch_rows or training.batch_rows"]
+    assert tiny_config.training.micro_batch_rows is None and logits == rows * row_len * entries * 4
+
+
 def test_this_machine_has_memory() -> None:
     available = available_bytes(torch.device("cpu"))
     assert available is None or 2**20 < available < 2**60

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.storage import files
+from olmo_sparsity.view import comparison_page, report
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.pages import check_free, write_page
 from olmo_sparsity.view.report import write_report
@@ -92,3 +96,36 @@ def test_a_file_that_appears_during_the_work_is_kept(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="no page"):
             write_page(page, "new", overwrite=overwrite)
     assert page.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("module", "step", "write"),
+    [
+        (comparison_page, "compare", lambda tables, out: write_comparison(read_subjects([f"{tables}:kl"] * 2), out)),
+        (report, "render", lambda tables, out: write_report(tables, out)),
+        (files, "_sync", lambda tables, out: write_page(out, "new", overwrite=False)),
+    ],
+    ids=["comparison", "report", "between the file's content and its name"],
+)
+def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
+    module: Any,
+    step: str,
+    write: Callable[[Path, Path], object],
+    tables: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even one that appears when all checks are done; no partial file stays beside it."""
+    monkeypatch.setattr(report, "read_report", lambda measured, **given: None)
+    monkeypatch.setattr(report, "render", lambda found: "new")
+    page, before = tmp_path / "page.html", getattr(module, step)
+
+    def interrupted(*args: Any, **given: Any) -> Any:
+        found = before(*args, **given)
+        page.write_text(f'{GENERATOR}1">')
+        return found
+
+    monkeypatch.setattr(module, step, interrupted)
+    with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
+        write(tables, page)
+    assert page.read_text() == f'{GENERATOR}1">' and list(tmp_path.iterdir()) == [page]
