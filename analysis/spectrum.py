@@ -28,6 +28,7 @@ WORDS = (
 )
 ROW_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
 TICKS = 7  # of the axis of k, at most
+DIGIT = 0.04  # of the axis of k, which a digit of a label takes
 LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
 
 
@@ -60,10 +61,10 @@ def _set_axes(axis: Axes, spectra: Spectra, *, label: str) -> None:
     ks = np.unique(next(iter(spectra.by_curve.values())).ks)
     axis.set_xscale("symlog", base=2, linthresh=1)
     powers = [k for k in ks if k == 0 or k & (k - 1) == 0]
-    each = -(-len(powers) // TICKS)
-    shown = powers[::each]
-    if ks[-1] not in shown:  # the label before it must not touch its own; the more powers are left out, the narrower they stand
-        shown = [k for k in shown if k == 0 or ks[-1] >= 1.4**each * k] + [ks[-1]]
+    shown = powers[:: -(-len(powers) // TICKS)]
+    if ks[-1] not in shown:
+        room = DIGIT * len(str(ks[-1])) * (1 + np.log2(ks[-1]))  # in powers of two; below 1 the axis is linear
+        shown = [k for k in shown if k == 0 or np.log2(ks[-1] / k) >= room] + [ks[-1]]
     axis.set_xticks(shown, [str(k) for k in shown])
     axis.minorticks_off()
     axis.set_xlim(0, ks[-1])
