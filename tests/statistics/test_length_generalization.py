@@ -85,6 +85,7 @@ def test_each_k_and_place_has_its_own_furthest_length() -> None:
 def test_the_bound_is_the_lowest_line_above_the_corner_and_broken_by_whole_intervals_only() -> None:
     """Errors of at most 0.1, 0.3 and 0.5 at 1, 2 and 10 times the training length of 8: the steepest line is of 2 times."""
     wide = dataclasses.replace(LOCAL, locality=None)
+    farther = dataclasses.replace(LOCAL, locality=LOCAL.locality + 1, spread=LOCAL.spread - 1)
     corner = [
         accuracy(8, 0.95, (0.9, 1.0), k=3, place="4/2"),
         accuracy(16, 0.8, (0.7, 0.9), k=3, place="4/2"),
@@ -94,6 +95,7 @@ def test_the_bound_is_the_lowest_line_above_the_corner_and_broken_by_whole_inter
         accuracy(16, 0.0, None, k=2, place="4/2"),
         accuracy(16, 0.0, None, k=3, place="any/2"),
         accuracy(16, 0.0, None, k=3, place="any/2", setting=wide),
+        accuracy(16, 0.0, None, k=3, place=farther.placed, setting=farther),  # locality counts first, then spread
     ]
     bound = fit_bound(others + corner)
     assert bound is not None

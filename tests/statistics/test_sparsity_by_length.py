@@ -100,7 +100,7 @@ def test_an_interval_of_k_holds_every_k_whose_recovered_share_may_be_the_wanted_
     assert (point.low, point.value, point.high) == pytest.approx((4 / 2**0.5, 4, 4 * 2**0.5))
     assert reaching_k(recovered, [1, 2, 4, 8, 16], 0.68).high is None
     partly = reaching_k([Estimate(0.4, 0.3, 0.5), Estimate(0.6)], [1, 2], 0.5)
-    assert (partly.low, partly.high, partly.has_interval) == (None, None, False)
+    assert (partly.low, partly.high, partly.max_k, partly.has_interval) == (None, None, 2, False)
     assert reaching_k([Estimate(0.5)], [1], 0.5) == ReachingK(1.0, None, None, 1, has_interval=False)
 
 

@@ -419,3 +419,13 @@ def test_the_smallest_k_by_brute_force() -> None:
         assert bounds == (ordered[49], ordered[1949])
         values_seen |= set(dataclasses.astuple(entry.smallest_k))
     assert values_seen == {1, 4, None}  # the made-up data cover every case
+
+
+@pytest.mark.parametrize("name", ["same-source", "any-source", "same-document", "shuffled"])
+def test_the_null_context_is_that_of_the_measurement(name: str) -> None:
+    measured = made_up(60, long_gain=0.5)
+    influence = {**measured.manifest["influence"], "null_context": name}
+    assert (
+        summarize(dataclasses.replace(measured, manifest={**measured.manifest, "influence": influence})).null_context
+        == name
+    )

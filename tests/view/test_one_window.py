@@ -144,6 +144,9 @@ def test_how_much_is_visible_is_said_of_the_null_context_and_of_groups(
     out = io.StringIO()
     one_window.print_choice(window, Console(file=out, width=200))
     assert f"12 long-range tokens, null context: of document {excerpt.null_doc_id}; {words}, numbered" in out.getvalue()
+    groups = [[place for place, rank in enumerate(ranks) if rank == number] for number in range(1, max(ranks) + 1)]
+    ends = [12 + 8 - max(group) for group in groups if group][:k]  # the token of a group that is nearest to the target
+    assert [row.distance for row in one_window.ranking(window)] == ends
 
 
 def test_no_color_means_marks(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.storage import files
 from olmo_sparsity.view import comparison_page, report
 from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.pages import check_free, write_page
+from olmo_sparsity.view.pages import COLOURS, check_free, write_page
 from olmo_sparsity.view.report import write_report
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -129,3 +130,32 @@ def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
     with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
         write(tables, page)
     assert page.read_text() == f'{GENERATOR}1">' and list(tmp_path.iterdir()) == [page]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of WCAG 2.2."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_stand_out_on_light_and_dark_pages(dark: bool) -> None:
+    """Text by 4.5 (WCAG 1.4.3, AA), borders by 3 (1.4.11); backs of text are light on light pages and dark on dark ones."""
+    colours = {name: pair[dark] for name, pair in COLOURS.items()}
+    for name, back in (
+        *itertools.product(("text", "muted", "accent"), ("page", "card")),
+        *itertools.product(("text",), ("heat", "cool", "target", "good-back", "bad-back")),
+        ("good", "good-back"),
+        ("bad", "bad-back"),
+    ):
+        assert contrast(colours[name], colours[back]) >= 4.5, (name, back)
+    assert contrast(colours["target-line"], colours["target"]) >= 3
+    for name in ("page", "card", "line", "grid", "good-back", "bad-back", "target"):
+        assert (luminance(colours[name]) < 0.2) == dark, name
