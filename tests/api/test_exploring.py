@@ -68,9 +68,19 @@ def test_the_numbers_are_those_of_explain(model: api.Model, explored: Exploratio
         if of["context"] != "real" or of["selector"] == "random":
             continue
         choices = real.choices[of["selector"]]
-        assert choices.distances[target] == of["distance_tokens"]
-        assert choices.loss_sparse_nats[target] == pytest.approx(of["loss_sparse_nats"], abs=EXACT)
-        assert choices.kl_sparse_nats[target] == pytest.approx(of["kl_sparse_nats"], abs=EXACT)
+        found, expected = (
+            [FULL - far for far in chosen] for chosen in (choices.distances[target], of["distance_tokens"])
+        )
+        # Candidates that are alike change places by rounding, which depends on the machine and on the size of a pass.
+        assert len(set(found)) == len(found) == len(expected)
+        assert [of["scores"][j] for j in found] == pytest.approx([of["scores"][j] for j in expected], abs=EXACT)
+        same = [n for n, k in enumerate(KS) if set(found[:k]) == set(expected[:k])]
+        assert len(same) >= 2
+        for values, theirs in (
+            (choices.loss_sparse_nats[target], of["loss_sparse_nats"]),
+            (choices.kl_sparse_nats[target], of["kl_sparse_nats"]),
+        ):
+            assert [values[n] for n in same] == pytest.approx([theirs[n] for n in same], abs=EXACT)
     (_, seeing, _), single = record.selectors, row["single_optimism_nats"]
     assert seeing.optimism_nats is not None and seeing.optimism_nats[target] is not None
     # At k = 1 no draw. A sum over all labels of choices that rounding changes where two candidates are alike.
