@@ -166,3 +166,17 @@ def test_the_hash_of_several_files_is_that_of_all_their_bytes(tmp_path: Path) ->
         path.write_bytes(content)
     assert sha256_files(paths) == hashlib.sha256(b"".join(contents)).hexdigest()
     assert sha256_file(paths[0]) == hashlib.sha256(contents[0]).hexdigest()
+
+
+def test_a_partial_file_of_another_users_process_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = partial_path(tmp_path / "a.json")
+    partial.write_text("{")
+    for error, kept in ((PermissionError, True), (ProcessLookupError, False)):
+
+        def kill(pid: int, signal: int, error: type[OSError] = error) -> None:
+            assert (pid, signal) == (os.getpid(), 0)
+            raise error
+
+        monkeypatch.setattr(os, "kill", kill)
+        remove_leftovers(tmp_path)
+        assert partial.exists() == kept
