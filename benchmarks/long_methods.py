@@ -137,11 +137,11 @@ def _contextual(problem: Problem, models: Models) -> np.ndarray:
     losses_1IA = all_but_one_group_losses(
         evaluator, problem.tokens_1T, groups=problem.groups, labels_WA=problem.targets_1[:, None]
     )
-    return losses_1IA[0, :, 0].numpy()
+    return losses_1IA[0, :, 0].cpu().numpy()
 
 
 def _attention(problem: Problem, models: Models) -> np.ndarray:
-    return problem.groups.sums(long_log_probs_and_attention(problem.evaluator, problem.tokens_1T)[1].numpy())[0]
+    return problem.groups.sums(long_log_probs_and_attention(problem.evaluator, problem.tokens_1T)[1].cpu().numpy())[0]
 
 
 def _attribot_context(problem: Problem) -> attribot.Context:
