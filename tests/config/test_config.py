@@ -204,6 +204,8 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
 def test_fingerprint_depends_on_every_value() -> None:
     assert fingerprint(Config()) == fingerprint(Config())
     assert fingerprint(Config()) != fingerprint(Config(name="other"))
+    # Not on the order of keys: a manifest that was read again is the same measurement.
+    assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint({"b": {"d": 3, "c": 2}, "a": 1})
 
 
 @pytest.mark.parametrize(

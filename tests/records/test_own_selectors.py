@@ -94,6 +94,7 @@ def test_a_file_that_is_no_selector_is_one_line(folder: Path, text: str | bytes,
     ("arguments", "line"),
     [
         ("needs=['age']", "f needs age, and there is token_ids"),
+        ("needs=['keys', 'age', 'rank']", "f needs age, rank, and there is token_ids"),
         ("needs=['target']", "say sees_target=True"),
         ("needs='keys'", "must be a list of names, as ['keys']"),
         ("needs=None", "needs = None: must be a list of names"),
