@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.long_methods import WHOSE, Models, upper_half_left_out
-from benchmarks.long_problems import Problem
+from benchmarks.long_problems import Problem, make_problem
 from benchmarks.long_report import COLORS
 from benchmarks.results import mistakes_in_one_line
 from benchmarks.set_choices import BLIND, SEES_TARGET, ChoicesOfWindow, captum_tokens
@@ -43,7 +43,6 @@ from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.window_batch import single_tokens
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
@@ -240,16 +239,10 @@ def problems(opened: OpenedModel, evaluator: Evaluator, config: Any) -> Iterator
     """Yield the windows in random order, with the documents that they are of."""
     windows = opened.windows(config.influence)
     for number in np.random.default_rng(config.influence.seed).permutation(len(windows)):
-        tokens_1T = windows.tokens(np.array([number]))
+        (tokens_T,) = windows.tokens(np.array([number]))
         yield (
             windows.doc_ids(np.array([number]))[0],
-            Problem(
-                evaluator,
-                torch.from_numpy(tokens_1T[:, :-1]).to(evaluator.model.device),
-                int(tokens_1T[0, -1]),
-                quantity="tokens",
-                groups=single_tokens(1, opened.lengths.num_long_range),
-            ),
+            make_problem(evaluator, tokens_T, quantity="tokens", tokenizer=opened.tokenizer),
         )
 
 

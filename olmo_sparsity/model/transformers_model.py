@@ -526,13 +526,13 @@ def _attend_and_observe(
     return attended
 
 
-def _repeated(x_BHTE: torch.Tensor, num_queries: int) -> torch.Tensor:
+def _repeated(x_BHTE: torch.Tensor, num_times: int) -> torch.Tensor:
     """Return keys or values for each head of queries, in memory of their own.
 
     Where all heads share one, transformers repeats it by a stride of 0. Of such keys CUDA's memory-efficient attention computes
     wrong outputs at some lengths (https://github.com/pytorch/pytorch/issues/191937).
     """
-    return repeat_kv(x_BHTE, num_queries).contiguous()
+    return repeat_kv(x_BHTE, num_times).contiguous()
 
 
 sdpa_attention.repeat_kv = _repeated

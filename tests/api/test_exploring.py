@@ -21,6 +21,7 @@ from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.view.exploration import Exploration
 
 EXACT = 1e-6  # nats
+ROUNDING = 2**-21  # nats; the spacing of fp32 between 4 and 8, where the losses are
 FLOAT64 = 2e-5  # nats, from a computation in another precision
 LOCAL, FULL = 8, 20
 KS = [1, 2, 4, 8]
@@ -73,7 +74,7 @@ def test_the_numbers_are_those_of_explain(model: api.Model, explored: Exploratio
         )
         # Candidates that are alike change places by rounding, which depends on the machine and on the size of a pass.
         assert len(set(found)) == len(found) == len(expected)
-        assert [of["scores"][j] for j in found] == pytest.approx([of["scores"][j] for j in expected], abs=EXACT)
+        assert [of["scores"][j] for j in found] == pytest.approx([of["scores"][j] for j in expected], abs=ROUNDING)
         same = [n for n, k in enumerate(KS) if set(found[:k]) == set(expected[:k])]
         assert len(same) >= 2
         for values, theirs in (
