@@ -204,6 +204,7 @@ class ChoicesOfWindow:
         self._pass = pass_tokens(problem)
         self.scores = scores_of(problem, max_k=max(ks), number=number)
         self._rankings: dict[str, Scored] = {}
+        self._kl_single_I = np.full(problem.num_groups, np.nan)  # KL(p_all, p_{j}); NaN where it has not been needed
 
     def all(self, without: set[str]) -> Iterator[tuple[int, str, Choice]]:
         """Yield (k, name, choice) of all choices but those that are left out, by their name or what it begins with."""
@@ -240,7 +241,10 @@ class ChoicesOfWindow:
         if name in POLICIES:  # what they read is of the pass, too
             return Scored(SELECTORS[name].score(self.scores)[0].astype(np.float64), self._pass)
         if name in ("attention", "kl"):
-            return self._paid(counted(lambda: SELECTORS[name].score(self.scores)[0]))
+            found = counted(lambda: SELECTORS[name].score(self.scores)[0])
+            if name == "kl":
+                self._kl_single_I = -found.scores_I
+            return self._paid(found)
         ranking, ranker = "attention" if name == LOCAL_ATTENTION else name, None
         if ranking == "proxy":
             assert self._models.proxy is not None
@@ -277,10 +281,13 @@ class ChoicesOfWindow:
         yield "greedy-patching", partial(self._greedy_patching, k=k)
 
     def _singles(self, ranking: str, number: int, *, k: int) -> Choice:
-        scored, exact = self._ranking(ranking), self._ranking("kl")
+        scored = self._ranking(ranking)
         best = chosen(scored.scores_I, number)
-        scores_I = np.full(len(exact.scores_I), np.nan)
-        scores_I[best] = exact.scores_I[best]
+        unknown = [j for j in best if np.isnan(self._kl_single_I[j])]
+        if unknown:  # all are known where `kl` is among the choices
+            self._kl_single_I[unknown] = divergences(self.scores, [[j] for j in unknown])
+        scores_I = np.full(self._problem.num_groups, np.nan)
+        scores_I[best] = -self._kl_single_I[best]
         return Choice(chosen(scores_I, k), scored.tokens + number * self._problem.evaluator.local_len)
 
     def _left_out(self, ranking: str, number: int, *, k: int, is_exact: bool) -> Choice:

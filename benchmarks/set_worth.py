@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import matplotlib
 
@@ -60,7 +60,9 @@ Row = dict[str, Any]  # of a window: what was chosen, at what cost, and what it 
 
 
 def measure_window(problem: Problem, models: Models, *, ks: list[int], number: int, without: set[str]) -> Row:
-    """Return the choices of a window, by k and name: [loss, KL, tokens, share of J_k of `kl`], and the numbers without a choice.
+    """Return the choices of a window, by k and name, and the numbers without a choice.
+
+    Of a choice: [loss, KL, tokens, share of J_k of `kl`], the last None where `kl` is left out.
 
     Args:
         problem: the window.
@@ -73,7 +75,7 @@ def measure_window(problem: Problem, models: Models, *, ks: list[int], number: i
     of_window = ChoicesOfWindow(problem, models, ks=ks, number=number)
     found, scores = list(of_window.all(without)), of_window.scores
     of_kl = {k: set(choice.groups) for k, name, choice in found if name == "kl"}
-    choices: dict[str, dict[str, list[float]]] = {}
+    choices: dict[str, dict[str, list[Optional[float]]]] = {}
     for k in ks:
         of_size = {name: choice for other, name, choice in found if other == k}
         sets = sorted({tuple(sorted(choice.groups)) for choice in of_size.values()})
@@ -81,7 +83,11 @@ def measure_window(problem: Problem, models: Models, *, ks: list[int], number: i
         ((losses_R, kl_R),) = scores.evaluate_groups(rows, with_kl=True)
         worth = {groups: [float(loss), float(kl)] for groups, loss, kl in zip(sets, losses_R, kl_R, strict=True)}
         choices[str(k)] = {
-            name: [*worth[tuple(sorted(choice.groups))], choice.tokens, len(of_kl[k] & set(choice.groups)) / k]
+            name: [
+                *worth[tuple(sorted(choice.groups))],
+                choice.tokens,
+                len(of_kl[k] & set(choice.groups)) / k if k in of_kl else None,
+            ]
             for name, choice in of_size.items()
         }
     return {
@@ -104,7 +110,7 @@ class Worth:
         gain: its gain as a share of the best sets' gain; that of a choice that sees the target holds luck.
         tokens: that the model runs for a window, mean.
         cost: the same as a share of captum's.
-        recall: share of J_k of `kl`.
+        recall: share of J_k of `kl`; None: it was left out.
         sees_target: whether it sees the target.
     """
 
@@ -113,7 +119,7 @@ class Worth:
     gain: Estimate
     tokens: float
     cost: float
-    recall: float
+    recall: Optional[float]
     sees_target: bool
 
     @property
@@ -127,7 +133,7 @@ def worths(rows: list[Row], k: int) -> list[Worth]:
     units = document_units(pd.Series([row["doc"] for row in rows]))
     of_k = [row["choices"][str(k)] for row in rows]
     names = [name for name in of_k[0] if all(name in choices for choices in of_k)]
-    values = {name: np.array([choices[name] for choices in of_k]) for name in names}
+    values = {name: np.array([choices[name] for choices in of_k], dtype=np.float64) for name in names}
     short_W = np.array([[row["loss_short"], row["kl_short"]] for row in rows])
     best_W2 = np.array([min(choices.values(), key=lambda value: value[1])[:2] for choices in of_k])
     sums = {(name, at): units.sums(short_W[:, at] - values[name][:, at]) for name in names for at in (0, 1)}
@@ -142,7 +148,8 @@ def worths(rows: list[Row], k: int) -> list[Worth]:
         gain, prediction = found[name, 0], found[name, 1]
         assert gain is not None and prediction is not None
         tokens, recall = (float(values[name][:, at].mean()) for at in (2, 3))
-        shown.append(Worth(name, prediction, gain, tokens, tokens / captum, recall, name in SEES_TARGET))
+        of_kl = None if np.isnan(recall) else recall
+        shown.append(Worth(name, prediction, gain, tokens, tokens / captum, of_kl, name in SEES_TARGET))
     return sorted(shown, key=lambda worth: (worth.tokens, worth.name))
 
 
@@ -187,7 +194,7 @@ def table(found: list[Worth], k: int) -> Table:
             _cost(worth),
             interval(worth.prediction),
             interval(worth.gain),
-            f"{worth.recall:.2f}",
+            "-" if worth.recall is None else f"{worth.recall:.2f}",
         )
     return shown
 

@@ -148,6 +148,11 @@ def test_choices_and_what_they_cost() -> None:
     six = by_attention[:6]
     without = sorted(six, key=lambda j: (-true_kl(problem, [i for i in six if i != j]), -j))
     assert found[4, "attention, best 6, leave-one-out"].groups == without[:4]
+    singly = ChoicesOfWindow(problem, models, ks=[4], number=3).all({"kl", "greedy-kl", *ATTRIBOT, "proxy", "hierarchy"})
+    few = {name: choice for _, name, choice in singly}
+    assert "kl" not in few  # its scores are found of the best of a ranking alone
+    same = [name for name in few if name.endswith((", kl", "greedy-kl by 1")) and not name.startswith("kl")]
+    assert len(same) > 5 and all(few[name] == found[4, name] for name in same if (4, name) in found)
     assert found[2, "attention, then patching, 2 rounds"].groups[0] == by_attention[0]
     first = rank(-scores_of(problem, max_k=4, number=3)._gate_gradients(problem.evaluator, "kl", "patching"))[
         0
@@ -171,6 +176,9 @@ def test_shares_are_of_the_set_with_the_least_divergence() -> None:
     assert attention.gain.mean == pytest.approx((0.5 + 1.0) / (0.2 + 1.0))
     assert greedy.prediction.mean == pytest.approx((0.8 + 0.2) / 1.2)
     assert greedy.gain.mean == pytest.approx((0.2 + 1.5) / 1.2)
+    for row in rows:  # `kl` was left out of one or more windows
+        row["choices"]["2"]["greedy-kl"][3] = None
+    assert [worth.recall for worth in worths(rows, 2)] == [0.75, None]
     assert attention.prediction.bounds is None  # of two documents there is no interval
     words = sentence([attention, greedy], 2, num_windows=2, times=8)
     assert words == (
