@@ -252,7 +252,7 @@ docs: $(READY)
 # The peers on SmolLM2 have their results in PEERS, of one text. What is unusable is found before anything long runs.
 bench: PEERS ?= runs/benchmark/smollm2$(if $(DATA),,-builtin)
 bench: LONG_PEERS = $(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(or $(DATA),builtin) \
-	--sizes 128 --windows 4 --without "tokens:hierarchy:64" --out $(PEERS)
+	--sizes 128 --windows 4 --out $(PEERS)
 bench: NO_RUN = $(if $(wildcard $(RUN)/checkpoints/latest),,$(RUN) is not trained: the recall of screening and the error of bf16 \
 	are left out)
 bench: NO_SMOLLM2 = $(if $(wildcard $(SMOLLM2)),,$(SMOLLM2) is missing: the peers on SmolLM2 are left out; make real downloads it)

@@ -63,7 +63,7 @@ def stages(
 
     def with_null_context(num_draws: int) -> None:
         measured = dataclasses.replace(settings, resampled_draws=num_draws)
-        measure_windows(evaluator, batches, settings=measured, train_len=None, screening=None)
+        measure_windows(evaluator, batches, settings=measured, train_len=None)
 
     blind = [name for name in settings.selectors if name not in CONTROLS]
     without_blind = dataclasses.replace(settings, selectors=blind)

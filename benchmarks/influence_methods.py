@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import torch
 from transformers import OlmoForCausalLM
 
 from benchmarks.peers import captum_scores, inseq_occlusion
-from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
+from olmo_sparsity.config import SCREEN_RANKINGS, Config, ContextConfig, InfluenceConfig, ModelConfig
+from olmo_sparsity.config.measuring import Ranking
 from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.measure.selection.predictions import Predictions
-from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, single_losses, surprisal, target_losses
@@ -135,7 +136,7 @@ class Problem:
         size: of the model and windows.
         windows: the windows.
         exact: the compact path in fp32.
-        low: the compact path in the precision of screening: bf16 on a device with units for it, otherwise fp32.
+        low: the compact path in bf16 on a device with units for it, otherwise in fp32.
         peer: the same weights in ``transformers``.
         loss_short_W: losses with only the local tokens visible, nats.
     """
@@ -200,15 +201,13 @@ def methods(problem: Problem, *, slow_peers: bool) -> dict[str, Method]:
         slow_peers: also captum with one candidate per pass, and inseq.
     """
     with_bf16 = has_bf16_units(problem.windows.device)
-    in_bf16: dict[str, Method] = {
-        f"screened to {SCREEN} by all in bf16, fp32": lambda: _screened(problem, "proxy"),
-        "compact, bf16": lambda: _singles(problem, problem.low),
-    }
+    in_bf16: dict[str, Method] = {"compact, bf16": lambda: _singles(problem, problem.low)}
     calls: dict[str, Method] = {
         "compact, fp32": lambda: _singles(problem, problem.exact),
-        f"screened to {SCREEN} by gradient in {'bf16' if with_bf16 else 'fp32'}, fp32": lambda: _screened(
-            problem, "gradient"
-        ),
+        **{
+            f"screened to {SCREEN} by {ranking}, fp32": partial(_screened, problem, ranking)
+            for ranking in SCREEN_RANKINGS
+        },
         **(in_bf16 if with_bf16 else {}),
         "plain, fp32": lambda: _singles(problem, problem.evaluator("plain")),
         "masked, fp32, all logits": lambda: _masked_all_logits(problem),
@@ -235,12 +234,12 @@ def _singles(problem: Problem, evaluator: Evaluator) -> torch.Tensor:
     )[0]
 
 
-def _screened(problem: Problem, ranking: str) -> torch.Tensor:
+def _screened(problem: Problem, ranking: Ranking) -> torch.Tensor:
     log_p_short_WV = short_log_probs(problem.exact, problem.windows.tokens_WT)
     scores = WindowScores(
         Predictions(problem.exact, problem.windows, log_p_short_WV=log_p_short_WV),
         max_k=8,
-        screening=ScreeningSettings(SCREEN, ranking=ranking, ranker=problem.low),
+        screening=ScreeningSettings(SCREEN, ranking),
     )
     return torch.from_numpy(scores.loss_single_WI)
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from benchmarks.influence_methods import SCREEN
+from olmo_sparsity.config import SCREEN_RANKINGS
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.selection.predictions import Predictions
-from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
 from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -57,12 +57,11 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
         predictions = Predictions(evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens_WT), with_kl=True)
         return WindowScores(predictions, max_k=MAX_K, screening=screening)
 
-    exact, low = evaluator_in("fp32"), evaluator_in("bf16")
-    fine, coarse = scores_of(exact), scores_of(low)
+    exact = evaluator_in("fp32")
+    fine, coarse = scores_of(exact), scores_of(evaluator_in("bf16"))
     recall = {}
-    for ranking in ("gradient", "proxy"):
-        num_candidates = min(SCREEN, fine.num_long_range)
-        screened = scores_of(exact, ScreeningSettings(num_candidates, ranking=ranking, ranker=low))
+    for ranking in SCREEN_RANKINGS:
+        screened = scores_of(exact, ScreeningSettings(min(SCREEN, fine.num_long_range), ranking))
         recall[ranking] = _recall(screened, fine)
     return {"run": run.name, "num_windows": len(windows), "recall_at_screen": recall, "bf16": _errors(coarse, fine)}
 

@@ -36,7 +36,7 @@ from benchmarks.long_problems import Problem
 from benchmarks.results import mistakes_in_one_line
 from benchmarks.set_choices import scores_of
 from benchmarks.set_worth import add_options, open_problems
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.policies import for_queries
 from olmo_sparsity.records.selectors import SELECTORS
@@ -49,7 +49,7 @@ from olmo_sparsity.wording.numbers import interval
 NUM_FOLDS = 5
 PENALTIES = 10.0 ** np.arange(0, 8)  # of standardised features
 NEEDS = ("attention", "accumulated_attention", "observed_attention", "keys", "values", "hidden_states")
-RANKINGS = ("patching", "gradient")  # first-order estimates, as features and as choices
+RANKINGS: tuple[Attribution, ...] = ("patching", "gradient")  # first-order estimates, as features and as choices
 CHOICES = ("attention", "h2o", "snapkv", "greedy-patching", "kl", "random")
 LEARNED = "learned"
 
@@ -80,7 +80,7 @@ def sample_window(problem: Problem, *, k: int, number: int, num_sets: int) -> di
         num_sets: N.
     """
     scores = scores_of(problem, max_k=k, number=number)
-    first_order = [scores.ranking_values(ScreeningSettings(k, ranking=name), "kl")[0] for name in RANKINGS]
+    first_order = [scores.estimates("kl", attribution=name)[0] for name in RANKINGS]
     (window,) = scores.inputs(NEEDS)
     sets = {name: chosen(SELECTORS[name].score(scores)[0], k) for name in CHOICES}
     sets |= {name: chosen(-values_M, k) for name, values_M in zip(RANKINGS, first_order, strict=True)}

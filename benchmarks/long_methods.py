@@ -19,9 +19,9 @@ from benchmarks import attribot
 from benchmarks.context_cite import context_cite
 from benchmarks.long_problems import Problem
 from benchmarks.peers import captum_of_groups
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses
 from olmo_sparsity.measure.visible.losses import long_log_probs_and_attention
+from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import listening
@@ -58,7 +58,6 @@ class Method:
 
     Attributes:
         score: (problem, models) -> scores, float [I].
-        share: cost of a token that it runs, relative to the model; None: the proxy's.
         is_ranking: exact scores of its best groups may follow.
         needs_proxy: it cannot run without a proxy.
         whose: who proposed it; colours of the figure.
@@ -66,7 +65,6 @@ class Method:
 
     score: Score
     _: KW_ONLY
-    share: float | None = 1.0
     is_ranking: bool = False
     needs_proxy: bool = False
     whose: str = "ours"
@@ -109,13 +107,8 @@ def _exact_sentences(problem: Problem, models: Models) -> np.ndarray:
     return np.asarray(problem.scores().loss_all_but_one_WI[0])
 
 
-def _estimated(problem: Problem, models: Models, *, ranking: str, num_candidates: int = 64) -> np.ndarray:
-    ranker = None
-    if ranking == "proxy":
-        assert models.proxy is not None
-        ranker = dataclasses.replace(problem.evaluator, model=models.proxy)
-    screening = ScreeningSettings(num_candidates, ranking=ranking, ranker=ranker)
-    return -problem.scores().ranking_values(screening, "loss")[0]
+def _estimated(problem: Problem, models: Models, *, attribution: Attribution) -> np.ndarray:
+    return -problem.scores().estimates("loss", attribution=attribution)[0]
 
 
 def alternating(scores: list[np.ndarray]) -> np.ndarray:
@@ -127,8 +120,8 @@ def alternating(scores: list[np.ndarray]) -> np.ndarray:
     return merged_I
 
 
-def _in_turn(problem: Problem, models: Models, *, rankings: tuple[str, ...]) -> np.ndarray:
-    return alternating([_estimated(problem, models, ranking=ranking) for ranking in rankings])
+def _in_turn(problem: Problem, models: Models) -> np.ndarray:
+    return alternating([_estimated(problem, models, attribution="patching"), _attention(problem, models)])
 
 
 def _contextual(problem: Problem, models: Models) -> np.ndarray:
@@ -190,24 +183,16 @@ def _lasso(problem: Problem, models: Models, *, num_masks: int) -> np.ndarray:
     return context_cite(problem, num_masks)
 
 
-def _ranked(ranking: str, num_candidates: int = 64) -> Method:
-    score = partial(_estimated, ranking=ranking, num_candidates=num_candidates)
-    return Method(score, share=None if ranking == "proxy" else 1.0, is_ranking=True, needs_proxy=ranking == "proxy")
-
-
 _LASSO = {
     f"ContextCite, {num} masks": Method(partial(_lasso, num_masks=num), whose="ContextCite") for num in LASSO_MASKS
 }
 METHODS: dict[str, dict[str, Method]] = {
     "tokens": {
         EXACT: Method(_exact_tokens),
-        "gradient": _ranked("gradient"),
-        "patching": _ranked("patching"),
-        "attention": _ranked("attention"),
-        BOTH: Method(partial(_in_turn, rankings=("patching", "attention")), is_ranking=True),
-        "hierarchy:32": _ranked("hierarchy", 32),
-        "hierarchy:64": _ranked("hierarchy", 64),
-        "proxy": _ranked("proxy"),
+        "gradient": Method(partial(_estimated, attribution="gradient"), is_ranking=True),
+        "patching": Method(partial(_estimated, attribution="patching"), is_ranking=True),
+        "attention": Method(_attention, is_ranking=True),
+        BOTH: Method(_in_turn, is_ranking=True),
         **_LASSO,
     },
     "sentences": {
@@ -228,21 +213,20 @@ WHOSE = {
 }
 
 
-def _timed(score: Callable[[], np.ndarray], share: float) -> Outcome:
+def _timed(score: Callable[[], np.ndarray]) -> Outcome:
     ran: list[int] = []
     begin = time.process_time()
     with listening(ran.append):
         scores_I = score()
-    return Outcome(np.asarray(scores_I, dtype=np.float64), [time.process_time() - begin], share * sum(ran))
+    return Outcome(np.asarray(scores_I, dtype=np.float64), [time.process_time() - begin], sum(ran))
 
 
 def run_method(method: Method, problem: Problem, models: Models, *, repeats: int = REPEATS) -> Outcome:
     """Run a method on a window, several times where it is quick."""
-    share = models.proxy_share if method.share is None else method.share
-    outcome = _timed(lambda: method.score(problem, models), share)
+    outcome = _timed(lambda: method.score(problem, models))
     if outcome.seconds[0] < REPEATED_BELOW:
         for _ in range(repeats - 1):
-            outcome.seconds.extend(_timed(lambda: method.score(problem, models), share).seconds)
+            outcome.seconds.extend(_timed(lambda: method.score(problem, models)).seconds)
     return outcome
 
 
@@ -263,10 +247,10 @@ def run_captum(problem: Problem) -> Outcome:
         return np.append(scores_i.cpu().numpy(), np.full(num_groups - num_scored, np.nan))
 
     few = min(num_groups, max(FEW, rows))
-    trial = _timed(lambda: score(few), 1.0)
+    trial = _timed(lambda: score(few))
     if few == num_groups:
         return trial
     times = (num_groups + 1) / (few + 1)  # a run more than groups: that of the input
     if times * trial.seconds[0] < LIMIT_SECONDS:
-        return _timed(lambda: score(num_groups), 1.0)
+        return _timed(lambda: score(num_groups))
     return Outcome(trial.scores_I, [times * trial.seconds[0]], times * trial.tokens, num_timed=few)

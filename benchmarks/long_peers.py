@@ -48,7 +48,7 @@ from olmo_sparsity.storage.files import read_json, write_json
 LOCAL_LEN, BATCH_TOKENS = 64, 1024
 CANDIDATES = {"tokens": (16, 32, 64), "sentences": (8, 16)}  # N, groups that are scored exactly after a ranking
 # A ranking whose keys and values in front of the local tokens are those that exact scores go on from.
-SHARING_PREFIX = ("gradient", "patching", "attention", BOTH, "hierarchy:32", "hierarchy:64")
+SHARING_PREFIX = ("gradient", "patching", "attention", BOTH)
 
 
 class KeptWindow:
@@ -88,8 +88,7 @@ def with_screening(problem: Problem, outcomes: dict[str, Outcome]) -> dict[str, 
         if not method.is_ranking or name not in outcomes:
             continue
         for number in CANDIDATES[problem.quantity]:
-            made_for = name.partition(":")[2] if name.startswith("hierarchy") else str(number)
-            if number < problem.num_groups and made_for == str(number):
+            if number < problem.num_groups:
                 found[f"{name}, best {number}"] = screened(
                     problem,
                     outcomes[name],

@@ -29,11 +29,10 @@ from benchmarks.long_methods import LASSO_MASKS, METHODS, Models, run_method
 from benchmarks.long_problems import Problem
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.visible.passes import prefix_of_some
 from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
-from olmo_sparsity.model.attribution import AttentionState
+from olmo_sparsity.model.attribution import AttentionState, Attribution
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.progress import listening, tokens_ran
 from olmo_sparsity.records.selectors import SELECTORS, rank
@@ -41,9 +40,8 @@ from olmo_sparsity.records.selectors import SELECTORS, rank
 BLIND = ("random", "nearest")  # cost nothing
 POLICIES = ("snapkv", "h2o")
 OF_ONE_PASS = ("attention", *POLICIES)  # the scores of these selectors, from one pass over the window
-RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")  # as ``influence.screen_by`` names them
-LOCAL_ATTENTION = "attention, local tokens"  # the ranking, which is another than the selector ``attention``
-REFINED = ("attention", "snapkv", LOCAL_ATTENTION, "patching", "hierarchy", "proxy")  # whose best N are looked at again
+ESTIMATES: tuple[Attribution, ...] = ("gradient", "patching")  # to first order
+REFINED = ("attention", "snapkv", "patching")  # whose best N are looked at again
 ATTRIBOT = ("AttriBoT, hierarchical 1/4", "AttriBoT, proxy")
 SEES_TARGET = (*ATTRIBOT, *(f"ContextCite, {number} masks" for number in LASSO_MASKS))
 SMALLEST_REST = 1e-3  # of the attention beside a token that is hidden
@@ -66,14 +64,13 @@ class Scored:
     tokens: float
 
 
-def scores_of(problem: Problem, *, max_k: int, number: int, screening: ScreeningSettings | None = None) -> WindowScores:
+def scores_of(problem: Problem, *, max_k: int, number: int) -> WindowScores:
     """Return what selectors ask about the window, once the pass has run that every choice pays for.
 
     Args:
         problem: the window.
         max_k: the largest k.
         number: of the window; it seeds ``random``.
-        screening: of candidates.
     """
     problem.evaluator.kept_prefixes.clear()
     windows = WindowBatch(problem.tokens_1T, problem.targets_1, window_ids_W=np.array([number]), context="real", seed=0)
@@ -82,7 +79,7 @@ def scores_of(problem: Problem, *, max_k: int, number: int, screening: Screening
     )
     _ = predictions.attention_WM, predictions.references  # one pass gives both
     prefix_of_some(problem.evaluator, problem.tokens_1T, windows=slice(None))
-    return WindowScores(predictions, max_k=max_k, screening=screening)
+    return WindowScores(predictions, max_k=max_k)
 
 
 def pass_tokens(problem: Problem) -> int:
@@ -219,9 +216,8 @@ class ChoicesOfWindow:
                     yield k, name, find()
 
     def _ranking_names(self) -> list[str]:
-        of_screening = [LOCAL_ATTENTION if name == "attention" else name for name in RANKINGS]
-        names = [*BLIND, *OF_ONE_PASS, *of_screening, "kl", *SEES_TARGET]
-        return [name for name in names if self._models.proxy is not None or name not in ("proxy", "AttriBoT, proxy")]
+        names = [*BLIND, *OF_ONE_PASS, *ESTIMATES, "kl", *SEES_TARGET]
+        return [name for name in names if self._models.proxy is not None or name != "AttriBoT, proxy"]
 
     def _ranking(self, name: str) -> Scored:
         """Return the scores of a ranking, and what it costs with the pass where it takes one."""
@@ -245,14 +241,8 @@ class ChoicesOfWindow:
             if name == "kl":
                 self._kl_single_I = -found.scores_I
             return self._paid(found)
-        ranking, ranker = "attention" if name == LOCAL_ATTENTION else name, None
-        if ranking == "proxy":
-            assert self._models.proxy is not None
-            ranker = dataclasses.replace(self._problem.evaluator, model=self._models.proxy)
-        screening = ScreeningSettings(2 * max(self._ks), ranking=ranking, ranker=ranker)
-        found = counted(lambda: -self.scores.ranking_values(screening, "kl")[0])
-        share = 1.0 if ranker is None else self._models.proxy_share
-        return self._paid(dataclasses.replace(found, tokens=share * found.tokens))
+        (attribution,) = (attribution for attribution in ESTIMATES if attribution == name)
+        return self._paid(counted(lambda: -self.scores.estimates("kl", attribution=attribution)[0]))
 
     def _paid(self, found: Scored) -> Scored:
         return dataclasses.replace(found, tokens=self._pass + found.tokens)

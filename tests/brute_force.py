@@ -149,12 +149,6 @@ class Choice:
         """Return the sum of the positions' values in each group."""
         return np.array([values_M[positions].sum() for positions in self.members])
 
-    def estimates(self, criterion: str) -> np.ndarray:
-        """Return the gain of unmasking each group alone to first order, of the loss or of the divergence."""
-        is_label_V = (np.arange(len(self.log_p)) == self.label).astype(float)
-        p_V = is_label_V if criterion == "loss" else np.exp(self.log_p)
-        return self.sums(-self.definition.gate_derivatives(self.tokens, p_V))
-
     def generator(self, purpose: int) -> np.random.Generator:
         seed, _, window, context = self.generator_key
         return np.random.default_rng([seed, purpose, window, context])
@@ -213,7 +207,8 @@ def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_al
     if selector == "kl":
         return choice.divergences([set()]) - choice.divergences(singles)
     if selector == "gradient":
-        return choice.estimates("loss")
+        is_label_V = (np.arange(len(choice.log_p)) == choice.label).astype(float)
+        return choice.sums(-choice.definition.gate_derivatives(choice.tokens, is_label_V))
     if selector == "attention":
         return choice.sums(choice.definition.attention(choice.tokens))
     if selector == "nearest":
@@ -254,7 +249,7 @@ def expected_evaluations(
         "unmask-one": candidates + 1, "kl": candidates + 2, "mask-one": num_groups + 1, "greedy": steps,
         "greedy-kl": steps + 1, "gradient": 3, "attention": 1, "lasso": lasso_masks, "nearest": 0, "random": 0,
     }[selector]  # fmt: skip
-    return cost + (3 if is_screened else 0)  # the gradient ranks the candidates
+    return cost + (1 if is_screened else 0)  # the attention ranks the candidates
 
 
 def assert_same_row(row: dict[str, Any], expected: dict[str, Any], *, tolerance: float = 2e-5) -> None:

@@ -313,8 +313,8 @@ PLANTED = {
     # The long gain is no more than the cost of the gap; rows as long as the local context, of random positions; screened blocks.
     "gap": Planted(
         59, {"unmask-one": 0.4, "kl": 0.3, "random": 0.05}, [1, 2, 4], {**ROW, "train_len": 11, "pose_method": "randpos"},
-        manifest={"screen_precision": "fp32"}, groups=(5, 6), sampled=40, long_gain=0.06, gap_cost=0.14,
-        influence={"unit": "block:3", "screen": 4, "screen_by": "gradient", "screen_sample": 0.45, "null_context": "same-source"},
+        groups=(5, 6), sampled=40, long_gain=0.06, gap_cost=0.14,
+        influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "same-source"},
         overlap=0.0, seed=4,
     ),
     # Selectors that choose by head, of a model whose row is stated; random choices do harm; every pair of some windows.
@@ -329,7 +329,7 @@ PLANTED = {
     # The gates fail; the row is shorter than the local context; nothing was drawn into the sample of screening.
     "failed": Planted(
         55, {"kl": 0.3, "unmask-one": 0.4}, [1, 4], {**ROW, "train_len": 9, "pose_contents": "uniform"}, long_gain=-0.1,
-        gain_beyond=-0.05, manifest={"screen_precision": "fp32"},
+        gain_beyond=-0.05,
         influence={"screen": 6, "screen_by": "attention", "screen_sample": 0.0}, overlap=0.07, seed=6,
     ),
 }  # fmt: skip

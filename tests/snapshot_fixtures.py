@@ -14,7 +14,7 @@ from varied_tables import vary
 
 from benchmarks.generated_tables import PRETRAINED, write_tables
 
-BF16 = {"precision": "bf16", "screen_precision": "bf16"}
+BF16 = {"precision": "bf16"}
 SCREENED = {"screen": 3, "screen_by": "attention", "selectors": ["unmask-one", "kl", "random"]}
 
 

@@ -144,7 +144,7 @@ def test_bench_checks_the_peers_first_and_runs_them_last(environment: Path) -> N
         assert status == 0 and "left out" not in output
         peers = (
             f"python -W ignore -m benchmarks.long_peers --model {weights} --data {words} --sizes 128 --windows 4 "
-            f"--without tokens:hierarchy:64 --out runs/benchmark/{folder}"
+            f"--out runs/benchmark/{folder}"
         )
         assert commands[:2] == [f"python scripts/fetch_smollm2.py {weights}", f"{peers} --check"]
         assert "pip install" in commands[2]

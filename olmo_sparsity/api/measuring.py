@@ -97,12 +97,11 @@ def prepared_tables(
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    ranking = model.ranking(settings, windows.windows)
     prepared = prepare_windows(
-        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, ranking=ranking
+        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit
     )
     influence = _influence_entry(settings, windows)
-    run_id = fingerprint(influence_run_id(settings, opened, ranking=ranking), windows.windows.sha256, influence)
+    run_id = fingerprint(influence_run_id(settings, opened), windows.windows.sha256, influence)
     return prepared, {**manifest_of(opened, prepared, kind="influence", run_id=run_id), "influence": influence}
 
 

@@ -12,11 +12,10 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.api.arguments import typed
-from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
+from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.selection.screening import RankingModel, check_proxy, open_ranking_model
 from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
@@ -42,7 +41,6 @@ class Model:
     opened: OpenedModel
     evaluator: Evaluator
     _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _rankings: dict[str, RankingModel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -78,25 +76,6 @@ class Model:
         else:
             self._fit.update(fit_entries(self.opened, windows))
         return dict(self._fit)
-
-    def ranking(self, settings: InfluenceConfig, windows: Windows) -> Optional[RankingModel]:
-        """Return the model that ranks candidates, opened and checked once; None: nothing is screened.
-
-        Args:
-            settings: of the measurement.
-            windows: the windows that are measured; a proxy is checked on the first of them.
-
-        Raises:
-            UserError: it cannot rank; the message tells what was found.
-        """
-        key = fingerprint(settings.screen is None, settings.ranking, settings.screen_proxy, settings.screen_precision)
-        if key not in self._rankings:
-            ranking = open_ranking_model(settings, self.opened, allow_pickle=self.config.pretrained.allow_pickle)
-            if ranking is None:
-                return None
-            check_proxy(settings, self.opened, ranking=ranking, windows=windows)
-            self._rankings[key] = ranking
-        return self._rankings[key]
 
     def __repr__(self) -> str:
         lengths, opened, settings = self.lengths, self.opened, self.config.influence

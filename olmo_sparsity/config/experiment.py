@@ -11,9 +11,6 @@ from typing import Any
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
 from olmo_sparsity.config.measuring import (
-    DEFAULT_RANKING,
-    RANKING_SHOWN_TO,
-    SCREEN_RANKINGS,
     ContextCurveConfig,
     InfluenceConfig,
     ValidationConfig,
@@ -130,8 +127,7 @@ class Config:
         has its own number, which is at most that of tokens.
 
         Raises:
-            UserError: there are fewer long-range tokens or blocks than they ask for, or no ranking is named where none is the
-                default.
+            UserError: there are fewer long-range tokens or blocks than they ask for.
         """
         lengths, block, num_groups = self.measured_lengths, block_size(self.influence.unit), self.num_groups
         measured_k = self.influence.with_grid_of(num_groups).k
@@ -159,13 +155,6 @@ class Config:
             screen is None or max(measured_k) <= screen <= num_groups,
             f"influence.screen = {screen}: must lie between the largest k, {max(measured_k)}, and "
             + (f"M = {num_groups}" if block is None else f"{num_groups}, the number of blocks"),
-        )
-        require(
-            screen is None or self.influence.screen_by != "auto" or lengths.num_long_range <= RANKING_SHOWN_TO,
-            f"influence.screen = {screen}: no ranking is the default among {lengths.num_long_range} long-range tokens; name one "
-            f"with --screen RANKING:{screen} (influence.screen_by), of {', '.join(SCREEN_RANKINGS)}: {DEFAULT_RANKING} was shown "
-            f"to find the influential ones among at most {RANKING_SHOWN_TO}, and in longer windows of a real model it found "
-            "fewer of them than a blind choice (docs/speed.md)",
         )
 
 

@@ -15,16 +15,13 @@ from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionID
 from olmo_sparsity.records.own_selectors import is_own
 from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, by_head, names_where
 
-Ranking = Literal["gradient", "patching", "attention", "hierarchy", "proxy"]
-SCREEN_RANKINGS: tuple[str, ...] = get_args(Ranking)
-# What ranks where no ranking is named, and the long-range tokens up to which it was shown to find the influential ones: in longer
-# windows of a real model it found fewer of them than a blind choice (docs/speed.md).
-DEFAULT_RANKING = "gradient"
-RANKING_SHOWN_TO = 32
+Ranking = Literal["attention", "patching"]
+SCREEN_RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
+DEFAULT_RANKING: Ranking = "patching"  # docs/speed.md says by what it was chosen
 
 
 def parse_screen(text: str) -> dict[str, Any]:
-    """Return the keys of ``influence`` that ``--screen`` gives: ``64``, or ``hierarchy:64``.
+    """Return the keys of ``influence`` that ``--screen`` gives: ``64``, or ``patching:64``.
 
     Raises:
         UserError: ``text`` is neither.
@@ -32,7 +29,7 @@ def parse_screen(text: str) -> dict[str, Any]:
     ranking, colon, number = text.rpartition(":")
     if (colon and ranking not in SCREEN_RANKINGS) or not re.fullmatch(r"[1-9]\d{0,8}", number):
         raise UserError(
-            f"--screen {text}: must be a number of tokens, such as 64, or a ranking and a number, such as hierarchy:64; the "
+            f"--screen {text}: must be a number of tokens, such as 64, or a ranking and a number, such as patching:64; the "
             f"rankings are {', '.join(SCREEN_RANKINGS)}"
         )
     return {"screen": int(number)} | ({"screen_by": ranking} if ranking else {})
@@ -233,9 +230,8 @@ class InfluenceConfig:
         least=1,
         most=LARGEST_LENGTH,
         flag=Flag(
-            f"Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: "
-            f"{', '.join(SCREEN_RANKINGS[:-1])}, or {SCREEN_RANKINGS[-1]}; may be left out among at most {RANKING_SHOWN_TO} "
-            "long-range tokens. Default: off.",
+            "Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: "
+            f"{' or '.join(SCREEN_RANKINGS)}; without it {DEFAULT_RANKING}. Default: off.",
             ("influence",),
             metavar="[RANKING:]N",
             parse=parse_screen,
@@ -243,21 +239,9 @@ class InfluenceConfig:
     )
     screen_by: Literal["auto", Ranking] = key(
         "auto",
-        f"How candidates are ranked for screening. auto: {DEFAULT_RANKING} among at most {RANKING_SHOWN_TO} long-range tokens; "
-        "among more there is no default, and a ranking must be named. gradient: by the derivative with respect to gates on their "
-        "attention, for all at once. patching: the same with every softmax exact (attribution patching). attention: by the "
-        "attention that the local tokens would pay to each if it alone were unmasked. hierarchy: by unmasking blocks of tokens, "
-        "then smaller blocks within the best. proxy: by unmasking each with screen_proxy.",
-    )
-    screen_proxy: Optional[str] = key(
-        None,
-        "The model that ranks, in the form of pretrained.model: a smaller one with the same tokenizer. null: the measured model "
-        "itself, in screen_precision.",
-    )
-    screen_precision: Literal["auto", "bf16", "fp32"] = key(
-        "auto",
-        "Precision of the ranking for screening. auto: bf16 on a device with units for it (a GPU, or a CPU with AMX), "
-        "otherwise fp32.",
+        f"How candidates are ranked for screening; auto: {DEFAULT_RANKING}. attention: by the selector "
+        "`attention`. patching: by a first-order estimate of what unmasking each alone changes, "
+        "with every softmax exact (attribution patching).",
     )
     screen_sample: float = key(
         0.05, "Share of the windows that are also measured without screening, to report the recall.", above=0, most=1
@@ -310,10 +294,6 @@ class InfluenceConfig:
     def __post_init__(self) -> None:
         check_values(self, "influence")
         require(
-            self.screen_proxy is None or self.screen_proxy.strip() != "",
-            "influence.screen_proxy = '': must name a model, or be null",
-        )
-        require(
             self.positions == "kept" or self.visibility == "hidden",
             "influence.positions = compact: only under influence.visibility = hidden; under contextual the keys of the "
             "long-range tokens, which have read one another, hold the positions that they had",
@@ -365,7 +345,7 @@ class InfluenceConfig:
         return replace(self, k=ks, k_grid=None)
 
     @property
-    def ranking(self) -> str:
+    def ranking(self) -> Ranking:
         """How candidates are ranked for screening: ``screen_by``, or what ``auto`` stands for."""
         return DEFAULT_RANKING if self.screen_by == "auto" else self.screen_by
 

@@ -6,9 +6,10 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -17,7 +18,13 @@ from olmo_sparsity.config.keys import check_value
 from olmo_sparsity.errors import UserError
 
 LONGEST_VALUE = 60  # characters of a value in a message
-REMOVED = frozenset({"validation.solver_steps"})  # keys that config.yaml of earlier runs has and that nothing reads now
+# Keys that config.yaml of earlier runs has and that nothing reads now, with the value, as written, that asks for nothing; None:
+# any.
+REMOVED = {
+    "validation.solver_steps": None,
+    "influence.screen_proxy": "null",
+    "influence.screen_precision": "auto",
+}
 INT, FLOAT, TIMESTAMP = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp"))
 TYPE_WORDS = {
     int: "a whole number",
@@ -99,11 +106,16 @@ def read_override(override: str, section: type) -> dict[str, Any]:
 
 
 def _section(
-    node: yaml.Node, section: type, prefix: str, *, where: _Where, ignored: frozenset[str] = frozenset()
+    node: yaml.Node,
+    section: type,
+    prefix: str,
+    *,
+    where: _Where,
+    ignored: Mapping[str, Optional[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``.
 
-    Keys that are ``ignored``, by their dotted names, are left out.
+    Keys that are ``ignored``, by their dotted names, are left out, if they have the value that stands there (None: any).
     """
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{where(node)}: {prefix[:-1]} is a section of keys, not a value")
@@ -112,7 +124,7 @@ def _section(
     for key_node, value_node in node.value:
         name = key_node.value if isinstance(key_node, yaml.ScalarNode) else "[...]"
         dotted = prefix + name
-        if dotted in ignored:
+        if dotted in ignored and ignored[dotted] in (None, value_node.value):
             continue
         if name not in expected:
             raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from dataclasses import dataclass
@@ -15,13 +14,6 @@ import pyarrow as pa
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.selection.screening import (
-    RankingModel,
-    ScreeningSettings,
-    check_proxy,
-    make_screening,
-    open_ranking_model,
-)
 from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows, try_selectors
 from olmo_sparsity.measure.setup.fit import fit_entries
 from olmo_sparsity.measure.setup.opened_model import (
@@ -72,10 +64,9 @@ def measure(
     """
     settings = config.with_measured_k().influence
     opened = open_model(config, run)
-    ranking = open_ranking_model(settings, opened, allow_pickle=config.pretrained.allow_pickle)
-    run_id = influence_run_id(settings, opened, ranking=ranking)
+    run_id = influence_run_id(settings, opened)
     # The folder's name stays when the source of one's own selector changes: a resume with another source is then refused.
-    name_id = influence_run_id(settings, opened, ranking=ranking, with_sources=False)
+    name_id = influence_run_id(settings, opened, with_sources=False)
     folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=name_id)
     plan = MeasurementPlan(
         kind="influence",
@@ -83,34 +74,27 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda begun: _prepare(settings, opened, ranking=ranking, folder=folder, begun=begun),
+        prepare=lambda begun: _prepare(settings, opened, folder=folder, begun=begun),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def influence_run_id(
-    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel], with_sources: bool = True
-) -> str:
+def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sources: bool = True) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on.
 
     Args:
         settings: what is measured.
         opened: the model, and its text.
-        ranking: of ``open_ranking_model``.
         with_sources: whether the sources of selectors of one's own are part of it.
     """
     store = opened.text.store
     resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
-    proxy = None
-    if ranking is not None:
-        resolved["screen_precision"], proxy = ranking.precision, ranking.proxy
     return fingerprint(
         SCHEMA_VERSION,
         resolved,
         identity(opened),
         store.tokens_sha256,
         store.split,
-        *([] if proxy is None else [proxy.record.weights_sha256]),
         *(sources_of(settings.selectors) if with_sources else ()),
     )
 
@@ -148,7 +132,6 @@ def _prepare(
     settings: InfluenceConfig,
     opened: OpenedModel,
     *,
-    ranking: Optional[RankingModel],
     folder: Path,
     begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
@@ -160,8 +143,6 @@ def _prepare(
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
     fit = fit_entries(opened, windows, drawn=settings, begun=begun)
-    if ranking is not None:
-        check_proxy(settings, opened, ranking=ranking, windows=windows)
     evaluator = opened.evaluator(settings)
     null_contexts = draw_null_contexts(
         windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
@@ -184,7 +165,6 @@ def _prepare(
         evaluator=evaluator,
         null_contexts=null_contexts,
         fit=fit,
-        ranking=ranking,
         train_overlap_W=train_overlap_W,
     )
 
@@ -196,7 +176,6 @@ def prepare_windows(
     evaluator: Evaluator,
     null_contexts: NullContexts,
     fit: dict[str, Any],
-    ranking: Optional[RankingModel] = None,
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
@@ -207,11 +186,9 @@ def prepare_windows(
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
         fit: what ``fit_entries`` found of the model.
-        ranking: of ``open_ranking_model``.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
     windows, lengths = null_contexts.windows, opened.lengths
-    screening = make_screening(settings, opened, ranking=ranking)
     tokens_per_window = tokens_of_influence(settings, lengths)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
@@ -219,7 +196,7 @@ def prepare_windows(
     return PreparedMeasurement(
         num_windows=len(windows),
         part_size=part_size(settings.windows_per_part, tokens_per_window),
-        measure_part=InfluenceParts(evaluator, tables, screening, lengths.train_len).of_windows,
+        measure_part=InfluenceParts(evaluator, tables, lengths.train_len).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
             "influence": settings_record(settings),
@@ -229,17 +206,8 @@ def prepare_windows(
             "windows_sha256": windows.sha256,
             **({} if opened.pose is None else {"pose": to_dict(opened.pose)}),
             **fit,
-            **_ranking_entries(ranking),
         },
     )
-
-
-def _ranking_entries(ranking: Optional[RankingModel]) -> dict[str, Any]:
-    """Return the manifest's entries about the model that ranked candidates."""
-    if ranking is None:
-        return {}
-    proxy = {} if ranking.proxy is None else {"screen_proxy": dataclasses.asdict(ranking.proxy.record)}
-    return {"screen_precision": ranking.precision, **proxy}
 
 
 @dataclass(frozen=True)
@@ -249,13 +217,11 @@ class InfluenceParts:
     Attributes:
         evaluator: the model.
         tables: of the measurement; it knows the windows and the settings.
-        screening: how candidates are screened; None: not at all.
         train_len: tokens of a training row; None: not known.
     """
 
     evaluator: Evaluator
     tables: InfluenceTables
-    screening: Optional[ScreeningSettings]
     train_len: Optional[int]
 
     def of_windows(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
@@ -279,9 +245,7 @@ class InfluenceParts:
             unit=settings.unit,
             tokenizer=self.tables.tokenizer,
         )
-        part = measure_windows(
-            self.evaluator, batches, settings=settings, train_len=self.train_len, screening=self.screening
-        )
+        part = measure_windows(self.evaluator, batches, settings=settings, train_len=self.train_len)
         return self.tables.of_part(window_ids_W, part)
 
 

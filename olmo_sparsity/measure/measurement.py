@@ -74,8 +74,6 @@ MANIFEST_KEYS = (
     "device",
     "precision",
     "fit",
-    "screen_proxy",
-    "screen_precision",
 )
 
 

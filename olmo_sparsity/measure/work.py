@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.measuring import Ranking
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.selection.hierarchy import BRANCHES, block_sizes, num_blocks
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import (
     NULL_DRAWS,
@@ -23,11 +23,11 @@ from olmo_sparsity.records.selectors import (
     ScoringSize,
     names_where,
     needs_of,
-    tokens_of_estimates,
 )
 from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.torchrun import current_process
 
+RANKED_LIKE: dict[Ranking, str] = {"attention": "attention", "patching": "gradient"}  # whose passes a ranking takes
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
 
 
@@ -140,23 +140,11 @@ def _tokens_of_choices(
         total += many * (local + 1)  # one pass serves all of them
     elif settings.screen is not None:
         total += len(unmasking) * settings.screen * (local + 1)
-        rankings = {SELECTORS[name].criterion for name in screened}
-        total += len(rankings) * _tokens_of_ranking(settings, lengths)
+        num_criteria = len({SELECTORS[name].criterion for name in screened})
+        num_rankings = min(num_criteria, 1) if settings.ranking == "attention" else num_criteria
+        total += num_rankings * SELECTORS[RANKED_LIKE[settings.ranking]].num_tokens(settings, lengths)
     tokens_of_sets = sum(local + (k if settings.visibility == "hidden" else 0) for k in settings.k if k < many)
     return total + len(selectors) * tokens_of_sets
-
-
-def _tokens_of_ranking(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
-    """Return the tokens that ranking the candidates of a window takes."""
-    assert settings.screen is not None
-    local, many = lengths.local_len, lengths.num_long_range
-    if settings.ranking == "proxy":
-        return many * (local + 1)
-    if settings.ranking == "hierarchy":
-        sizes = block_sizes(many, settings.screen)
-        first = [-(-many // size) * (local + size) for size in sizes[:1]]
-        return sum(first) + sum(BRANCHES * -(-settings.screen // BRANCHES) * (local + size) for size in sizes[1:])
-    return tokens_of_estimates(settings, lengths)
 
 
 def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) -> int:
@@ -170,8 +158,4 @@ def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) ->
 
     if settings.screen is None or name not in SCREENED:
         return cost(name, num_groups)
-    if settings.ranking == "hierarchy":
-        ranking = num_blocks(num_groups, screened)
-    else:
-        ranking = cost(name if settings.ranking == "proxy" else "gradient", num_groups)
-    return cost(name, screened) + ranking
+    return cost(name, screened) + cost(RANKED_LIKE[settings.ranking], num_groups)

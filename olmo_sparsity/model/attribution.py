@@ -10,8 +10,6 @@ query's attention output, and G the derivative of the loss with respect to o.
 - ``patching``: unmasking j alone moves o by sigmoid(s - log_sum) (v - o), if nothing before moves. The sum of G times that is
   the estimate of attribution patching (Nanda 2023): exact in each softmax, first order in the rest of the model.
   Where the scale of the scores depends on the number of keys, that dependence is of first order, too.
-- ``attention``: minus the sum of sigmoid(s - log_sum), the attention that j would take. It ignores the loss, and so does not fail
-  where the loss is far from linear.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import Literal, Optional
 
 import torch
 
-Attribution = Literal["gradient", "patching", "attention"]
+Attribution = Literal["gradient", "patching"]
 
 
 @dataclass(frozen=True)
@@ -128,15 +126,12 @@ def first_order(
     Args:
         states: of each layer of the row.
         far: keys and values of the far tokens in each layer, [B, H, M, E] each.
-        attribution: ``gradient``, ``patching`` or ``attention``; see the module. Of the last, only the order means something.
+        attribution: ``gradient`` or ``patching``; see the module.
     """
     far_shape = (len(far[0][0]), far[0][0].shape[2])
     total_BM = torch.zeros(*states[0].gradient_BHNE.shape[:-4], *far_shape, device=states[0].q_BHNE.device)
     for state, (k_BHME, v_BHME) in zip(states, far, strict=True):
         relative_BHNM = (state.q_BHNE @ k_BHME.transpose(2, 3)).float() - state.log_sum_BHN[..., None]
-        if attribution == "attention":
-            total_BM -= relative_BHNM.sigmoid().sum(dim=(-3, -2)).to(total_BM.device)
-            continue
         weight_BHNM = relative_BHNM.sigmoid() if attribution == "patching" else relative_BHNM.exp()
         through_BHNM = (state.gradient_BHNE @ v_BHME.transpose(2, 3)).float()
         if state.per_key_B1 is not None:

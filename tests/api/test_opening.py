@@ -113,38 +113,3 @@ def test_by_default_some_long_range_tokens_are_left_out(
 ) -> None:
     model = api.open_model(tiny_run, overrides=[f"influence.k={configured}"])
     assert settings_of_text(model, ["kl"], k=None, seed=None, unit=unit, resampled_draws=0).k == expected
-
-
-def test_the_model_that_ranks_is_opened_once_for_each_way_to_rank(
-    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And checked on the windows that are measured; without screening nothing is opened."""
-    model = api.open_model(tiny_run, overrides=["pretrained.allow_pickle=true"])
-    made: list[tuple[Any, ...]] = []
-    checked: list[tuple[Any, ...]] = []
-
-    def opens(settings: Any, opened: Any, *, allow_pickle: bool) -> Any:
-        made.append((settings, opened, allow_pickle))
-        return None if settings.screen is None else f"ranking {len(made)}"
-
-    monkeypatch.setattr(opening, "open_ranking_model", opens)
-    monkeypatch.setattr(
-        opening,
-        "check_proxy",
-        lambda settings, opened, *, ranking, windows: checked.append((settings, ranking, windows)),
-    )
-    plain = model.config.influence
-    assert model.ranking(plain, "none") is None and not checked  # type: ignore[arg-type]
-    made.clear()
-    ways = [
-        dataclasses.replace(plain, screen=9),
-        dataclasses.replace(plain, screen=9, screen_proxy="org/small"),
-        dataclasses.replace(plain, screen=9, screen_precision="bf16"),
-        dataclasses.replace(plain, screen=9, screen_by="attention"),
-    ]
-    found = [model.ranking(way, number) for number, way in enumerate(ways)]  # type: ignore[arg-type]
-    assert found == ["ranking 1", "ranking 2", "ranking 3", "ranking 4"]
-    assert made == [(way, model.opened, True) for way in ways]
-    assert checked == [(way, ranking, number) for number, (way, ranking) in enumerate(zip(ways, found, strict=True))]
-    again = [model.ranking(dataclasses.replace(way, screen=5, seed=3), 9) for way in ways]  # type: ignore[arg-type]
-    assert again == found and len(made) == len(checked) == 4

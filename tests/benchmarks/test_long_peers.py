@@ -276,7 +276,7 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     transformers_models.save(tmp_path / "model", max_position_embeddings=128)
     opened = open_pretrained(PretrainedConfig(str(tmp_path / "model")), device=torch.device("cpu"), precision="fp32")
     monkeypatch.setattr(long_peers, "LOCAL_LEN", 8)
-    kept_names = {"tokens": [EXACT, "attention", "hierarchy:32"], "sentences": [EXACT, "contextual", "AttriBoT, proxy"]}
+    kept_names = {"tokens": [EXACT, "attention", "patching"], "sentences": [EXACT, "contextual", "AttriBoT, proxy"]}
     for quantity, names in kept_names.items():
         monkeypatch.setitem(METHODS, quantity, {name: METHODS[quantity][name] for name in names})
     asked: list[str] = []
@@ -297,14 +297,13 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     long_peers.check_setting(tmp_path / "out", {"seed": 0})
     first = run([80], [1])
     assert len(asked) == 6
-    assert "hierarchy:32, best 64" not in names_of(first), "the hierarchy was made for 32"
     again = run([80, 90], [1, 1])
     assert len(asked) == 12 and again[: len(first)] == first
     fewer = run([80, 70], [1, 1], without=["tokens:captum, batched", "tokens:attention"])
     assert fewer[: len(first)] == first, "what is known counts"
     assert [row for row in fewer if row["size"] == 70 and str(row["method"]).startswith("attention")] == []
     assert len(asked) == 17
-    assert {*kept_names["tokens"], "attention, best 32", "attention, best 64", "hierarchy:32, best 32"} <= set(
+    assert {*kept_names["tokens"], "attention, best 32", "attention, best 64", "patching, best 32"} <= set(
         names_of(first)
     )
     of_exact = next(row for row in first if row["method"] == EXACT)

@@ -16,7 +16,6 @@ from benchmarks.long_methods import Models, upper_half_left_out
 from benchmarks.long_problems import Problem
 from benchmarks.set_choices import (
     ATTRIBOT,
-    LOCAL_ATTENTION,
     ChoicesOfWindow,
     captum_tokens,
     estimates_beside,
@@ -122,7 +121,6 @@ def test_choices_and_what_they_cost() -> None:
         "attention": PASS,
         "h2o": PASS,
         "patching": PASS + of_steps(3),
-        LOCAL_ATTENTION: PASS + of_steps(3),
         "kl": PASS + of_steps(M),
         "attention, best 6, kl": PASS + of_steps(6),
         "patching, best 8, kl": PASS + of_steps(3, 8),
@@ -148,15 +146,13 @@ def test_choices_and_what_they_cost() -> None:
     six = by_attention[:6]
     without = sorted(six, key=lambda j: (-true_kl(problem, [i for i in six if i != j]), -j))
     assert found[4, "attention, best 6, leave-one-out"].groups == without[:4]
-    singly = ChoicesOfWindow(problem, models, ks=[4], number=3).all({"kl", "greedy-kl", *ATTRIBOT, "proxy", "hierarchy"})
+    singly = ChoicesOfWindow(problem, models, ks=[4], number=3).all({"kl", "greedy-kl", *ATTRIBOT})
     few = {name: choice for _, name, choice in singly}
     assert "kl" not in few  # its scores are found of the best of a ranking alone
     same = [name for name in few if name.endswith((", kl", "greedy-kl by 1")) and not name.startswith("kl")]
     assert len(same) > 5 and all(few[name] == found[4, name] for name in same if (4, name) in found)
     assert found[2, "attention, then patching, 2 rounds"].groups[0] == by_attention[0]
-    first = rank(-scores_of(problem, max_k=4, number=3)._gate_gradients(problem.evaluator, "kl", "patching"))[
-        0
-    ].tolist()
+    first = rank(-scores_of(problem, max_k=4, number=3).estimates("kl", attribution="patching"))[0].tolist()
     assert found[4, "patching, 2 rounds"].groups[:2] == first[:2] and found[4, "patching"].groups == first[:4]
 
 

@@ -114,17 +114,15 @@ SCREENS = [
     Case(
         f"{INFLUENCE} --screen x:4", "--screen x:4: must be a number of tokens, such as 64, or a ranking and a number"
     ),
-    Case(f"{INFLUENCE} --screen gradient:", "--screen gradient:: must be a number of tokens"),
-    Case(f"{INFLUENCE} --screen gradient:x", "--screen gradient:x: must be a number of tokens"),
-    Case(f"{INFLUENCE} --screen gradient:0", "--screen gradient:0: must be a number of tokens"),
+    Case(f"{INFLUENCE} --screen patching:", "--screen patching:: must be a number of tokens"),
+    Case(f"{INFLUENCE} --screen patching:x", "--screen patching:x: must be a number of tokens"),
+    Case(f"{INFLUENCE} --screen patching:0", "--screen patching:0: must be a number of tokens"),
     Case(f"{INFLUENCE} --screen :4", "--screen :4: must be a number of tokens"),
-    Case(
-        f"{INFLUENCE} --screen gradient:attention:4", "the rankings are gradient, patching, attention, hierarchy, proxy"
-    ),
-    Case(f"{INFLUENCE} --screen gradient:1", "influence.screen = 1: must lie between the largest k, 2, and M = 12"),
-    Case(f"{INFLUENCE} --screen hierarchy:13", "influence.screen = 13: must lie between the largest k, 2, and M = 12"),
+    Case(f"{INFLUENCE} --screen patching:attention:4", "the rankings are attention, patching"),
+    Case(f"{INFLUENCE} --screen patching:1", "influence.screen = 1: must lie between the largest k, 2, and M = 12"),
+    Case(f"{INFLUENCE} --screen attention:13", "influence.screen = 13: must lie between the largest k, 2, and M = 12"),
     Case(f"{INFLUENCE} influence.screen_by=x", "override 'influence.screen_by=x'"),
-    Case(f"{INFLUENCE} --screen proxy:4 influence.screen_proxy=no.gguf", "no.gguf: "),
+    Case(f"{INFLUENCE} influence.screen_proxy=no.gguf", "there is no key 'screen_proxy' here"),
 ]
 
 OWN = [
@@ -332,11 +330,10 @@ NUMBERS = [
     Case(f"{INFLUENCE} influence.screen=0", "influence.screen = 0: must be at least 1 and at most 16,777,216, or null"),
     Case(f"{INFLUENCE} --screen 1", "influence.screen = 1: must lie between the largest k, 2, and M = 12"),
     Case(
-        "influence --model nope --k 2 --screen 9 --full-len 97",  # before the model is opened, which takes long
-        "influence.screen = 9: no ranking is the default among 33 long-range tokens; name one with --screen RANKING:9",
+        "influence --model nope --k 2 --screen 1 --full-len 97",  # before the model is opened, which takes long
+        "influence.screen = 1: must lie between the largest k, 2, and M = 33",
     ),
-    Case("influence --model nope --k 2 --screen 9 --full-len 96", "nope"),
-    Case("influence --model nope --k 2 --screen gradient:9 --full-len 97", "nope"),
+    Case("influence --model nope --k 2 --screen attention:9 --full-len 97", "nope"),
     Case(f"{INFLUENCE} --local-len 0", "influence.local_len = 0: must be at least 1"),
     Case(f"{INFLUENCE} --local-len 20", "influence.full_len = 20: must be larger than influence.local_len = 20"),
     Case(f"{INFLUENCE} --full-len 1e3", "influence: invalid value for '--full-len'"),

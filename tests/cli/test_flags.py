@@ -38,7 +38,7 @@ def given(command: str, line: str) -> Keys:
         ("influence", "--selector kl --selector random --selector kl", {"influence": {"selectors": ["kl", "random"]}}),
         ("influence", "--selector all", {"influence": {"selectors": list(ALL_SELECTORS)}}),
         ("influence", "--screen 9", {"influence": {"screen": 9}}),
-        ("influence", "--screen hierarchy:9", {"influence": {"screen": 9, "screen_by": "hierarchy"}}),
+        ("influence", "--screen patching:9", {"influence": {"screen": 9, "screen_by": "patching"}}),
         ("influence", "--save-candidates --path plain", {"influence": {"save_candidates": True, "path": "plain"}}),
         (
             "influence",

@@ -111,6 +111,11 @@ def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
     path.write_text("validation: {num_windows: 7, solver_step: 1500}\n")
     with pytest.raises(UserError, match="there is no key 'solver_step' here"):
         load_config(path)
+    path.write_text("influence: {screen_by: auto, screen_proxy: null, screen_precision: auto, lasso_masks: 9}\n")
+    assert load_config(path).influence.lasso_masks == 9
+    path.write_text("influence: {screen_proxy: org/small}\n")  # it would rank no longer
+    with pytest.raises(UserError, match=r"config.yaml:1: influence.screen_proxy: there is no key 'screen_proxy' here"):
+        load_config(path)
     with pytest.raises(UserError, match="there is no key 'solver_steps' here"):
         load_config(None, ["validation.solver_steps=3"])
 

@@ -266,7 +266,6 @@ def measured(
         batches,
         settings=InfluenceConfig(**changes),
         train_len=train_len,
-        screening=None,
     )
 
 

@@ -17,7 +17,6 @@ from olmo_sparsity.config import InfluenceConfig, ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import NO_GROUP, TokenGroups, WindowBatch
@@ -74,7 +73,7 @@ def test_estimates_are_derivatives_along_what_a_token_moves_beside_the_visible_o
 def test_beside_nothing_they_are_the_estimates_that_screening_ranks_by(kind: ModelConfig) -> None:
     scores = scores_of(contextual(kind))
     nothing = np.empty((3, 0), dtype=np.int64)
-    expected = scores.ranking_values(ScreeningSettings(4, ranking="patching"), "kl")
+    expected = scores.ranking_values("patching", "kl")
     assert scores.patching_beside(nothing) == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 

@@ -15,9 +15,9 @@ from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.measuring import Ranking
 from olmo_sparsity.measure.selection.predictions import Predictions
-from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
 from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
 from olmo_sparsity.measure.visible import group_losses
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -292,7 +292,7 @@ def test_optimism_of_the_best_group(
 ) -> None:
     one = scores_of(make_evaluator(model, visibility, anchor_id, path))
     truth = all_subsets(model, visibility, anchor_id)
-    singles = one.predictions.singles(one.evaluator)
+    singles = one.predictions.singles
     assert singles.optimism_W is not None and singles.kl_from_short_WI is not None
     for w, sizes in enumerate(SIZES):
         log_q_IV = np.stack([truth.log_p[w, (i,)] for i in range(len(sizes))])
@@ -325,18 +325,17 @@ def test_a_drawn_label_has_its_own_choice_losses_and_costs(
     assert of_target.kl_short_to_sparse_WK is None
 
 
-@pytest.mark.parametrize("ranking", ["gradient", "proxy", "hierarchy"])
-def test_screening_keeps_the_best_groups_and_reports_what_it_lost(model: OLMoWithPositions, ranking: str) -> None:
-    screening = ScreeningSettings(4, ranking=ranking)
+@pytest.mark.parametrize("ranking", ["attention", "patching"])
+def test_screening_keeps_the_best_groups_and_reports_what_it_lost(model: OLMoWithPositions, ranking: Ranking) -> None:
+    screening = ScreeningSettings(4, ranking)
     settings = dataclasses.replace(SETTINGS, screen=4)
     one = scores_of(make_evaluator(model, "hidden", None, "compact"), screening=screening)
     exact = scores_of(make_evaluator(model, "hidden", None, "compact"))
-    estimates_WI = exact.gradient_WI if ranking == "gradient" else -exact.loss_single_WI
+    estimates_WI = exact.ranking_values(ranking, "loss")
     for w, sizes in enumerate(SIZES):
         kept = np.flatnonzero(np.isfinite(one.loss_single_WI[w])).tolist()
         assert len(kept) == min(4, len(sizes))
-        if ranking != "hierarchy":
-            assert kept == sorted(rank(estimates_WI)[w, : len(kept)].tolist())
+        assert kept == sorted(rank(-estimates_WI)[w, : len(kept)].tolist())
         assert one.loss_single_WI[w, kept] == pytest.approx(exact.loss_single_WI[w, kept], abs=1e-5)
     measured, truth = measure_context(one, settings), measure_context(exact, settings)
     check = check_screening(one, measured, settings=settings)

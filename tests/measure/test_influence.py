@@ -362,7 +362,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
             assert row.gain_lost_nats[i] == pytest.approx(lost, abs=1e-5)
     print_summary(folder, every=True)
     printed = capsys.readouterr().out
-    assert "Screened to 9 candidates by gradient" in printed
+    assert "Screened to 9 candidates by patching" in printed
     print_summary(folder, form=Form.json)
     found = json.loads(capsys.readouterr().out)["screening"]
     kl = [e for e in found if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8)]

@@ -14,7 +14,6 @@ from conftest import write_corpus
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure import context_curve, validation
 from olmo_sparsity.measure.influence import RESOLVED, default_name, influence_run_id
-from olmo_sparsity.measure.selection.screening import open_ranking_model
 from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
@@ -34,8 +33,7 @@ def earlier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_id(config: Config, run: Path) -> str:
     opened = open_model(config, run)
-    ranking = open_ranking_model(config.influence, opened)
-    return influence_run_id(config.influence, opened, ranking=ranking)
+    return influence_run_id(config.influence, opened)
 
 
 def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
@@ -64,22 +62,21 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         assert names.setdefault(run_id(config, run), name) == name
 
 
-@pytest.mark.parametrize("screen", [None, 9])
+@pytest.mark.parametrize("screen_by", ["auto", "patching"])
 def test_measurements_of_earlier_versions_keep_their_fingerprint(
-    screen: int | None, tiny_config: Config, tiny_run: Path
+    screen_by: str, tiny_config: Config, tiny_run: Path
 ) -> None:
     """Keys that were added since then have the value that means what was measured before.
 
-    ``screen_by`` was ``gradient`` where none was named.
+    Where nothing is screened, ``screen_by`` was ``gradient``, and two keys that are gone had their defaults.
     """
-    config = changed(tiny_config, "influence", screen=screen, screen_precision="fp32")
+    config = changed(tiny_config, "influence", screen_by=screen_by)
     opened = open_model(config, tiny_run)
     added = ("k_grid", "min_preceding", "positions", "pairs_windows")
     settings = {key: value for key, value in to_dict(config.influence).items() if key not in added}
-    settings |= {"screen_by": "gradient", **dict.fromkeys(RESOLVED)}
+    settings |= {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto", **dict.fromkeys(RESOLVED)}
     parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split
-    ranking = open_ranking_model(config.influence, opened)
-    assert influence_run_id(config.influence, opened, ranking=ranking) == fingerprint(SCHEMA_VERSION, settings, *parts)
+    assert influence_run_id(config.influence, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
 
 
 def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:

@@ -18,7 +18,6 @@ from olmo_sparsity.config import InfluenceConfig, ModelConfig
 from olmo_sparsity.measure.context_curve import losses_by_length
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.selection.window_influence import PartInfluence, measure_windows
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -354,8 +353,7 @@ def measured(evaluator: Evaluator, *, train_len: Optional[int] = None, **changes
         for context, tokens in (("real", tokens_WT), ("null", null_WT))
     }
     settings = InfluenceConfig(k=[1, 2, 4], selectors=["unmask-one", "kl", "gradient", "random"], **changes)
-    screening = None if settings.screen is None else ScreeningSettings(settings.screen, ranking="gradient")
-    return measure_windows(evaluator, batches, settings=settings, train_len=train_len, screening=screening)
+    return measure_windows(evaluator, batches, settings=settings, train_len=train_len)
 
 
 @DEFINITIONS

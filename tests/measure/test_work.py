@@ -23,7 +23,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence, measurement
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import WithinPart
-from olmo_sparsity.measure.selection.hierarchy import block_sizes, order_by_blocks
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import gate_gradients
 from olmo_sparsity.measure.work import (
@@ -76,7 +75,6 @@ def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.Temp
         k=[1, 4],
         resampled_draws=0,
         screen=16,
-        screen_by="gradient",
         screen_sample=0.01,
     )
     return dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(folder / "model")), influence=settings)
@@ -87,16 +85,14 @@ def with_settings(config: Config, **changes: object) -> Config:
 
 
 @pytest.mark.parametrize("visibility", ["hidden", "contextual"])
-@pytest.mark.parametrize("screen", [("gradient", 16), ("hierarchy", 16), None])
+@pytest.mark.parametrize("screen", [16, None])
 def test_the_number_of_tokens_is_about_what_the_model_runs(
-    config: Config, visibility: str, screen: tuple[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, visibility: str, screen: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by, num = screen or ("gradient", None)
     chosen = with_settings(
         config,
         visibility=visibility,
-        screen=num,
-        screen_by=by,
+        screen=screen,
         num_windows=1,
         full_len=120,
         selectors=InfluenceConfig().selectors,
@@ -202,25 +198,16 @@ def test_what_screening_runs(visibility: str) -> None:
     estimate = 3 * LOCAL + (
         MANY if visibility == "hidden" else 0
     )  # forward, and backward twice that; far tokens forward only
-
-    def evaluate(blocks: Any) -> list[np.ndarray]:
-        ran.extend(LOCAL + groups_RS.shape[1] for windows_R, groups_RS in blocks for _ in windows_R)
-        return [np.arange(len(windows_R), dtype=float) for windows_R, _ in blocks]
-
-    ran: list[int] = []
-    order_by_blocks(evaluate, [MANY], num_found=screen, sizes=block_sizes(MANY, screen))
-    ranking = {"proxy": MANY * (LOCAL + 1), "hierarchy": sum(ran), "gradient": estimate}
-    assert len(ran) == 5
-    for by, tokens in ranking.items():
+    for by, tokens in (("patching", estimate), ("attention", 0)):  # the pass of L_long gives the attention
         one = tokens + screen * (LOCAL + 1)
         expected = rest + 2 * 2 * one + one + of_sets(visibility)  # two selectors, two contexts, and an imitation
         assert screened(screen_by=by) == expected, by
         more = screened(screen_by=by, resampled_draws=2) - expected
         assert more == 3 * (one + of_sets(visibility))  # each drawn label is screened for
-    sampled = screened(screen_by="gradient", screen_sample=0.25) - screened(screen_by="gradient")
+    sampled = screened(screen_sample=0.25) - screened()
     assert sampled == 2 * MANY * (LOCAL + 1) // 4
     steps = [LOCAL + len({*range(taken), j}) for taken in range(3) for j in range(taken, screen)]
-    up_to_3 = functools.partial(screened, screen_by="gradient", k=[1, 3])
+    up_to_3 = functools.partial(screened, k=[1, 3])
     assert up_to_3(selectors=[*selectors, "greedy"]) - up_to_3() == 2 * (
         sum(steps) + of_sets(visibility)
     )  # unmask-one has paid for the ranking
@@ -287,26 +274,13 @@ def test_what_each_selector_costs() -> None:
     assert cost == expected
 
 
-def test_blocks_of_several_levels_are_counted() -> None:
-    """Of 300 tokens 9 are sought: 5 blocks of 64, then 12 of each smaller size, three times four in the best ones."""
-    settings = InfluenceConfig(selectors=["unmask-one"], k=[1], resampled_draws=0, screen=9, screen_sample=NEXT_TO_NO)
-    by = {name: tokens_of_influence(dataclasses.replace(settings, screen_by=name), lengths(300, LOCAL)) for name in
-          ("hierarchy", "proxy")}  # fmt: skip
-    of_levels = 5 * (LOCAL + 64) + 12 * (LOCAL + 16) + 12 * (LOCAL + 4)
-    assert by["hierarchy"] - by["proxy"] == 2 * (of_levels - 300 * (LOCAL + 1))
-
-
 def test_evaluations_of_windows_with_fewer_groups_than_are_asked_for() -> None:
     def cost(name: str, num_groups: int, **keys: Any) -> int:
         return num_evaluations(name, num_groups, settings=InfluenceConfig(k=[1, 5], **keys))
 
     assert [cost("greedy", num) for num in (3, 5, 9)] == [3 + 2 + 1, 5 + 4 + 3 + 2 + 1, 9 + 8 + 7 + 6 + 5]
     assert [cost("unmask-one", num, screen=6) for num in (4, 6, 9)] == [4 + 1 + 3, 6 + 1 + 3, 6 + 1 + 3]
-    assert [cost("kl", num, screen=6, screen_by="proxy") for num in (4, 9)] == [2 * (4 + 2), (6 + 2) + (9 + 2)]
-    assert [cost("kl", num, screen=6, screen_by="hierarchy") for num in (4, 9)] == [
-        4 + 2,
-        6 + 2 + 3,
-    ]  # 9 in blocks of 4
+    assert [cost("kl", num, screen=6, screen_by="patching") for num in (4, 9)] == [4 + 2 + 3, 6 + 2 + 3]
     assert [cost(name, 9, screen=6) for name in ("mask-one", "gradient", "random")] == [9 + 1, 3, 0]
 
 

@@ -27,9 +27,6 @@ def attended(layer: dict[str, torch.Tensor], j: int, gate: float) -> torch.Tenso
 
 def added(layer: dict[str, torch.Tensor], j: int, attribution: Attribution) -> torch.Tensor:
     """Return what far token j adds in one layer, by definition; [B]."""
-    if attribution == "attention":
-        keys = torch.cat([layer["k"], layer["far_k"][:, :, j : j + 1]], dim=2)
-        return -(layer["q"] @ keys.transpose(2, 3)).softmax(dim=-1)[..., -1].sum(dim=(1, 2))
     if attribution == "patching":  # the token is there: the whole change of the softmax
         change = attended(layer, j, 1.0) - attended(layer, j, 0.0)
     else:  # the derivative with respect to the gate, at gate 0
@@ -38,7 +35,7 @@ def added(layer: dict[str, torch.Tensor], j: int, attribution: Attribution) -> t
     return (layer["gradient"] * change).sum(dim=(1, 2, 3))
 
 
-@pytest.mark.parametrize("attribution", ["gradient", "patching", "attention"])
+@pytest.mark.parametrize("attribution", ["gradient", "patching"])
 def test_what_a_far_token_adds_is_its_definition(attribution: Attribution) -> None:
     """Summed over two layers."""
     generator = torch.Generator().manual_seed(0)

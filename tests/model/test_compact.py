@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
 import reference
 import torch
-from scored_windows import make_scores, with_other_targets
+from scored_windows import make_scores
 from tiny_models import KINDS, NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, M, windows
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
-from olmo_sparsity.measure.selection import predictions as predictions_module
-from olmo_sparsity.measure.selection import scores as scores_module
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.scores import ScreeningSettings
 from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
 from olmo_sparsity.measure.visible.batch_size import largest_that_fits
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import (
-    LossFunction,
     all_but_one_losses,
     gate_gradients,
     log_probs,
@@ -29,7 +25,6 @@ from olmo_sparsity.measure.visible.losses import (
     target_losses,
 )
 from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
-from olmo_sparsity.records.selectors import rank
 
 SIZES = pytest.mark.parametrize("batch_tokens", [1, 5 * LOCAL, 10**6])  # one row, a few of one window, several windows
 
@@ -167,78 +162,10 @@ def test_what_fits_is_found_by_trying() -> None:
     assert tried == [1024, 512, 256, 128, 64]
 
 
-@pytest.mark.parametrize("by", ["gradient", "proxy"])
-def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
-    model = build(NORMED).eval()
-    exact = make_scores(model, num=8)
-    screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by))
-    for values, whole in ((screened.loss_single_WI, exact.loss_single_WI), (screened.kl_single_WI, exact.kl_single_WI)):
-        assert (np.isfinite(values).sum(axis=1) == 5).all()
-        assert np.nanmax(np.abs(values - whole)) < 1e-5
-    ranking = exact.gradient_WI if by == "gradient" else -exact.loss_single_WI
-    assert (np.isfinite(screened.loss_single_WI).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
-    if by == "proxy":  # the ranking is the exact one, so nothing is lost
-        assert (rank(-screened.kl_single_WI)[:, :4] == rank(-exact.kl_single_WI)[:, :4]).all()
-
-
-def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
-    """The scores of ``kl`` do not depend on the target."""
-    model = build(NORMED).eval()
-    screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking="gradient"))
-
-    def divergence(at: slice, logits: torch.Tensor) -> torch.Tensor:
-        log_p = screened.reference_WV[at].clone()
-        return (log_p.exp() * (log_p - logits.log_softmax(dim=-1))).sum()
-
-    ranked = rank(
-        -gate_gradients(
-            Evaluator(model, LOCAL, path="masked"), screened.windows.tokens_WT, loss_function=divergence
-        ).numpy()
-    )
-    assert (np.isfinite(screened.kl_single_WI).nonzero()[1].reshape(8, 5) == np.sort(ranked[:, :5])).all()
-    assert (np.isnan(screened.kl_single_WI) != np.isnan(screened.loss_single_WI)).any()
-    other = with_other_targets(screened, model.config.vocab_size)
-    assert (np.isnan(other.kl_single_WI) == np.isnan(screened.kl_single_WI)).all()
-
-
-@pytest.mark.parametrize("by", ["gradient", "proxy"])
-def test_another_model_may_rank(by: str) -> None:
-    model, other = build(NORMED).eval(), build(NORMED, seed=1).eval()
-    screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by, ranker=Evaluator(other, LOCAL)))
-    of_other, exact = make_scores(other, num=8), make_scores(model, num=8)
-    ranking = of_other.gradient_WI if by == "gradient" else -of_other.loss_single_WI
-    own = exact.gradient_WI if by == "gradient" else -exact.loss_single_WI
-    chosen = np.sort(rank(ranking)[:, :5])
-    assert (chosen != np.sort(rank(own)[:, :5])).any()
-    assert (np.isfinite(screened.loss_single_WI).nonzero()[1].reshape(8, 5) == chosen).all()
-    assert np.nanmax(np.abs(screened.loss_single_WI - exact.loss_single_WI)) < 1e-5
-
-
-def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Evaluator] = []
-
-    def counted(
-        evaluator: Evaluator, tokens: torch.Tensor, *, loss_function: LossFunction, **options: Any
-    ) -> torch.Tensor:
-        asked.append(evaluator)
-        return gate_gradients(evaluator, tokens, loss_function=loss_function, **options)
-
-    for module in (scores_module, predictions_module):
-        monkeypatch.setattr(module, "gate_gradients", counted)
-    model = build(NORMED).eval()
-    low = Evaluator(model.in_dtype(torch.bfloat16), LOCAL)
-    for screener, times in ((None, 1), (low, 2)):
-        asked.clear()
-        one = make_scores(model, num=8, screening=ScreeningSettings(5, ranking="gradient", ranker=screener))
-        assert one.gradient_WI.shape == one.loss_single_WI.shape == (8, M)
-        assert len(asked) == times
-        assert (low in asked) == (screener is low)
-
-
 def test_the_recall_of_screening_is_that_of_the_sample() -> None:
     model = build(NORMED).eval()
     settings = InfluenceConfig(k=[1, 4], selectors=["unmask-one", "kl", "random"], screen=5, screen_sample=0.4)
-    one = make_scores(model, num=60, screening=ScreeningSettings(5, ranking="gradient"))
+    one = make_scores(model, num=60, screening=ScreeningSettings(5, "attention"))
     measured = measure_context(one, settings)
     found = check_screening(one, measured, settings=settings)
     exact = measure_context(make_scores(model, num=60), settings)

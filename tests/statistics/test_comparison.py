@@ -437,7 +437,7 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
     kind = pairing_of(shuffled, one)
     assert kind.paired and "; the null context differs (shuffled, " in related_words(shuffled, one)
     screened = {"selectors": ["kl", "attention"], "screen": 16, "screen_by": "patching"}
-    of_screened = dataclasses.replace(one, manifest={**one.manifest, "influence": screened, "screen_precision": "fp32"})
+    of_screened = dataclasses.replace(one, manifest={**one.manifest, "influence": screened})
     assert "candidates were not screened alike" in related_words(of_screened, one)
     said = setup_words("run", of_screened.setup)
     assert said.endswith("; kl: screened, only the best 16 candidates by patching were scored")

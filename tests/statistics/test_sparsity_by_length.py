@@ -153,7 +153,7 @@ def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
         "screen": 32,
         "screen_by": "gradient",
     }
-    measured = [planted_length(128), planted_length(256, influence=settings, screen_precision="fp32")]
+    measured = [planted_length(128), planted_length(256, influence=settings)]
     sparsity_by_length(measured, selector="attention")
     for one in measured:
         one.measurement.selectors["kl"] = SelectorInfo(False, 1)
@@ -173,10 +173,7 @@ def test_units_other_than_tokens_are_refused() -> None:
 @pytest.mark.parametrize("other", [{"screen": 31}, {"screen_by": "patching"}])
 def test_candidates_that_were_screened_otherwise_are_refused(other: dict[str, Any]) -> None:
     settings = {"null_context": "same-source", "selectors": ["kl"], "screen": 32, "screen_by": "gradient"}
-    measured = [
-        planted_length(n, influence={**settings, **changes}, screen_precision="fp32")
-        for n, changes in ((128, {}), (256, other))
-    ]
+    measured = [planted_length(n, influence={**settings, **changes}) for n, changes in ((128, {}), (256, other))]
     for one in measured:
         one.measurement.selectors["kl"] = SelectorInfo(False, 1)
     with pytest.raises(UserError, match="has candidates of kl screened to"):

@@ -19,8 +19,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.measure.selection.hierarchy import Rows
-from olmo_sparsity.measure.selection.screening import in_vocabulary, labels_in_vocabulary
 from olmo_sparsity.measure.selection.window_inputs import observed, text_inputs
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses, read_single_groups
@@ -35,13 +33,16 @@ from olmo_sparsity.measure.visible.losses import (
     read_singles,
     surprisals,
 )
-from olmo_sparsity.measure.visible.passes import Rows as PassRows
-from olmo_sparsity.measure.visible.passes import VisibleSets
+from olmo_sparsity.measure.visible.passes import Rows, VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.records.selectors import NO_GROUP
 from olmo_sparsity.records.window_input import NEEDS, OF_PASS, WindowInput
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
+
+
+# Visible sets of groups, of one size: (window of each set, int64 [R]; its groups, int64 [R, S]; -1: none).
+GroupSets = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,6 @@ class Predictions:
     with_attention: bool = False
     needs: frozenset[str] = frozenset()
     _observed: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _singles: dict[Evaluator, SharedSingles] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def subset(self, chosen_w: np.ndarray) -> Predictions:
         """Return some of the windows (int64 indices), with the target as the only label and an empty cache."""
@@ -215,7 +215,7 @@ class Predictions:
     def gradients_AWM(self) -> np.ndarray:
         """The derivatives of the loss of each label by gates on all positions, at gate 0; fp32 [A, W, M]."""
 
-        def losses(rows: PassRows, logits_wV: torch.Tensor) -> torch.Tensor:
+        def losses(rows: Rows, logits_wV: torch.Tensor) -> torch.Tensor:
             labels_wA = self.labels_WA[rows]
             return torch.stack(
                 [F.cross_entropy(logits_wV, labels_w, reduction="sum") for labels_w in labels_wA.unbind(1)]
@@ -269,39 +269,21 @@ class Predictions:
 
     @property
     def known_singles(self) -> Optional[SharedSingles]:
-        """The unmaskings of every single group by the evaluator, if they have been computed."""
-        return self._singles.get(self.evaluator)
+        """The unmaskings of every single group, if they have been computed."""
+        return vars(self).get("singles")  # there cached_property keeps it
 
-    def singles(self, evaluator: Evaluator) -> SharedSingles:
-        """Return the unmaskings of every single group by an evaluator; they are computed once."""
-        if evaluator not in self._singles:
-            self._singles[evaluator] = self.unmask(
-                evaluator,
-                self.all_groups_WI,
-                labels_WA=labels_in_vocabulary(self.labels_WA, evaluator.model.vocab_size),
-                references=tuple(in_vocabulary(log_p_WV, evaluator.model.vocab_size) for log_p_WV in self.references)
-                if self.with_kl
-                else (),
-                with_short_kl=self.with_short_kl and evaluator == self.evaluator,
-                with_optimism=self.with_optimism and evaluator == self.evaluator,
-            )
-        return self._singles[evaluator]
+    @cached_property
+    def singles(self) -> SharedSingles:
+        """The unmaskings of every single group."""
+        return self.unmask(self.all_groups_WI, with_optimism=self.with_optimism)
 
-    def unmask(
-        self,
-        evaluator: Evaluator,
-        candidates_WJ: torch.Tensor,
-        *,
-        labels_WA: torch.Tensor,
-        references: tuple[torch.Tensor, ...],
-        with_short_kl: bool = False,
-        with_optimism: bool = False,
-    ) -> SharedSingles:
-        """Unmask single candidates, int64 [W, J] groups (-1: none), and return what an evaluator predicts; nothing is cached."""
-        tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if with_short_kl else None
+    def unmask(self, candidates_WJ: torch.Tensor, *, with_optimism: bool = False) -> SharedSingles:
+        """Unmask single candidates, int64 [W, J] groups (-1: none), and return what the model predicts; nothing is cached."""
+        tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if self.with_short_kl else None
+        labels_WA, references = self.labels_WA, self.references if self.with_kl else ()
         if self.groups.is_single:
             singles = read_singles(
-                evaluator,
+                self.evaluator,
                 tokens_WT,
                 labels_WA=labels_WA,
                 candidates_WJ=candidates_WJ,
@@ -311,7 +293,7 @@ class Predictions:
             )
         else:
             singles = read_single_groups(
-                evaluator,
+                self.evaluator,
                 tokens_WT,
                 groups=self.groups,
                 candidates_WJ=candidates_WJ,
@@ -335,7 +317,7 @@ class Predictions:
             optimism_W=None if singles.optimism_W is None else singles.optimism_W.cpu().numpy(),
         )
 
-    def read_groups(self, sets: Sequence[Rows], *, reference: Optional[int]) -> list[SetReadings]:
+    def read_groups(self, sets: Sequence[GroupSets], *, reference: Optional[int]) -> list[SetReadings]:
         """Run windows under visible sets of groups, and read the losses of all labels and the divergences.
 
         Args:

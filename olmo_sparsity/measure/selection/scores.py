@@ -10,15 +10,14 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Literal, Optional, cast
+from typing import Literal, Optional
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.measure.selection.hierarchy import Rows, block_sizes, order_by_blocks
-from olmo_sparsity.measure.selection.predictions import Predictions, SharedSingles
-from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
+from olmo_sparsity.config.measuring import Ranking
+from olmo_sparsity.measure.selection.predictions import GroupSets, Predictions, SharedSingles
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import (
     LossFunction,
@@ -28,14 +27,26 @@ from olmo_sparsity.measure.visible.losses import (
     read_sets,
     target_losses,
 )
-from olmo_sparsity.measure.visible.passes import Rows as PassRows
-from olmo_sparsity.measure.visible.passes import VisibleSets
+from olmo_sparsity.measure.visible.passes import Rows, VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
 from olmo_sparsity.model.attribution import Attribution
-from olmo_sparsity.records.selectors import rank
+from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.records.window_input import WindowInput
 
 Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from the reference
+
+
+@dataclass(frozen=True)
+class ScreeningSettings:
+    """How the candidates of a window are screened.
+
+    Attributes:
+        num_candidates: candidates that are unmasked one by one, the best of the ranking.
+        ranking: what ranks them.
+    """
+
+    num_candidates: int
+    ranking: Ranking
 
 
 @dataclass(frozen=True)
@@ -112,25 +123,19 @@ class WindowScores:
         )
         return losses_WN.cpu().numpy()
 
-    def evaluate_rows(
-        self, rows: Sequence[np.ndarray], *, with_kl: bool, evaluator: Optional[Evaluator] = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    def evaluate_rows(self, rows: Sequence[np.ndarray], *, with_kl: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return loss(S) and KL(p_all, p_S) of visible sets of any windows. The set of all positions is not run again.
 
         Args:
             rows: int64 [R, 1 + S] for each size S: in each row the index of a window, then its visible long-range positions.
             with_kl: compute the divergences, too.
-            evaluator: the model that evaluates them; None: the one whose losses are reported.
 
         Returns:
             For each size, (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
         """
-        if evaluator is None and self.reference == 0:
-            is_known = [rows_RS.shape[1] == 1 + self.num_long_range for rows_RS in rows]
-        else:
-            is_known = [False] * len(rows)
+        is_known = [self.reference == 0 and rows_RS.shape[1] == 1 + self.num_long_range for rows_RS in rows]
         asked = [rows_RS for rows_RS, known in zip(rows, is_known, strict=True) if not known]
-        run = iter(self._run_rows(asked, with_kl=with_kl, evaluator=evaluator or self.evaluator))
+        run = iter(self._run_rows(asked, with_kl=with_kl))
         return [
             self._everything_visible(rows_RS[:, 0], with_kl=with_kl) if known else next(run)
             for rows_RS, known in zip(rows, is_known, strict=True)
@@ -140,17 +145,15 @@ class WindowScores:
         """Return loss(all), fp32 [R], and KL(p_all, p_all) = 0, or NaN without ``with_kl``."""
         return self.loss_long_W[windows_R], np.full(len(windows_R), 0 if with_kl else np.nan, dtype=np.float32)
 
-    def _run_rows(
-        self, rows: Sequence[np.ndarray], *, with_kl: bool, evaluator: Evaluator
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _run_rows(self, rows: Sequence[np.ndarray], *, with_kl: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         """Do what ``evaluate_rows`` does, in forward passes."""
         tensors = [torch.from_numpy(rows_RS).to(self.windows.device) for rows_RS in rows]
         readouts = read_sets(
-            evaluator,
+            self.evaluator,
             self.windows.tokens_WT,
-            labels_WA=labels_in_vocabulary(self.labels_W[:, None], evaluator.model.vocab_size),
+            labels_WA=self.labels_W[:, None],
             sets=[VisibleSets(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
-            references=(in_vocabulary(self.reference_WV, evaluator.model.vocab_size),) if with_kl else (),
+            references=(self.reference_WV,) if with_kl else (),
         )
         found = []
         for readout in readouts:
@@ -159,15 +162,12 @@ class WindowScores:
             found.append((losses_R.cpu().numpy(), divergences_R.cpu().numpy()))
         return found
 
-    def evaluate_groups(
-        self, sets: Sequence[Rows], *, with_kl: bool, evaluator: Optional[Evaluator] = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    def evaluate_groups(self, sets: Sequence[GroupSets], *, with_kl: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return loss(S) and KL(p_all, p_S) of visible sets of groups of any windows.
 
         Args:
-            sets: any number of times (int64 [R], indices of windows; int64 [R, S], the groups of each set; -1: none).
+            sets: of any sizes.
             with_kl: compute the divergences, too.
-            evaluator: the model that evaluates them; None: the one whose losses are reported.
 
         Returns:
             For each entry, (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
@@ -178,7 +178,7 @@ class WindowScores:
             for (windows_R, _), of_entry in zip(sets, by_size, strict=True)
             for rows_r, visible_rS in of_entry
         ]
-        evaluated = iter(self.evaluate_rows(rows, with_kl=with_kl, evaluator=evaluator))
+        evaluated = iter(self.evaluate_rows(rows, with_kl=with_kl))
         found = []
         for (windows_R, _), of_entry in zip(sets, by_size, strict=True):
             losses_R, divergences_R = np.empty((2, len(windows_R)), dtype=np.float32)
@@ -255,7 +255,7 @@ class WindowScores:
     def _single_unmaskings(self, criterion: Criterion) -> SingleUnmaskings:
         """Return the single unmaskings of all candidates, or of those that screening by ``criterion`` chooses."""
         if self.screening is None:
-            return self._of_shared(self.predictions.singles(self.evaluator))
+            return self._of_shared(self.predictions.singles)
         if criterion not in self._screened_singles:
             self._screened_singles[criterion] = self._screened(self.screening, criterion)
         return self._of_shared(self._screened_singles[criterion])
@@ -269,18 +269,12 @@ class WindowScores:
     def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SharedSingles:
         """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
         predictions = self.predictions
-        return predictions.unmask(
-            self.evaluator,
-            torch.from_numpy(self._best_candidates(screening, criterion)).to(self.windows.device),
-            labels_WA=predictions.labels_WA,
-            references=predictions.references if predictions.with_kl else (),
-            with_short_kl=predictions.with_short_kl,
-        )
+        return predictions.unmask(torch.from_numpy(self._best_candidates(screening, criterion)).to(self.windows.device))
 
     def _best_candidates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
         """Return the groups that screening leaves, int64 [W, J]; -1 where a window has no more."""
         if criterion not in self._best:
-            ranked_WI = rank(-self.ranking_values(screening, criterion))
+            ranked_WI = rank(-self.ranking_values(screening.ranking, criterion))
             self._best[criterion] = self.groups.chosen(ranked_WI, screening.num_candidates)
         return self._best[criterion]
 
@@ -293,36 +287,19 @@ class WindowScores:
         np.put_along_axis(with_none_WI, best_WJ, True, axis=1)
         return with_none_WI[:, :-1]
 
-    def ranking_values(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
-        """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, I]."""
-        ranker = screening.ranker or self.evaluator
-        if screening.ranking == "proxy":
-            singles = self._of_shared(self.predictions.singles(ranker))
-            return singles.loss_WI if criterion == "loss" else singles.kl_WI
-        if screening.ranking == "hierarchy":
-            return self._order_by_blocks(ranker, criterion, num_found=screening.num_candidates)
-        if screening.ranker is None and criterion == "loss" and screening.ranking == "gradient":
-            return -self.gradient_WI
-        return self._gate_gradients(ranker, criterion, cast("Attribution", screening.ranking))
+    def ranking_values(self, ranking: Ranking, criterion: Criterion) -> np.ndarray:
+        """Return what ranks the candidates for screening: lower is better; [W, I]."""
+        if ranking == "attention":
+            return -SELECTORS["attention"].score(self)
+        return self.estimates(criterion, attribution="patching")
 
-    def _order_by_blocks(self, ranker: Evaluator, criterion: Criterion, *, num_found: int) -> np.ndarray:
-        def evaluate(rows: Sequence[Rows]) -> list[np.ndarray]:
-            found = self.evaluate_groups(rows, with_kl=criterion == "kl", evaluator=ranker)
-            return [losses_R if criterion == "loss" else divergences_R for losses_R, divergences_R in found]
-
-        sizes = block_sizes(self.groups.num_groups, num_found)
-        num_candidates_W = self.groups.num_groups_W.tolist()
-        return order_by_blocks(evaluate, num_candidates_W, num_found=num_found, sizes=sizes)
-
-    def _gate_gradients(
-        self, evaluator: Evaluator, criterion: Criterion, attribution: Attribution = "gradient"
-    ) -> np.ndarray:
-        labels = labels_in_vocabulary(self.labels_W, evaluator.model.vocab_size)
-        if criterion == "kl":
-            labels = in_vocabulary(self.reference_WV, evaluator.model.vocab_size).exp()
-        tokens_WT, loss_function = self.windows.tokens_WT, _cross_entropy(labels)
-        gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, attribution=attribution)
-        return self.groups.sums(gradients_WM.cpu().numpy())
+    def estimates(self, criterion: Criterion, *, attribution: Attribution) -> np.ndarray:
+        """Return to first order what unmasking each group would do to the loss, or to the divergence; fp32 [W, I]."""
+        loss_function = _cross_entropy(self.labels_W if criterion == "loss" else self.reference_WV.exp())
+        estimates_WM = gate_gradients(
+            self.evaluator, self.windows.tokens_WT, loss_function=loss_function, attribution=attribution
+        )
+        return self.groups.sums(estimates_WM.cpu().numpy())
 
     def patching_beside(self, groups_WS: np.ndarray) -> np.ndarray:
         """Return what unmasking each group beside some others would do to KL(p_all, p), by attribution patching; fp32 [W, I].
@@ -347,7 +324,7 @@ def _cross_entropy(labels: torch.Tensor) -> LossFunction:
     KL(p_all, q) and the cross-entropy of q under p_all differ by a constant.
     """
 
-    def loss(windows: PassRows, logits_wV: torch.Tensor) -> torch.Tensor:
+    def loss(windows: Rows, logits_wV: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(logits_wV, labels[windows], reduction="sum")
 
     return loss

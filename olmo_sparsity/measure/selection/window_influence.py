@@ -21,8 +21,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
-from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import CONTEXTS, TokenGroups, WindowBatch
@@ -384,7 +383,7 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
             )
             for of_label in of_labels[1:]
         ],
-        single_optimism_W=predictions.singles(scores.evaluator).optimism_W if predictions.with_optimism else None,
+        single_optimism_W=predictions.singles.optimism_W if predictions.with_optimism else None,
     )
 
 
@@ -551,9 +550,9 @@ def scores_of_contexts(
     batches: dict[str, WindowBatch],
     *,
     settings: InfluenceConfig,
-    screening: Optional[ScreeningSettings],
 ) -> dict[str, WindowScores]:
     """Return the scores of windows under every context, with the drawn labels; see ``measure_windows``."""
+    screening = None if settings.screen is None else ScreeningSettings(settings.screen, settings.ranking)
     log_p_short_WV = short_log_probs(evaluator, batches["real"].tokens_WT)
     labels_WA = draw_labels(
         log_p_short_WV, batches["real"].window_ids_W, seed=settings.seed, num_draws=settings.resampled_draws
@@ -566,7 +565,8 @@ def scores_of_contexts(
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
         with_optimism=screening is None and "unmask-one" in settings.selectors,
-        with_attention=any_needs_attention(settings.selectors),
+        with_attention=any_needs_attention(settings.selectors)
+        or (screening is not None and screening.ranking == "attention"),
         needs=needs_of(settings.selectors),
     )
     imitated_WV = real.log_p_long_WV if _mimics(settings) else None
@@ -585,7 +585,6 @@ def measure_windows(
     *,
     settings: InfluenceConfig,
     train_len: Optional[int],
-    screening: Optional[ScreeningSettings],
 ) -> PartInfluence:
     """Measure windows under every context.
 
@@ -594,13 +593,12 @@ def measure_windows(
         batches: the same windows under every context (``batches_of_contexts``).
         settings: what to measure.
         train_len: tokens of a training row; None: not known.
-        screening: how candidates are screened; None: not at all.
     """
-    scores = scores_of_contexts(evaluator, batches, settings=settings, screening=screening)
+    scores = scores_of_contexts(evaluator, batches, settings=settings)
     real, null = scores["real"], scores["null"]
     contexts = {context: measure_context(scores[context], settings) for context in scores}
     checks = {}
-    if screening is not None:
+    if settings.screen is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
     pairs = {}
     if settings.pairs_windows:

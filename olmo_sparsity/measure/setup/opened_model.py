@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 # Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
 ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
+# What earlier versions wrote of screening where nothing is screened.
+NOT_SCREENED = {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto"}
 
 
 @dataclass(frozen=True)
@@ -218,12 +220,11 @@ def check_before_training(config: Config) -> None:
 
 
 def _check_precision(config: Config) -> None:
-    for name in ("precision", "screen_precision"):
-        if config.model.position_embedding == "alibi" and getattr(config.influence, name) == "bf16":
-            raise UserError(
-                f"influence.{name} = bf16: the keys of a run with model.position_embedding = alibi hold biases that bf16 cannot "
-                "hold; set it to fp32"
-            )
+    if config.model.position_embedding == "alibi" and config.influence.precision == "bf16":
+        raise UserError(
+            "influence.precision = bf16: the keys of a run with model.position_embedding = alibi hold biases that bf16 cannot "
+            "hold; set it to fp32"
+        )
 
 
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
@@ -402,9 +403,10 @@ def settings_record(settings: InfluenceConfig) -> dict[str, Any]:
 def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] = None) -> dict[str, Any]:
     """Return what fingerprints hold of ``influence``: these keys of it, or all.
 
-    Keys that were added later are left out where they change nothing, so that what was measured before is not measured again.
+    Keys that were added later are left out where they change nothing, and those of screening stand there as earlier versions
+    wrote them, so that what was measured before is not measured again.
     """
-    values = settings_record(settings)
+    values = settings_record(settings) | (NOT_SCREENED if settings.screen is None else {})
     names = values.keys() if keys is None else keys
     return {name: values[name] for name in names if name not in ADDED_KEYS or values[name] != ADDED_KEYS[name]}
 

@@ -181,10 +181,12 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    influence = {key: value for key, value in manifest["influence"].items() if key not in EXECUTION_KEYS}
+    settings = manifest["influence"]
+    unused = [] if settings.get("screen") is not None else [key for key in settings if key.startswith("screen")]
+    influence = {key: value for key, value in settings.items() if key not in (*EXECUTION_KEYS, *unused)}
     return (
         influence,
-        [manifest.get(key) for key in ("visibility", "positions", "anchor", "screen_precision")],
+        [manifest.get(key) for key in ("visibility", "positions", "anchor")],
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],
     )

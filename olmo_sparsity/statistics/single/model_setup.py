@@ -21,17 +21,13 @@ class Screening:
 
     Attributes:
         num_candidates: how many, in each window.
-        ranking: what ranked them.
+        ranking: what ranked them; of earlier versions, with the name of the other model that did.
         selectors: whose scores these are.
-        precision: of the ranking.
-        proxy_sha256: fingerprint of the weights of the model that ranked; None: it was the measured model.
     """
 
     num_candidates: int
     ranking: str
     selectors: tuple[str, ...]
-    precision: str
-    proxy_sha256: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -88,13 +84,9 @@ def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
     screened = tuple(name for name in settings.get("selectors", ()) if name in SCREENED)
     if settings.get("screen") is None or not screened:
         return None
-    return Screening(
-        num_candidates=settings["screen"],
-        ranking=settings["screen_by"],
-        selectors=screened,
-        precision=manifest["screen_precision"],
-        proxy_sha256=manifest.get("screen_proxy", {}).get("weights_sha256"),
-    )
+    proxy = settings.get("screen_proxy")
+    ranking = settings["screen_by"] if proxy is None else f"{settings['screen_by']} of {proxy}"
+    return Screening(settings["screen"], ranking, screened)
 
 
 def subject_name(run: str, setup: ModelSetup) -> str:
