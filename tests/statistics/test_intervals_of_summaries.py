@@ -18,7 +18,7 @@ from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
 from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
-from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, chosen_family, complement, spectra, spectrum_frame
+from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, complement, spectra, spectrum_frame
 from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, is_fragile, summarize
 from olmo_sparsity.statistics.single.sums import SelectionNumber, quantities_minus
 
@@ -295,16 +295,6 @@ def test_the_k_that_reaches_a_share_with_the_ends_of_its_band() -> None:
         shares[2],
         None,
     )
-
-
-def test_the_family_of_choices_goes_furthest_without_the_label() -> None:
-    for families, chosen in (
-        (["random", "nearest", "attention", "kl", "greedy-kl"], "greedy-kl"),
-        (["attention", "kl", "random"], "kl"),
-        (["unmask-one", "nearest", "own", "attention"], "attention"),
-        (["unmask-one", "nearest", "random", "own"], None),
-    ):
-        assert chosen_family(families) == chosen
 
 
 def test_rows_of_the_spectrum_are_of_their_windows() -> None:

@@ -145,10 +145,12 @@ def test_entries_of_heads_and_lasting_needs_do_not_count_for_the_fewest(measurem
 @pytest.mark.parametrize(
     ("families", "chosen"),
     [
-        (["random", "attention", "kl", "greedy-kl"], "greedy-kl"),
+        (["random", "attention", "kl", "greedy-patching", "greedy-kl"], "greedy-kl"),
+        (["attention", "kl", "greedy-patching"], "greedy-patching"),
         (["unmask-one", "attention", "kl", "random"], "kl"),
         (["random", "nearest", "h2o-heads", "attention", "snapkv"], "attention"),
-        (["random", "nearest", "h2o-heads", "unmask-one", "greedy", FEWEST], None),
+        (["unmask-one", "nearest", "own", "attention"], "attention"),  # of a selector of one's own nothing is known
+        (["random", "nearest", "h2o-heads", "unmask-one", "greedy", "own", FEWEST], None),
     ],
 )
 def test_the_family_of_chosen_tokens(families: list[str], chosen: str | None) -> None:

@@ -136,7 +136,7 @@ def chosen_family(families: Sequence[str]) -> Optional[str]:
     """
     blind = [name for name in families if name in SELECTORS and not SELECTORS[name].sees_target]
     chosen = [name for name in blind if not SELECTORS[name].is_control and name not in by_head(blind)]
-    return next((name for name in ("greedy-kl", "kl", *chosen) if name in chosen), None)
+    return next((name for name in ("greedy-kl", "greedy-patching", "kl", *chosen) if name in chosen), None)
 
 
 def sufficient_k(
