@@ -148,7 +148,9 @@ def test_choices_and_what_they_cost() -> None:
     six = by_attention[:6]
     without = sorted(six, key=lambda j: (-true_kl(problem, [i for i in six if i != j]), -j))
     assert found[4, "attention, best 6, leave-one-out"].groups == without[:4]
-    singly = ChoicesOfWindow(problem, models, ks=[4], number=3).all({"kl", "greedy-kl", *ATTRIBOT, "proxy", "hierarchy"})
+    singly = ChoicesOfWindow(problem, models, ks=[4], number=3).all(
+        {"kl", "greedy-kl", *ATTRIBOT, "proxy", "hierarchy"}
+    )
     few = {name: choice for _, name, choice in singly}
     assert "kl" not in few  # its scores are found of the best of a ranking alone
     same = [name for name in few if name.endswith((", kl", "greedy-kl by 1")) and not name.startswith("kl")]

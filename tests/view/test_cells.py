@@ -215,7 +215,7 @@ def test_without_a_reference_no_table_has_a_column_of_its_overlap(
     assert len(others) == len(names) * (len(names) - 1) / 2
     for table, has_column in ((blind_table, pairs), (selection_table, pairs)):
         heads = [column.name for column in table(summary, others).columns]
-        assert heads + ["overlap with greedy"] == [column.name for column in table(summary, has_column).columns]
+        assert [*heads, "overlap with greedy"] == [column.name for column in table(summary, has_column).columns]
         assert rows_of(table(summary, others))
 
 

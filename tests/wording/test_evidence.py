@@ -457,7 +457,9 @@ def test_conclusions_are_of_the_largest_k_that_is_few_and_headlines_of_the_large
     assert "Few tokens (k = 4, at most a quarter of the long-range tokens) give back most of the long gain." in said
     assert "chosen by kl) one of the 20 long-range tokens gives back" in said
     assert "; 4 give back more than half of the long gain and more than 4 random ones. Few" in said
-    assert "; 4 of the 20 long-range tokens, chosen by kl without the target, give back most of it" in verdict_words(shown)
+    assert "; 4 of the 20 long-range tokens, chosen by kl without the target, give back most of it" in verdict_words(
+        shown
+    )
     for words in (blind_words(shown, "kl"), seeing_words(shown, "unmask-one")):
         assert "one token gains" in words and "; 8 tokens gain" in words
         assert "2 tokens gain" not in words and "4 tokens gain" not in words
