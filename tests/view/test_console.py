@@ -266,6 +266,9 @@ def test_every_prints_all_tables_and_the_contrast_of_classes(
         assert rows[entry.target_class][4:6] == [interval(gain, 3) for gain in expected]
     every = rows_of(shown, TABLES[2])
     assert len(every) == len(summaries["passed"].selections)
+    agreement = rows_of(shown, TABLES[6])
+    assert len({tuple(row[:2]) for row in agreement}) == len(agreement) == len(SEES_TARGET) * (len(SEES_TARGET) - 1) / 2
+    assert {row[2] for row in agreement} == {str(SHOWN[-1])}
 
 
 def test_csv_holds_every_number_of_every_table_unrounded(
