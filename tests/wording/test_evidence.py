@@ -562,6 +562,16 @@ def test_an_optimism_of_random_choices_on_either_side_of_0_is_named(passed: Summ
     assert "the interval of the optimism of all tokens does not hold 0." in all_tokens
 
 
+def test_an_optimism_without_an_interval_is_not_said_to_hold_0(passed: Summary) -> None:
+    unknown = Estimate(0.05)
+    held = dataclasses.replace(planted(passed, "random", optimism_nats=unknown), optimism_all_nats=UNCLEAR)
+    assert "All tokens select nothing, and the interval of their optimism holds 0, as it must." in selection_words(held)
+    one = planted(held, "random", k=4, optimism_nats=UNCLEAR)
+    assert "Random and all tokens select nothing, and the intervals of their optimism hold 0" in selection_words(one)
+    none = selection_words(dataclasses.replace(held, optimism_all_nats=unknown))
+    assert "select nothing" not in none and "hold" not in none
+
+
 def test_a_placebo_above_0_is_named(passed: Summary) -> None:
     """The corrected gain under the null context; under the real one it is what a measurement hopes for."""
     held = planted(passed, "random", context="null", corrected_gain_nats=UNCLEAR)
