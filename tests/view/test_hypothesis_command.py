@@ -254,11 +254,11 @@ def test_the_newest_measurement_with_reactions_to_single_tokens_is_read(tmp_path
         shutil.copytree(template, folder)
         write_manifest(folder, {**manifest, "finished": f"{number}", section: {**manifest[section], **changes}})
     assert _tables_of(run, row_len=8, selector="kl") == run / "influence" / "1"
-    for name, row_len in (("a", 12), ("b", 8), ("c", None)):
+    for name, row_len, stated in (("a", 12, 12), ("b", 8, 8), ("c", None, 8), ("d", 12, 12)):
         shutil.copytree(template, model / "influence" / name)
         context = {**manifest["context"], "train_len": row_len}
         write_manifest(model / "influence" / name, {**manifest, "finished": name, "context": context})
-    assert _stated_row_len(model) == 8
+        assert _stated_row_len(model) == stated
     assert _tables_of(model, row_len=8, selector="kl") == model / "influence" / "b"
 
 
