@@ -157,6 +157,7 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
         "the gate passed at every length",
         "the gate FAILED at full_len 128, 256",
         "2,000 windows of 1,000 documents (planted text, measured), mean over documents",
+        "The targets, and the foreign text, of a model are the same at every length. Those of other models are their own.",
     ):
         assert expected in words
     above = figure._suptitle  # what nobody may miss

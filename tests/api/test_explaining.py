@@ -382,6 +382,8 @@ def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:
     assert [value[name] for name in names] == [row[name] for name in names]
     assert (value["local_len"], value["full_len"], value["unit"]) == (8, 20, "token")
     assert (value["offset"], value["null_context"]) == (explanation.offset, "same-document")
+    setup = {"model": None, "visibility": "hidden", "positions": "kept", "anchor": None, "anchor_warning": None}
+    assert setup.items() <= value.items()
     assert [(entry["selector"], entry["k"]) for entry in value["gains"]] == [
         ("nearest", 1), ("nearest", 3), ("kl", 1), ("kl", 3),
     ]  # fmt: skip
