@@ -151,6 +151,11 @@ def test_options_reach_what_explains(
         ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
         ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+        ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
+        (
+            "explain --text letter.txt --at 200 --html letter.txt --train",
+            "letter.txt: this is no page that olmo-sparsity wrote",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened(
