@@ -152,6 +152,9 @@ def test_the_terminal_shows_place_marks_losses_and_gate(model: api.Model) -> Non
     text = printed(explanation)
     assert text.startswith(f"a.txt, character {HOSTILE.index('window')}\n")
     assert "follows a full window at 3 places; this is the first" in text
+    value = explanation.to_json()
+    assert (value["source"], value["run"]) == ("a.txt", "tiny")
+    assert "follows a full window at 3 places; this is the first" in value["note"]
     assert "Gate not assessed: one window is no sample" in text
     excerpt, (one, two) = explanation.excerpt, explanation.gains.itertuples()
     for number in (excerpt.loss_short_nats, excerpt.loss_long_nats, two.loss_sparse_nats):
