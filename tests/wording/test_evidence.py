@@ -444,14 +444,14 @@ def test_conclusions_are_of_the_largest_k_that_is_few_and_headlines_of_the_large
     more = [
         dataclasses.replace(e, k=k, mean_tokens=float(k))
         for e in passed.selections
-        for k in ((2, 8) if e.k == 4 else ())
+        for k in ((2, 8, 16) if e.k == 4 else ())
     ]
     lengths = dataclasses.replace(passed.lengths, num_long_range=20)
     all_ks = dataclasses.replace(passed, selections=(*passed.selections, *more), num_units=20.0, lengths=lengths)
-    assert (all_ks.ks, all_ks.shown_ks) == ([1, 2, 4, 8], [1, 4, 8])
+    assert (all_ks.ks, all_ks.shown_ks) == ([1, 2, 4, 8, 16], [1, 4, 8])
     nothing = {"gain_over_random_nats": UNCLEAR, "recovered_fraction": Estimate(0.1, -0.1, 0.3)}
     shown = planted(planted(all_ks, "kl", **nothing), "kl", context="null", gain_over_random_nats=UNCLEAR)
-    for k in (2, 4, 8):
+    for k in (2, 4, 8, 16):
         shown = planted(shown, "kl", k=k, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
     said = conclusion(shown)
     assert "Few tokens (k = 4, at most a quarter of the long-range tokens) give back most of the long gain." in said
@@ -463,9 +463,15 @@ def test_conclusions_are_of_the_largest_k_that_is_few_and_headlines_of_the_large
     for words in (blind_words(shown, "kl"), seeing_words(shown, "unmask-one")):
         assert "one token gains" in words and "; 8 tokens gain" in words
         assert "2 tokens gain" not in words and "4 tokens gain" not in words
+    words = prediction_words(shown, "kl")
+    assert "D(1) = " in words and "D(8) = " in words and "D(2)" not in words and "D(4)" not in words
     of_8_alone = planted(planted(shown, "kl", k=4, **nothing), "kl", k=2, **nothing)
     assert "So it is not shown that few tokens" in conclusion(of_8_alone)
     assert "; it is not shown that few tokens give the gain back." in verdict_words(of_8_alone)
+    # Of 64 tokens 16 are a quarter; k = 4 stands between the smallest and the largest, of which conclusions are.
+    lengths = dataclasses.replace(lengths, num_long_range=64)
+    of_64 = dataclasses.replace(planted(shown, "kl", k=16, **nothing), num_units=64.0, lengths=lengths)
+    assert of_64.shown_ks == [1, 4, 16] and "So it is not shown that few tokens" in conclusion(of_64)
 
 
 def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(passed: Summary) -> None:
