@@ -77,6 +77,12 @@ def test_dots_are_the_numbers_of_the_summary_in_the_order_of_the_mean_gain(folde
     }
 
 
+def test_the_legend_has_the_kinds_that_are_drawn_alone(folders: dict[str, Path]) -> None:
+    figure = choices.draw_measured([read(folders["passed"], "random", "attention")], 2).figure
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["one pass: attention, keys, values", "control", "foreign text"]
+
+
 def test_the_finding_names_the_best_and_those_with_a_gain(folders: dict[str, Path]) -> None:
     one = read(folders["passed"], "kl", "attention", "random", "nearest")
     gains = {name: one.summary.at(name, "real", 8).gain_over_random_nats for name in ("kl", "attention", "nearest")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -156,6 +157,7 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
         "the gate passed at every length",
         "the gate FAILED at full_len 128, 256",
         "2,000 windows of 1,000 documents (planted text, measured), mean over documents",
+        "The targets, and the foreign text, of a model are the same at every length. Those of other models are their own.",
     ):
         assert expected in words
     above = figure._suptitle  # what nobody may miss
@@ -259,4 +261,7 @@ def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the
     plt.close(drawn.figure)
     table = effective_sparsity.table(found)
     assert table.groupby("full_len").gate.unique().map(list).to_dict() == {128: ["passed"], 256: ["failed"]}
-    assert "the gate FAILED at full_len 256" in str(drawn.figure.get_label())
+    windows = measured[0].measurement.windows  # both have the same long gains
+    gain = f"{np.average(windows['gain_long_nats'], weights=windows['weight']):.3f}"
+    caption = re.sub(r" \[.*?\]", "", str(drawn.figure.get_label()))
+    assert f"long gain, nats, at 128: {gain}, 256: {gain}: the gate FAILED at full_len 256." in caption

@@ -324,6 +324,13 @@ def test_the_caption_on_the_picture_is_two_lines_of_whole_sentences() -> None:
     plt.close("all")
 
 
+def test_bars_reach_from_the_mean_to_both_ends_where_every_estimate_has_them() -> None:
+    estimates = [Estimate(0.5, 0.25, 1.0), Estimate(-1.0, -3.0, -0.5)]
+    bars = style.error_bars(estimates)
+    assert bars is not None and bars.tolist() == [[0.25, 2.0], [0.5, 0.5]]
+    assert style.error_bars([*estimates, Estimate(0.5)]) is None
+
+
 def test_lines_side_by_side_stay_near_their_place() -> None:
     """At most a set share of the distance between neighbours, however many lines; and none over another."""
     assert style.dodges(0, [1, 2]) == []

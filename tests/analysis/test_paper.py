@@ -10,6 +10,7 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 import pytest
 from drawn_figures import read
+from matplotlib.axes import Axes
 
 from analysis import classes, compare, figure5, paper, recovered_fraction
 from analysis.output import save
@@ -80,3 +81,23 @@ def test_a_comparison_is_drawn(folders: dict[str, Path], tmp_path: Path, width: 
     assert "failed: GATE FAILED: the windows show no clear gain" in words
     assert "passed: VALIDITY" not in words
     assert "paired, window by window" in words
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_panels_of_two_columns_are_labelled_at_the_left_and_where_none_is_below(number: int) -> None:
+    """Four panels side by side become two rows of two; of five the last stands alone, and the fourth has none below."""
+    figure, axes = plt.subplots(1, number, figsize=(10, 3), sharex=True, sharey=True, layout="constrained")
+    axes[0].set_ylabel("nats")
+    for axis in axes:
+        axis.set_xlabel("k")
+        axis.plot([1, 2], [1, 2])
+    with paper.drawn_for(Width.one):
+        paper.fit(figure, 2)
+    places = [divmod(i, 2) for i in range(number)]
+    assert [(cell.rowspan.start, cell.colspan.start) for cell in map(Axes.get_subplotspec, axes) if cell] == places
+    has_one_below = [(row + 1, column) in places for row, column in places]
+    assert [axis.get_xlabel() for axis in axes] == ["" if below else "k" for below in has_one_below]
+    assert [axis.get_ylabel() for axis in axes] == ["nats" if column == 0 else "" for _, column in places]
+    shown = [(axis.xaxis.get_tick_params(), axis.yaxis.get_tick_params()) for axis in axes]
+    assert [x["labelbottom"] for x, _ in shown] == [not below for below in has_one_below]
+    assert [y["labelleft"] for _, y in shown] == [column == 0 for _, column in places]

@@ -181,6 +181,7 @@ def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
         "local context fixed at 64 tokens",
         "the gate passed at every length",
         "300 windows of 300 documents (planted text, measured), mean over documents",
+        "The targets, and the foreign text, of a model are the same at every length. A target counts",
     ):
         assert expected in words
 

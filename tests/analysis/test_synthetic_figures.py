@@ -271,6 +271,9 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
     [
         ("parity", False, "max_position", 64),
         ("parity", False, "train_lengths", (8, 20)),
+        ("parity", False, "modulus", 4),
+        ("parity", False, "num_chunks", 3),
+        ("parity", False, "rope_factor", 2.0),
         ("variables", True, "train_lengths", (8, 20)),
         ("variables", True, "max_sparsity", 4),
     ],
@@ -298,9 +301,10 @@ def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own
         assert shown == {(LOOKS["random"]["color"], "X"), (LOOKS["mask-one"]["color"], own)}
 
 
-def test_bridges_of_two_settings_are_refused(draw) -> None:
-    with pytest.raises(UserError, match="differ in max_sparsity"):
-        draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, max_sparsity=4)))
+@pytest.mark.parametrize(("part", "value"), [("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64)])
+def test_bridges_of_two_settings_are_refused(draw, part: str, value: object) -> None:
+    with pytest.raises(UserError, match=f"differ in {part}"):
+        draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, **{part: value})))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["synthetic", "bridge"])

@@ -152,6 +152,9 @@ def test_the_terminal_shows_place_marks_losses_and_gate(model: api.Model) -> Non
     text = printed(explanation)
     assert text.startswith(f"a.txt, character {HOSTILE.index('window')}\n")
     assert "follows a full window at 3 places; this is the first" in text
+    value = explanation.to_json()
+    assert (value["source"], value["run"]) == ("a.txt", "tiny")
+    assert "follows a full window at 3 places; this is the first" in value["note"]
     assert "Gate not assessed: one window is no sample" in text
     excerpt, (one, two) = explanation.excerpt, explanation.gains.itertuples()
     for number in (excerpt.loss_short_nats, excerpt.loss_long_nats, two.loss_sparse_nats):
@@ -382,6 +385,8 @@ def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:
     assert [value[name] for name in names] == [row[name] for name in names]
     assert (value["local_len"], value["full_len"], value["unit"]) == (8, 20, "token")
     assert (value["offset"], value["null_context"]) == (explanation.offset, "same-document")
+    setup = {"model": None, "visibility": "hidden", "positions": "kept", "anchor": None, "anchor_warning": None}
+    assert setup.items() <= value.items()
     assert [(entry["selector"], entry["k"]) for entry in value["gains"]] == [
         ("nearest", 1), ("nearest", 3), ("kl", 1), ("kl", 3),
     ]  # fmt: skip

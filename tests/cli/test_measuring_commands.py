@@ -151,6 +151,11 @@ def test_options_reach_what_explains(
         ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
         ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+        ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
+        (
+            "explain --text letter.txt --at 200 --html letter.txt --train",
+            "letter.txt: this is no page that olmo-sparsity wrote",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened(
@@ -163,6 +168,46 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened
     with pytest.raises(UserError, match=said):
         invoke(f"{command} --config {tiny_yaml} --run runs/new", monkeypatch)
     assert not calls and not Path("runs/new").exists()
+
+
+class Trained(Exception):
+    """Ends a command where it would begin to train."""
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("command", "kind", "out"),
+    [
+        ("influence --out there", "influence", Path("there")),
+        ("validate --out there", "validation", Path("there")),
+        ("context-curve --out there", "context-curve", Path("there")),
+        ("explore --text letter.txt --out there", None, None),
+        ("explain --text letter.txt --at 200", None, None),
+    ],
+)
+def test_a_run_of_another_name_is_trained_where_it_is_asked_for(
+    command: str, kind: str | None, out: Path | None, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That in a folder which holds other tables nothing could be written, is known before."""
+    started: list[tuple[Path, int]] = []
+
+    def train(config: Config, run: Path) -> None:
+        started.append((run, config.training.steps))
+        raise Trained
+
+    monkeypatch.setattr("olmo_sparsity.training.loop.train", train)
+    line = f"{command} --config {tiny_yaml} --run runs/new training.steps=7"
+    with pytest.raises(UserError, match=r"runs/new: this run is not trained; train it with .* --train"):
+        invoke(line, monkeypatch)
+    with pytest.raises(Trained):
+        invoke(f"{line} --train", monkeypatch)
+    assert started == [(Path("runs/new"), 7)]
+    if out is not None:
+        out.mkdir()
+        (out / "manifest.json").write_text('{"kind": "another"}')
+        with pytest.raises(UserError, match=f"{out}: this is no {kind} folder of olmo-sparsity"):
+            invoke(f"{line} --train", monkeypatch)
+        assert len(started) == 1
 
 
 @pytest.mark.usefixtures("calls")

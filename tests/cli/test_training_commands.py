@@ -13,6 +13,7 @@ from olmo_sparsity.cli import synth
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.model_card import ExportedModel
 from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.synthetic.data import SYNTHETIC
@@ -132,6 +133,18 @@ def test_what_is_measured_of_a_task(
         assert [call[:2] for call in calls[:1]] == ([(read, [Path(tables)])] if prints else [])
         assert capsys.readouterr().out == (lines if prints else "")
         assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train bridge-cpu"})
+
+
+@pytest.mark.parametrize(("command", "kind"), [("eval", "synthetic"), ("bridge", "bridge")])
+def test_a_folder_of_something_else_is_refused_before_a_task_is_trained(
+    command: str, kind: str, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synth, "needs_training", lambda *_, **named: True)
+    Path("papers").mkdir()
+    Path("papers/manifest.json").write_text('{"kind": "another"}')
+    with pytest.raises(UserError, match=f"papers: this is no {kind} folder of olmo-sparsity"):
+        invoke(f"synth {command} bridge-cpu --out papers", monkeypatch)
+    assert not calls
 
 
 def test_the_configuration_is_printed_as_a_file_that_explains_itself(

@@ -209,6 +209,10 @@ def test_sample_sizes() -> None:
     assert sizes[-1] == 123_456 and all(len(str(size).rstrip("0")) <= 2 for size in sizes[:-1])
     evenly_spaced = 100 * 1234.56 ** (np.arange(8) / 7)
     assert sizes == pytest.approx(evenly_spaced, rel=0.05)  # what rounding to two digits may cause
+    for num_windows in (*range(1, 130), *range(130, 1200, 17)):
+        sizes = sample_sizes(num_windows)
+        assert sizes == sorted(set(sizes)) and sizes[-1] == num_windows and len(sizes) <= 8
+        assert sizes[0] == min(num_windows, 100)
 
 
 def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement, summary: Summary) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -165,6 +166,27 @@ def test_no_two_methods_have_the_same_name() -> None:
     ]
     for words in (setting_words, encoding_words):
         assert len({words(setting) for setting in settings}) == len(settings) == 11
+
+
+@pytest.mark.parametrize(
+    ("changes", "positions"),
+    [
+        ({}, "pose"),
+        ({"num_chunks": 1}, "ordinary"),
+        ({"position_embedding": "alibi"}, "pose with alibi"),
+        ({"num_chunks": 1, "position_embedding": "alibi"}, "ordinary with alibi"),
+        ({"positions": "randpos"}, "randpos with rope"),
+        ({"positions": "randpos", "position_embedding": "absolute"}, "randpos with absolute"),
+        ({"position_embedding": "none"}, "none"),
+        ({"positions": "coupled", "position_embedding": "absolute", "num_chunks": 1}, "coupled"),
+        ({"rope_scaling": "yarn", "rope_factor": 2.5}, "pose, YaRN by 2.5"),
+        ({"rope_scaling": "linear"}, "pose, position interpolation by the length over that of training"),
+    ],
+)
+def test_a_setting_names_how_positions_are_given_and_embedded(changes: dict[str, Any], positions: str) -> None:
+    plain = dataclasses.replace(SETTING, position_embedding="rope", modulus=2, background="noise")
+    words = setting_words(dataclasses.replace(plain, **changes))
+    assert words == f"parity without a scratchpad, positions {positions}, K_train = 3"
 
 
 @pytest.mark.parametrize(("length", "k", "expected"), [(9, 3, 1.0), (10, 3, None), (9, 4, None), (4, 1, 1.0)])

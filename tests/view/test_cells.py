@@ -206,6 +206,19 @@ def test_what_selection_does_has_each_number_under_its_name(summary: Summary, pa
     )
 
 
+@pytest.mark.parametrize("names", [(), ("kl", "attention", "random", "unmask-one")])
+def test_without_a_reference_no_table_has_a_column_of_its_overlap(
+    summary: Summary, pairs: list[Agreement], names: tuple[str, ...]
+) -> None:
+    """Neither where nothing was compared nor where only other selectors were; rows have as many cells as columns."""
+    others = [pair for pair in pairs if set(pair.selectors) <= set(names)]
+    assert len(others) == len(names) * (len(names) - 1) / 2
+    for table, has_column in ((blind_table, pairs), (selection_table, pairs)):
+        heads = [column.name for column in table(summary, others).columns]
+        assert [*heads, "overlap with greedy"] == [column.name for column in table(summary, has_column).columns]
+        assert rows_of(table(summary, others))
+
+
 def test_classes_have_each_number_under_its_name(summary: Summary, measured: Measured, values: Iterator[int]) -> None:
     classes = [
         ClassSummary(

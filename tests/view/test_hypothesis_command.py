@@ -26,6 +26,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
+    Analysis,
     Hypothesis,
     _stated_row_len,
     _tables_of,
@@ -150,6 +151,44 @@ def test_other_ways_are_compared_only_where_that_is_asked_for(runs: list[Path], 
     assert alone.main == found.main and not alone.robustness and found.robustness
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "matched on the reaction alone": {"matched": ("reaction",)},
+    "not matched": {"matched": ()},
+    "matched on the reactions of the runs that gain, too": {"matched": ("reaction", "gaining", "distance")},
+    "a random token in place of the best": {"selector": "random"},
+    "`attention` in place of `kl`": {"selector": "attention"},
+    "tokens for half of the reaction": {"measure": "half"},
+    "without copying": {"without_copying": True},
+    "without text that training saw": {"without_overlap": True},
+    "first half of the documents": {"half": 0},
+    "second half of the documents": {"half": 1},
+}
+
+
+def test_each_other_way_differs_in_what_its_name_says(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first model, then of the ceiling's reactions; a way whose selector one run lacks is left out."""
+    monkeypatch.setattr(
+        "olmo_sparsity.statistics.several.hypothesis.sparsity_and_gain",
+        lambda sparsity, gain, ceiling, analysis: (sparsity.label, gain.label, ceiling and ceiling.label, analysis),
+    )
+    main = Analysis("main", "kl")
+    compared: list[Any] = list(read_hypothesis(runs).robustness)
+    models = [("pose-seed0", "pose-seed0", "ceiling"), ("ceiling", "pose-seed0", "ceiling")]
+    assert [entry[:3] for entry in compared] == models * len(WAYS)
+    of_own = [entry[-1] for entry in compared[::2]]
+    assert of_own == [entry[-1] for entry in compared[1::2]]
+    assert of_own == [dataclasses.replace(main, name=name, **changes) for name, changes in WAYS.items()]
+    fewer = shutil.copytree(runs[0], tmp_path / "fewer")
+    folder = newest_finished(fewer)
+    manifest = read_json(folder / "manifest.json")
+    selectors = [name for name in manifest["influence"]["selectors"] if name != "attention"]
+    write_manifest(folder, {**manifest, "influence": {**manifest["influence"], "selectors": selectors}})
+    left: list[Any] = list(read_hypothesis([fewer, *runs[1:3]]).robustness)
+    assert [entry[-1].name for entry in left] == [name for name in WAYS if name != "`attention` in place of `kl`"]
+
+
 def test_without_a_ceiling_there_is_no_share(runs: list[Path]) -> None:
     found = read_hypothesis(runs[:2])
     assert found.ceiling is None and len(found.main) == 1
@@ -215,11 +254,11 @@ def test_the_newest_measurement_with_reactions_to_single_tokens_is_read(tmp_path
         shutil.copytree(template, folder)
         write_manifest(folder, {**manifest, "finished": f"{number}", section: {**manifest[section], **changes}})
     assert _tables_of(run, row_len=8, selector="kl") == run / "influence" / "1"
-    for name, row_len in (("a", 12), ("b", 8), ("c", None)):
+    for name, row_len, stated in (("a", 12, 12), ("b", 8, 8), ("c", None, 8), ("d", 12, 12)):
         shutil.copytree(template, model / "influence" / name)
         context = {**manifest["context"], "train_len": row_len}
         write_manifest(model / "influence" / name, {**manifest, "finished": name, "context": context})
-    assert _stated_row_len(model) == 8
+        assert _stated_row_len(model) == stated
     assert _tables_of(model, row_len=8, selector="kl") == model / "influence" / "b"
 
 

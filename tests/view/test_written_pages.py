@@ -54,6 +54,18 @@ def test_a_file_that_is_no_page_of_ours_is_never_replaced(tables: Path, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == set(contents)
 
 
+def test_a_page_that_must_stay_is_named_before_anything_is_read_or_compared(tables: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    write_page(page, f'{GENERATOR}1">', overwrite=False)
+    subjects = read_subjects([f"{tables}:kl", f"{tables}:random"])
+    for write in (
+        lambda: write_report(tmp_path / "no tables", page, overwrite=False),
+        lambda: write_comparison(subjects[:0], page, overwrite=False),
+    ):
+        with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
+            write()
+
+
 def test_links_folders_and_pipes_are_named_and_stay(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_page(page, f'{GENERATOR}1">', overwrite=False)

@@ -439,6 +439,41 @@ def test_the_same_verdict_at_both_ends_names_both(passed: Summary) -> None:
     assert "; 1 of the 12 long-range tokens, chosen by kl" in verdict_words(said)  # the fewest that show as much
 
 
+def test_conclusions_are_of_the_largest_k_that_is_few_and_headlines_of_the_largest_shown(passed: Summary) -> None:
+    """Of 20 tokens 5 are a quarter: k = 1, 4 and 8 are shown, and 4 is the largest of which conclusions about few are."""
+    more = [
+        dataclasses.replace(e, k=k, mean_tokens=float(k))
+        for e in passed.selections
+        for k in ((2, 8, 16) if e.k == 4 else ())
+    ]
+    lengths = dataclasses.replace(passed.lengths, num_long_range=20)
+    all_ks = dataclasses.replace(passed, selections=(*passed.selections, *more), num_units=20.0, lengths=lengths)
+    assert (all_ks.ks, all_ks.shown_ks) == ([1, 2, 4, 8, 16], [1, 4, 8])
+    nothing = {"gain_over_random_nats": UNCLEAR, "recovered_fraction": Estimate(0.1, -0.1, 0.3)}
+    shown = planted(planted(all_ks, "kl", **nothing), "kl", context="null", gain_over_random_nats=UNCLEAR)
+    for k in (2, 4, 8, 16):
+        shown = planted(shown, "kl", k=k, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
+    said = conclusion(shown)
+    assert "Few tokens (k = 4, at most a quarter of the long-range tokens) give back most of the long gain." in said
+    assert "chosen by kl) one of the 20 long-range tokens gives back" in said
+    assert "; 4 give back more than half of the long gain and more than 4 random ones. Few" in said
+    assert "; 4 of the 20 long-range tokens, chosen by kl without the target, give back most of it" in verdict_words(
+        shown
+    )
+    for words in (blind_words(shown, "kl"), seeing_words(shown, "unmask-one")):
+        assert "one token gains" in words and "; 8 tokens gain" in words
+        assert "2 tokens gain" not in words and "4 tokens gain" not in words
+    words = prediction_words(shown, "kl")
+    assert "D(1) = " in words and "D(8) = " in words and "D(2)" not in words and "D(4)" not in words
+    of_8_alone = planted(planted(shown, "kl", k=4, **nothing), "kl", k=2, **nothing)
+    assert "So it is not shown that few tokens" in conclusion(of_8_alone)
+    assert "; it is not shown that few tokens give the gain back." in verdict_words(of_8_alone)
+    # Of 64 tokens 16 are a quarter; k = 4 stands between the smallest and the largest, of which conclusions are.
+    lengths = dataclasses.replace(lengths, num_long_range=64)
+    of_64 = dataclasses.replace(planted(shown, "kl", k=16, **nothing), num_units=64.0, lengths=lengths)
+    assert of_64.shown_ks == [1, 4, 16] and "So it is not shown that few tokens" in conclusion(of_64)
+
+
 def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(passed: Summary) -> None:
     shown = clear(passed)
     null_too = planted(shown, "kl", k=1, context="null", gain_over_random_nats=CLEAR)
@@ -531,6 +566,16 @@ def test_an_optimism_of_random_choices_on_either_side_of_0_is_named(passed: Summ
     assert "the interval of the optimism of random at k = 4 does not hold 0." in words and "as they must" not in words
     all_tokens = selection_words(dataclasses.replace(held, optimism_all_nats=off))
     assert "the interval of the optimism of all tokens does not hold 0." in all_tokens
+
+
+def test_an_optimism_without_an_interval_is_not_said_to_hold_0(passed: Summary) -> None:
+    unknown = Estimate(0.05)
+    held = dataclasses.replace(planted(passed, "random", optimism_nats=unknown), optimism_all_nats=UNCLEAR)
+    assert "All tokens select nothing, and the interval of their optimism holds 0, as it must." in selection_words(held)
+    one = planted(held, "random", k=4, optimism_nats=UNCLEAR)
+    assert "Random and all tokens select nothing, and the intervals of their optimism hold 0" in selection_words(one)
+    none = selection_words(dataclasses.replace(held, optimism_all_nats=unknown))
+    assert "select nothing" not in none and "hold" not in none
 
 
 def test_a_placebo_above_0_is_named(passed: Summary) -> None:

@@ -169,6 +169,8 @@ def test_captions_say_which_k_is_enough_and_in_the_table_of_all_what_lasts(measu
     assert lasts in every and every.replace(lasts, " ").replace("the tolerance", "0.05 nats") == short
     assert "the smallest number of all rows, exact up to k = 1. " in short
     assert "exact" not in spectrum_caption(dataclasses.replace(spectra, exact_k=0), measured.summary)
+    assert spectrum_table(measured.spectra, measured.summary).caption.startswith(short[:55])
+    assert every_spectrum_table(measured.spectra, measured.summary).caption.startswith(every[:55])
 
 
 def test_json_flags_what_needs_more_than_every_measured_k(measured: Measured) -> None:
