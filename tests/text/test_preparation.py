@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +88,53 @@ def comparable_manifest(folder: Path) -> dict[str, Any]:
     for shard in manifest["shards"]:
         del shard["seconds"]
     return manifest
+
+
+def test_a_text_that_differs_in_anything_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name, size and time of each file, every key that the tokens depend on, and what the tokenizer's file holds."""
+    folder, tokenizer, other = tmp_path / "texts", tmp_path / "own tokenizer.json", tmp_path / "run" / "tokenizer.json"
+    for path in (folder, other.parent):
+        path.mkdir()
+    for path, words in ((folder / "a.txt", "one"), (folder / "b.txt", "two"), (tokenizer, "{}"), (other, "{}")):
+        path.write_text(words)
+    data = DataConfig(source=str(folder), tokenizer=str(tokenizer), cache_dir=str(tmp_path / "cache"))
+    prepared = store_folder(data)
+    assert prepared.parent == tmp_path / "cache"
+    assert re.fullmatch("texts-own-tokenizer-[0-9a-f]{12}", prepared.name)
+    assert store_folder(dataclasses.replace(data, processes=3)) == prepared
+    assert store_folder(dataclasses.replace(data, cache_dir="x")) == Path("x") / prepared.name
+    assert re.fullmatch("texts-measured-[0-9a-f]{12}", store_folder(data, other).name)
+    builtin, c4 = (dataclasses.replace(data, source=source) for source in ("builtin", "c4"))
+    folders = [prepared, store_folder(data, other), store_folder(builtin), store_folder(c4)]
+    changes = {
+        "eos_token": "x",
+        "validation_percent": 20.0,
+        "max_documents": 5,
+        "max_tokens": 5,
+        "tokenizer": "bpe:400",
+    }
+    folders += [store_folder(dataclasses.replace(data, **{key: value})) for key, value in changes.items()]  # type: ignore[arg-type]
+    folders.append(store_folder(dataclasses.replace(c4, c4_revision="0" * 40)))
+    other.write_text("{ }")
+    folders.append(store_folder(data, other))
+    times = (folder / "b.txt").stat()
+    os.utime(folder / "b.txt", ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+    folders.append(store_folder(data))
+    (folder / "b.txt").write_text("longer")
+    os.utime(folder / "b.txt", ns=(times.st_atime_ns, times.st_mtime_ns))
+    folders.append(store_folder(data))
+    (folder / "b.txt").write_text("two")
+    os.utime((folder / "b.txt").rename(folder / "c.txt"), ns=(times.st_atime_ns, times.st_mtime_ns))
+    folders.append(store_folder(data))
+    (folder / "c.txt").rename(folder / "b.txt")
+    assert store_folder(data) == prepared
+    tokenizer.write_text("{ }")
+    folders.append(store_folder(data))
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.0")  # of the package with the built-in text
+    folders.append(store_folder(builtin))
+    assert len(set(folders)) == len(folders) == 16
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -193,6 +242,13 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     named = lines[lines.index("skipped: 2 broken records") + 1 :][:2]
     assert [line.partition(": ")[0] for line in named] == [f"{source}:1", f"{source}:{last}"]
     assert all("not JSON" in line for line in named)
+    speed = {"seconds": 5.0, "tokenizer_seconds": 3.0, "shards": 2, "tokens": 7000, "bytes": 9_000_000}
+    for number, words in (
+        (2, "from 0.0 MB; 4.5 MB/s, 3,500 tokens/s"),
+        (0, "from 0.0 MB"),
+    ):  # of 2 seconds; of no shard
+        write_json(folder / "manifest.json", {**manifest, "speed": {**speed, "shards": number}})
+        assert describe(folder)[2].endswith(words)
     write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "speed"})
     with pytest.raises(UserError, match="speed"):
         describe(folder)
