@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from olmo_sparsity.training import loop
 from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
+from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run import LoopState
 from olmo_sparsity.training.step import build_schedule
@@ -377,6 +379,30 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: 
     )
     with pytest.raises(UserError, match=r"the loss is .*(nan|inf)"):
         train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
+
+
+@pytest.mark.parametrize("nats", [math.nan, math.inf])
+def test_a_validation_loss_that_is_not_finite_stops_the_run(
+    nats: float, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step before an evaluation may have spoilt the weights, after a loss of its own that was finite."""
+    monkeypatch.setattr(loop, "evaluate", lambda *_: Evaluation(nats))
+    config = dataclasses.replace(
+        tiny_config, training=dataclasses.replace(tiny_config.training, eval_every=1, checkpoint_every=1)
+    )
+    with pytest.raises(UserError, match=rf"run: at step 1 the loss is {nats} and the gradient norm [0-9.]+; lower "):
+        train(config, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == ""
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop.train_step
+    monkeypatch.setattr(loop, "train_step", lambda *of, **how: (step(*of, **how)[0], torch.tensor(math.nan)))
+    with pytest.raises(UserError, match=r"run: at step 1 the loss is [0-9.]+ and the gradient norm nan; lower "):
+        train(tiny_config, tmp_path / "run")
 
 
 def test_a_run_whose_text_has_changed_is_not_resumed(tiny_config: Config, tmp_path: Path, corpus_file: Path) -> None:
