@@ -136,7 +136,9 @@ def test_each_place_has_its_answers(parity_run: Path, tmp_path: Path) -> None:
         (length, k, place): 10 for length in (6, 12) for k in (1, 3) for place in ("3/1", "any/1")
     }
     assert {one.place for one in read_accuracies([folder])} == {"3/1", "any/1"}
-    assert evaluate_synthetic(tiny("pose", hide_tokens=True), parity_run, out=tmp_path / "other") != folder
+    for placed in ([], ["3/1"], ["any/1", "3/1"], ["3/1", "any/2"]):
+        with pytest.raises(UserError, match="other settings"):
+            evaluate_synthetic(tiny("pose", hide_tokens=True, test_placed=placed), parity_run, out=folder)
 
 
 def stopping(**keys: Any) -> Config:
@@ -560,6 +562,9 @@ def test_evaluation_scales_positions_by_the_length_or_a_factor(
     folders = [evaluate_synthetic(config, tmp_path) for config in (plain, scaled)]
     before, after = (read_table(folder, "answers").to_pandas() for folder in folders)
     assert set(after.length_tokens) == {6, 12}
+    for other in ({"rope_scaling": "linear"}, {"rope_factor": 2.5}, {"rope_scaling": "none", "rope_factor": None}):
+        with pytest.raises(UserError, match="other settings"):
+            evaluate_synthetic(with_keys(scaled, {"synthetic": other}), tmp_path, out=folders[1])
     is_scaled = after.length_tokens > (8 if factor is None else 0)
     assert asked == [{"method": "yarn", "factor": expected, "row_len": 8 + 1 + 1}] * (2 if factor is None else 4)
     assert {tuple(answer) for answer in after.response_ids[is_scaled]} == {(0,)}
