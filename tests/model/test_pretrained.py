@@ -123,6 +123,19 @@ def test_the_first_token_is_measured_by_encoding(
     assert len(ids) == 6 and EOS not in ids  # written out in a text, it ends nothing
 
 
+def test_entries_that_were_added_beside_the_vocabulary_need_no_logits(tmp_path: Path) -> None:
+    """Of the 259 entries of the vocabulary each needs one."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<|one|>", "<|two|>"], special_tokens=True)
+    for vocab_size in (259, 258):
+        save(tmp_path / str(vocab_size), tokenizer=tokenizer, vocab_size=vocab_size)
+    assert opened(tmp_path / "259").model.vocab_size == 259
+    with pytest.raises(
+        UserError, match=r"258: its tokenizer has more entries than the model; one of the two is of ano"
+    ):
+        opened(tmp_path / "258")
+
+
 def test_a_tokenizer_that_truncates_is_opened_without(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(4)

@@ -25,13 +25,13 @@ from olmo.data.memmap_dataset import MemMapDataset
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.text import corpus, encoding, preparation, scheduling
+from olmo_sparsity.text import corpus, encoding, preparation, scheduling, vocabulary
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.records import SplitEntry
 from olmo_sparsity.text.shard_writer import ShardTask
 from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
 from olmo_sparsity.text.verification import verify_prepared
-from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
+from olmo_sparsity.text.vocabulary import read_tokenizer, tokenizer_text, train_bpe
 
 SPLITS = ("train", "validation")
 
@@ -657,6 +657,30 @@ def test_a_bpe_is_trained_on_no_document_behind_the_limit(data: DataConfig) -> N
     Path(data.source).write_text("".join([*lines[:60], json.dumps({"text": "\u6cb3" * 9000}) + "\n", "{broken\n"]))
     folder = prepare(dataclasses.replace(data, max_documents=60))
     assert files_of(folder) == files_of(expected)
+
+
+def test_a_bpe_is_trained_on_the_first_documents_of_the_training_split(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that is held out, and words of a text behind the bound, would each get entries of their own."""
+    known = [json.loads(line)["text"] for line in Path(data.source).read_text().splitlines()]
+    numbered = (("\u6cb3" * 5000 + f" {number}") for number in range(1000))
+    held_out = next(text for text in numbered if split_of_text(text, data) == "validation")
+    texts = [held_out, *known]
+    Path(data.source).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    trained_on = [text for text in texts if split_of_text(text, data) == "train"]
+    assert 100 < len(trained_on) < len(known)
+
+    def entries_of(texts: list[str]) -> str:
+        return str(train_bpe(texts, 300, eos_token=data.eos_token).to_str())
+
+    assert tokenizer_text(data) == entries_of(trained_on) != entries_of(texts)
+    monkeypatch.setattr(vocabulary, "BPE_DOCUMENTS", 3)
+    assert tokenizer_text(data) == entries_of(trained_on[:3]) != entries_of(trained_on)
+
+
+def split_of_text(text: str, data: DataConfig) -> str:
+    return corpus.split_of(corpus.make_document(text, "x"), data.validation_percent)
 
 
 @pytest.mark.usefixtures("worker_threads")
