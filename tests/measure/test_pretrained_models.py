@@ -380,7 +380,7 @@ def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
     written = {path.name: path.read_bytes() for path in run.iterdir()}
     assert set(written) == {"manifest.json", "config.yaml", "tokenizer.json"}
     (run / "tokenizer.json").unlink()
-    other = dataclasses.replace(config, training=dataclasses.replace(config.training, threads=1))
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=config.training.steps + 1))
     begin_pretrained(other, run, record=record, tokenizer=tokenizer)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == written
 
