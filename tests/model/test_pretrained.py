@@ -270,10 +270,31 @@ def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp
     opened(tmp_path)
 
 
-def test_an_index_of_brackets_in_brackets_is_one_line(copied: Path) -> None:
-    (copied / "model.safetensors").unlink()
-    (copied / "model.safetensors.index.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match=r"index\.json: not an index of weights, the file is damaged"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        *(
+            (content, "not an index of weights, the file is damaged")
+            for content in ("[" * 100_000, "{}", "[]", '{"weight_map": 5}', '{"weight_map": {"a": []}}')
+        ),
+        *(
+            (json.dumps({"weight_map": weights}), "it names files outside its folder, or none")
+            for weights in (
+                {},
+                {"a": 5},
+                {"a": None, "b": "model-2.safetensors"},
+                {"a": "../elsewhere.safetensors"},
+                {"a": "model-2.safetensors", "b": "/elsewhere.safetensors"},
+                {"a": "within/model.safetensors"},
+            )
+        ),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_an_index_of_weights_names_files_of_its_folder(content: str, said: str, copied: Path) -> None:
+    shutil.move(copied / "model.safetensors", copied.parent / "elsewhere.safetensors")
+    (copied / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(UserError, match=rf"index\.json: {said}$"):
         opened(copied)
 
 
