@@ -394,6 +394,12 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
             api.open_model(name)
     with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
         api.windows_from_texts(model, TEXTS[2:])
+    for texts in ([], [""], ["", ""]):
+        with pytest.raises(UserError, match="texts: there is no text with a token in it"):
+            api.windows_from_texts(model, texts)
+    for names in ([], ["a"], ["a", "b", "c"]):
+        with pytest.raises(UserError, match=f"doc_ids: {len(names)} of them for 2 windows"):
+            api.windows_from_tokens(model, [[1] * 21] * 2, doc_ids=names)
     with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
         api.open_model(tiny_run, full_len=21)
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import huggingface_hub
 import pytest
 import torch
@@ -394,6 +395,7 @@ def test_only_the_hub_has_revisions(llama: Path) -> None:
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+RESPONSE = httpx.Response(404, request=httpx.Request("GET", "https://huggingface.co/someone/llama"))
 
 
 @pytest.fixture
@@ -437,6 +439,27 @@ def test_pickles_of_the_hub_are_downloaded_only_where_allowed(hub: list[dict[str
             r"the hub cannot be reached, and its model at revision v2 is not in the cache",
         ),
         (ConnectionError("x\ny"), r"cannot be downloaded from the hub \(x\)$"),
+        (ConnectionError(), r"cannot be downloaded from the hub \(ConnectionError\)$"),
+        (
+            errors.GatedRepoError("x\ny", response=RESPONSE),  # of these three each is a kind of the next
+            r"^someone/llama: the hub gives this model only to accounts that accepted its terms$",
+        ),
+        (
+            errors.RepositoryNotFoundError("x\ny", response=RESPONSE),
+            r"^pretrained\.model = someone/llama: no such folder or file, and no such model on the hub$",
+        ),
+        (
+            errors.HfHubHTTPError("x\ny", response=RESPONSE),
+            r"^someone/llama: it cannot be downloaded from the hub \(x\)$",
+        ),
+        (
+            errors.RevisionNotFoundError("x\ny", response=RESPONSE),
+            r"^pretrained\.revision = v2: someone/llama has no such revision on the hub$",
+        ),
+        (
+            errors.HFValidationError("x\ny"),
+            r"^pretrained\.model = someone/llama: no such .*, and not a name on the hub$",
+        ),
     ],
 )
 def test_without_the_hub_there_is_one_line(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

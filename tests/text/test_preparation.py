@@ -29,7 +29,7 @@ from olmo_sparsity.text import corpus, encoding, preparation, scheduling, vocabu
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.records import SplitEntry
 from olmo_sparsity.text.shard_writer import ShardTask
-from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
+from olmo_sparsity.text.store import TokenFiles, TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.text.vocabulary import read_tokenizer, tokenizer_text, train_bpe
 
@@ -766,6 +766,25 @@ def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[s
     with pytest.raises(UserError, match=message):
         prepare(dataclasses.replace(data, **change))
     assert not list(Path(data.cache_dir).glob("*"))
+
+
+def test_what_is_unfinished_or_of_another_version_is_prepared_again(data: DataConfig) -> None:
+    folder = prepare(data)
+    files, manifest = files_of(folder), read_json(folder / "manifest.json")
+    with pytest.raises(UserError, match=r"there is no split 'measured', only train, validation$"):
+        open_store(folder, "measured")
+    for change, said in (
+        ({"format": 1}, r"another version of olmo-sparsity prepared this; run `olmo-sparsity prepare` again$"),
+        ({"status": "running"}, r"this preparation is unfinished; run `olmo-sparsity prepare` again, it continues$"),
+    ):
+        assert is_prepared(folder)
+        write_json(folder / "manifest.json", {**manifest, **change})
+        assert not is_prepared(folder)
+        with pytest.raises(UserError, match=said):
+            open_store(folder, "train")
+        assert prepare(data) == folder
+        assert files_of(folder) == files
+    assert not is_prepared(folder / "nowhere")
 
 
 def test_a_truncated_token_file_or_index_is_refused(data: DataConfig) -> None:
