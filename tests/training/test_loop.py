@@ -536,6 +536,23 @@ def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
     assert shown == [{"total": 12, "initial": 0}, {"total": 12, "initial": 8}]
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_the_measured_peak_is_that_of_the_precision(
+    precision: str, dtype: torch.dtype, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def peak(*of: Any) -> float:
+        asked.append(of)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_run, "measured_peak", peak)
+    settings = dataclasses.replace(tiny_config.training, precision=precision)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
+    assert asked == [(torch.device("cpu"), dtype)]
+
+
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])
 def test_a_device_that_does_not_exist(tiny_config: Config, tmp_path: Path, device: str) -> None:
     if device.startswith("cuda") and torch.cuda.is_available():
