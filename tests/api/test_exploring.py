@@ -191,6 +191,11 @@ def test_words_are_ranked_as_groups(model: api.Model) -> None:
 def test_mistakes_are_one_line(model: api.Model) -> None:
     with pytest.raises(UserError, match=r"a.txt: \d+ tokens, and a window takes 20 and the target behind them"):
         api.explore(model, "the river", source="a.txt")
+    pieces = encode_text(model.tokenizer, TEXT).pieces
+    window, with_target = ("".join(pieces[:number]) for number in (FULL, FULL + 1))
+    with pytest.raises(UserError, match=r"^text: 20 tokens, and a window takes 20 and the target behind them"):
+        api.explore(model, window)
+    assert api.explore(model, with_target, selectors=["nearest"], k=[1]).record.num_targets == 1
     with pytest.raises(UserError, match="selector"):
         api.explore(model, TEXT, selectors=["no"])
     with pytest.raises(UserError, match=r"influence\.k"):

@@ -168,6 +168,11 @@ def test_other_windows_and_another_kind_of_null_context_are_another_measurement(
     assert manifest(model, slice(0, 3))["run_id"] == found[0]["run_id"]
     kinds = [one["influence"]["null_context"] for one in found]  # type: ignore[index]
     assert kinds == ["same-source", "same-source", "shuffled", "same-source"]
+    elsewhere = api.open_model(tiny_run, overrides=["influence.null_context=same-document"])
+    mixed = api.windows_from_texts(elsewhere, [TEXTS[0] * 3, TEXTS[1][:70]], num_windows=4, max_per_document=2)
+    assert set(mixed.null_contexts.counts()) == {"same-document", "same-source"}  # where a document is too short
+    several = api.measure(elsewhere, mixed, selectors=["nearest"], k=[1], resampled_draws=0)
+    assert several.manifest["influence"]["null_context"] == "same-document"
     alone = api.windows_from_table(model, of_command.windows.iloc[:1])
     measured = api.measure(model, alone, selectors=["nearest"], k=[1], resampled_draws=0)
     assert set(alone.frame["null_context"]) == {measured.manifest["influence"]["null_context"]} == {"shuffled"}
@@ -394,6 +399,12 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
             api.open_model(name)
     with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
         api.windows_from_texts(model, TEXTS[2:])
+    for texts in ([], [""], ["", ""]):
+        with pytest.raises(UserError, match="texts: there is no text with a token in it"):
+            api.windows_from_texts(model, texts)
+    for names in ([], ["a"], ["a", "b", "c"]):
+        with pytest.raises(UserError, match=f"doc_ids: {len(names)} of them for 2 windows"):
+            api.windows_from_tokens(model, [[1] * 21] * 2, doc_ids=names)
     with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
         api.open_model(tiny_run, full_len=21)
 

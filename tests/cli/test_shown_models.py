@@ -202,6 +202,14 @@ def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> 
         check(folder, str(tmp_path / "b" / name))
         with pytest.raises(UserError, match="not of"):
             check(folder, str(tmp_path / "c" / name))
+    for folder, weights in (("d", "same"), ("e", "other")):  # pickles, which are hashed and not read
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+        (tmp_path / folder / "pytorch_model.bin").write_text(weights)
+    folder = save_results(tmp_path / "runs" / "x", "/elsewhere/pickled", weights_sha256=weights_sha256)
+    check(folder, str(tmp_path / "d"))
+    with pytest.raises(UserError, match="not of"):
+        check(folder, str(tmp_path / "e"))
     gone = save_results(tmp_path / "runs" / "gone", "/elsewhere/x.gguf")
     check(gone, "x.gguf")  # unlike that of a folder, the name of a file tells which it is
     with pytest.raises(UserError, match=r"not of y\.gguf"):

@@ -73,6 +73,13 @@ def test_a_wrong_value_is_refused(tmp_path: Path, dotted: str, value: str, error
     assert said in str(in_an_override.value)
 
 
+@pytest.mark.parametrize("value", ["[1", "{a", "'", "a: b: c", '"\\UFFFFFFFF"', "[" * 1000, "*x"])
+def test_an_override_that_is_no_yaml_is_one_line(value: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_config(None, [f"name={value}"])
+    assert str(error.value) == f"override {f'name={value}'!r}: the value is not valid YAML; put text in quotes"
+
+
 @pytest.mark.parametrize(
     ("dotted", "written", "value"),
     [

@@ -48,7 +48,7 @@ def config() -> Config:
         name="tiny",
         context=ContextConfig(local_len=2, full_len=24, train_len=8),
         pose=PoseConfig(max_position=24),
-        model=ModelConfig(d_model=16, n_heads=2, n_layers=1, mlp_ratio=2, position_embedding="rope"),
+        model=ModelConfig(d_model=16, n_heads=2, n_layers=2, mlp_ratio=2, position_embedding="rope"),
         training=TrainingConfig(steps=30, batch_rows=16, warmup_steps=2, compile="never", precision="fp32", device="cpu"),
         influence=InfluenceConfig(seed=9, visibility="contextual", lasso_masks=MASKS),
         synthetic=SyntheticConfig(

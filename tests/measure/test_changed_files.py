@@ -237,6 +237,13 @@ def test_a_tokenizer_whose_ids_have_holes(tmp_path: Path) -> None:
     assert vocab_size_of(read) == len(word_start_table(read)) == 70_001
     with pytest.raises(UserError, match="token_dtype = uint16"):
         prepare(dataclasses.replace(data, token_dtype="uint16"))
+    for vocabulary, largest in (({"<eos>": 0, "river": 2**24}, "16,777,216"), ({}, "-1")):
+        content["model"]["vocab"] = vocabulary  # type: ignore[index]
+        tokenizer.write_text(json.dumps(content))
+        with pytest.raises(
+            UserError, match=f"data.tokenizer: its largest token ID is {largest}; it must lie below 16,77"
+        ):
+            vocab_size_of(Tokenizer.from_file(str(tokenizer)))
 
 
 # --- training by a slip of the pen ------------------------------------------------------------------------------------

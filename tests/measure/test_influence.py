@@ -20,7 +20,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup import measured_text
-from olmo_sparsity.measure.setup.opened_model import OpenedModel, lengths_record
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, lengths_record, open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
@@ -288,6 +288,28 @@ def test_windows_that_overlap_with_training_text_are_marked(
     unchecked = measure(with_settings(few, train_overlap=False), tiny_run, out=tmp_path / "unchecked")
     assert {window["train_overlap"] for window in rows_of(unchecked, "windows")} == {None}
     assert summarize(load(unchecked)).overlap_percent is None
+
+
+def test_a_message_tells_of_fewer_windows_than_were_asked_for(
+    tiny_config: Config, tiny_run: Path, messages: Messages
+) -> None:
+    """And of none where there are just as many; one for each document, of which some share their text."""
+
+    def prepared(num_windows: int) -> tuple[int, list[str]]:
+        config = with_settings(tiny_config, num_windows=num_windows, max_windows_per_document=1, selectors=["nearest"])
+        opened = open_model(config, tiny_run)
+        messages.clear()
+        found = influence._prepare(config.influence, opened, ranking=None, folder=Path("x"), begun=None)
+        return found.num_windows, [line for line in messages if line.startswith("the text has only")]
+
+    available, said = prepared(12_345)
+    assert said == [
+        f"the text has only {available} windows, from {available} documents, not the 12,345 requested; a larger "
+        "influence.max_windows_per_document allows more of each document"
+    ]
+    assert 5 < available < 12_345
+    assert prepared(available) == (available, [])
+    assert prepared(available + 1) == (available, [said[0].replace("12,345", str(available + 1))])
 
 
 def test_finished_foreign_and_missing_folders(

@@ -18,20 +18,23 @@ from tiny_gguf import BOS as GGUF_BOS
 from tiny_gguf import save_gguf
 from tiny_pretrained import BOS, MAX_POSITION, loss_after, save_llama
 
-from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig, ValidationConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.measurement import begin_pretrained
 from olmo_sparsity.measure.setup import fit, opened_model
 from olmo_sparsity.measure.setup.fit import FitCheck, check_longest_row, num_compared_windows
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model import pretrained
 from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.vocabulary import read_tokenizer
 
 LOCAL, FULL, M = 8, 20, 12
 
@@ -352,6 +355,34 @@ def test_a_folder_holds_the_results_of_one_model(
         measure(another, results)
     with pytest.raises(UserError, match=r"no pretrained folder of olmo-sparsity \(its manifest says 'run'\)"):
         measure(config, tiny_run)
+
+
+def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
+    config: Config, results: Path, tables: Path, tmp_path: Path
+) -> None:
+    """Without what each measurement records of itself; a file that is gone is written again."""
+    record = ModelRecord(**read_json(results / "manifest.json")["model"])
+    tokenizer = read_tokenizer(results / "tokenizer.json")
+    run = tmp_path / "runs" / "begun"
+    first = dataclasses.replace(
+        with_settings(config, k=[3]),
+        context_curve=ContextCurveConfig(max_visible=33),
+        validation=ValidationConfig(num_windows=7),
+    )
+    begin_pretrained(first, run, record=record, tokenizer=tokenizer)
+    assert load_config(run / "config.yaml") == dataclasses.replace(
+        config,
+        name="begun",
+        influence=InfluenceConfig(),
+        context_curve=ContextCurveConfig(),
+        validation=ValidationConfig(),
+    )
+    written = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert set(written) == {"manifest.json", "config.yaml", "tokenizer.json"}
+    (run / "tokenizer.json").unlink()
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=config.training.steps + 1))
+    begin_pretrained(other, run, record=record, tokenizer=tokenizer)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == written
 
 
 def test_a_run_is_measured_at_other_lengths(

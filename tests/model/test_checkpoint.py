@@ -124,6 +124,17 @@ def test_what_somebody_put_beside_checkpoints_is_kept(tiny_run: Path, tmp_path: 
     }
 
 
+def test_latest_leads_to_the_newest_checkpoint_that_is_intact(tiny_run: Path, tmp_path: Path) -> None:
+    """Before training goes on: what was damaged gets another name, and a link to it would lead nowhere."""
+    folder = Path(shutil.copytree(tiny_run / "checkpoints", tmp_path / "checkpoints", symlinks=True))
+    (folder / "latest").unlink()
+    for newest in ("step12", "step8"):
+        assert newest_intact_checkpoint(folder) == folder / newest
+        assert os.readlink(folder / "latest") == newest
+        (folder / newest / "optim.pt").write_bytes(b"short")
+    assert newest_intact_checkpoint(folder) is None
+
+
 @pytest.mark.parametrize("name", ["model.pt", "optim.pt", "config.yaml"])
 def test_a_damaged_checkpoint_is_an_error(saved: Path, name: str) -> None:
     path = saved / name

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import huggingface_hub
 import pytest
 import torch
@@ -121,6 +122,19 @@ def test_the_first_token_is_measured_by_encoding(
     assert found.bos_text == {BOS: "<s>", EOS: "</s>"}[bos_id]
     ids = found.tokenizer.encode("a </s>", add_special_tokens=False).ids
     assert len(ids) == 6 and EOS not in ids  # written out in a text, it ends nothing
+
+
+def test_entries_that_were_added_beside_the_vocabulary_need_no_logits(tmp_path: Path) -> None:
+    """Of the 259 entries of the vocabulary each needs one."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<|one|>", "<|two|>"], special_tokens=True)
+    for vocab_size in (259, 258):
+        save(tmp_path / str(vocab_size), tokenizer=tokenizer, vocab_size=vocab_size)
+    assert opened(tmp_path / "259").model.vocab_size == 259
+    with pytest.raises(
+        UserError, match=r"258: its tokenizer has more entries than the model; one of the two is of ano"
+    ):
+        opened(tmp_path / "258")
 
 
 def test_a_tokenizer_that_truncates_is_opened_without(tmp_path: Path) -> None:
@@ -257,10 +271,31 @@ def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp
     opened(tmp_path)
 
 
-def test_an_index_of_brackets_in_brackets_is_one_line(copied: Path) -> None:
-    (copied / "model.safetensors").unlink()
-    (copied / "model.safetensors.index.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match=r"index\.json: not an index of weights, the file is damaged"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        *(
+            (content, "not an index of weights, the file is damaged")
+            for content in ("[" * 100_000, "{}", "[]", '{"weight_map": 5}', '{"weight_map": {"a": []}}')
+        ),
+        *(
+            (json.dumps({"weight_map": weights}), "it names files outside its folder, or none")
+            for weights in (
+                {},
+                {"a": 5},
+                {"a": None, "b": "model-2.safetensors"},
+                {"a": "../elsewhere.safetensors"},
+                {"a": "model-2.safetensors", "b": "/elsewhere.safetensors"},
+                {"a": "within/model.safetensors"},
+            )
+        ),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_an_index_of_weights_names_files_of_its_folder(content: str, said: str, copied: Path) -> None:
+    shutil.move(copied / "model.safetensors", copied.parent / "elsewhere.safetensors")
+    (copied / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(UserError, match=rf"index\.json: {said}$"):
         opened(copied)
 
 
@@ -360,6 +395,7 @@ def test_only_the_hub_has_revisions(llama: Path) -> None:
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+RESPONSE = httpx.Response(404, request=httpx.Request("GET", "https://huggingface.co/someone/llama"))
 
 
 @pytest.fixture
@@ -403,6 +439,27 @@ def test_pickles_of_the_hub_are_downloaded_only_where_allowed(hub: list[dict[str
             r"the hub cannot be reached, and its model at revision v2 is not in the cache",
         ),
         (ConnectionError("x\ny"), r"cannot be downloaded from the hub \(x\)$"),
+        (ConnectionError(), r"cannot be downloaded from the hub \(ConnectionError\)$"),
+        (
+            errors.GatedRepoError("x\ny", response=RESPONSE),  # of these three each is a kind of the next
+            r"^someone/llama: the hub gives this model only to accounts that accepted its terms$",
+        ),
+        (
+            errors.RepositoryNotFoundError("x\ny", response=RESPONSE),
+            r"^pretrained\.model = someone/llama: no such folder or file, and no such model on the hub$",
+        ),
+        (
+            errors.HfHubHTTPError("x\ny", response=RESPONSE),
+            r"^someone/llama: it cannot be downloaded from the hub \(x\)$",
+        ),
+        (
+            errors.RevisionNotFoundError("x\ny", response=RESPONSE),
+            r"^pretrained\.revision = v2: someone/llama has no such revision on the hub$",
+        ),
+        (
+            errors.HFValidationError("x\ny"),
+            r"^pretrained\.model = someone/llama: no such .*, and not a name on the hub$",
+        ),
     ],
 )
 def test_without_the_hub_there_is_one_line(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

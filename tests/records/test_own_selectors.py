@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -134,6 +135,27 @@ def test_two_of_one_name_are_refused(folder: Path) -> None:
         names_of([lambda_named("f"), lambda_named("f")])
     with pytest.raises(UserError, match=r"selectors\[0\] = 5: must be text, a function of one window, or a Selector"):
         names_of([5])
+
+
+class Longest:
+    """An object that can be called: it has neither a name nor a source of its own."""
+
+    def __call__(self, window: WindowInput) -> list[int]:
+        return [len(text) for text in window.texts]
+
+
+def test_what_has_no_source_or_does_not_tell_its_arguments_can_be_a_selector(folder: Path) -> None:
+    """Built-in functions, of which Python knows no signature; objects; functions that were typed in."""
+    typed_in: dict[str, Any] = {}
+    exec("def typed(window): ...", typed_in)
+    partial = functools.partial(sorted, key=len)
+    given = [max, OwnSelector(Longest(), name="longest"), OwnSelector(partial, name="part"), typed_in["typed"]]
+    names = names_of(given)
+    assert names == ["max", "longest", "part", "typed"]
+    assert own_selectors.sources_of(names) == [(name, None) for name in names]
+    assert {entry["file"] for entry in own_entries(names).values()} == {"<function>"}
+    (folder / "own.py").write_text("f = max")
+    assert declared_selectors(["own.py:f"]) == ["f"]
 
 
 def lambda_named(name: str) -> OwnSelector:

@@ -11,7 +11,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage import folders
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.folders import manifest_of_kind
-from olmo_sparsity.storage.manifests import checked
+from olmo_sparsity.storage.manifests import checked, need
 
 CHECK = {
     "chosen": "bos", "text": "<s>", "num_windows": 64, "loss_short_nats": {"bos": 3.0, "none": 3.1},
@@ -99,6 +99,17 @@ def test_a_damaged_manifest_gets_one_line(kind: str, dotted: str, value: object,
         checked(manifest(kind, dotted, value), where=Path("manifest.json"))
     assert str(caught.value).startswith(f"manifest.json: {line}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_without_a_value_is_missing() -> None:
+    """Also one that is there with null; 0, false and what is empty are values."""
+    values = {"a": 0, "b": False, "c": "", "d": [], "e": None}
+    need(values, "a", "b", "c", "d", where=Path("m.json"))
+    for key in ("e", "f"):
+        with pytest.raises(
+            UserError, match=rf"^m\.json: key {key} is missing; the file is damaged, or of another version of"
+        ):
+            need(values, "a", key, where=Path("m.json"))
 
 
 def test_a_manifest_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,9 @@ def test_each_place_has_its_answers(parity_run: Path, tmp_path: Path) -> None:
         (length, k, place): 10 for length in (6, 12) for k in (1, 3) for place in ("3/1", "any/1")
     }
     assert {one.place for one in read_accuracies([folder])} == {"3/1", "any/1"}
-    assert evaluate_synthetic(tiny("pose", hide_tokens=True), parity_run, out=tmp_path / "other") != folder
+    for placed in ([], ["3/1"], ["any/1", "3/1"], ["3/1", "any/2"]):
+        with pytest.raises(UserError, match="other settings"):
+            evaluate_synthetic(tiny("pose", hide_tokens=True, test_placed=placed), parity_run, out=folder)
 
 
 def stopping(**keys: Any) -> Config:
@@ -479,6 +481,20 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
             {"pose.max_position": "9", "context.full_len": "9", "synthetic.test_lengths": "[6]"},
             r"pose\.max_position = 9: the longest sequence has 10",
         ),
+        *(  # a scratchpad has as many tokens as k, the largest that each is asked for
+            ({"synthetic.scratchpad": "true", "synthetic.hide_tokens": "false", **changes}, message)
+            for changes, message in (
+                (
+                    {"pose.max_position": "15", "context.full_len": "15"},
+                    r"pose\.max_position = 15: the longest sequence has 16",
+                ),
+                (
+                    {"pose.max_position": "11", "context.full_len": "11", "synthetic.test_lengths": "[6]"},
+                    r"pose\.max_position = 11: the longest sequence has 12",
+                ),
+                ({"pose.num_chunks": "7"}, r"pose\.num_chunks = 7: must be at most 6"),
+            )
+        ),
         ({"synthetic.rope_scaling": "yarn"}, r"rope_scaling = yarn: .* take a run with pose\.num_chunks=1"),
         (
             {"synthetic.rope_scaling": "linear", "synthetic.positions": "randpos"},
@@ -513,12 +529,18 @@ def test_mistakes_of_the_configuration_are_one_line(tmp_path: Path, changes: dic
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("key", "most"), [("pose.num_chunks", "6"), ("pose.max_position", "14")])
-def test_as_many_chunks_and_positions_as_the_sequences_need_are_enough(tmp_path: Path, key: str, most: str) -> None:
-    """The shortest training sequence has 4 tokens, a query and an answer; the longest of evaluation has 12 and these."""
+@pytest.mark.parametrize(("scratchpad", "max_position"), [("false", 14), ("true", 16)])
+@pytest.mark.parametrize("key", ["pose.num_chunks", "pose.max_position"])
+def test_as_many_chunks_and_positions_as_the_sequences_need_are_enough(
+    tmp_path: Path, key: str, scratchpad: str, max_position: int
+) -> None:
+    """The shortest training sequence has 4 tokens, a query and an answer of one token; the longest of evaluation has 12, a query
+    and an answer, which with a scratchpad takes as many tokens as the largest k."""
     path = tmp_path / "tiny.yaml"
     path.write_text(to_yaml(tiny("pose")))
-    check_synthetic(load_config(path, [f"{key}={most}", "context.full_len=14"]))
+    most = {"pose.num_chunks": 6, "pose.max_position": max_position}[key]
+    keys = [f"{key}={most}", f"context.full_len={max_position}", f"synthetic.scratchpad={scratchpad}"]
+    check_synthetic(load_config(path, keys))
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(None, 12 / 8), (3.0, 3.0)])
@@ -540,6 +562,9 @@ def test_evaluation_scales_positions_by_the_length_or_a_factor(
     folders = [evaluate_synthetic(config, tmp_path) for config in (plain, scaled)]
     before, after = (read_table(folder, "answers").to_pandas() for folder in folders)
     assert set(after.length_tokens) == {6, 12}
+    for other in ({"rope_scaling": "linear"}, {"rope_factor": 2.5}, {"rope_scaling": "none", "rope_factor": None}):
+        with pytest.raises(UserError, match="other settings"):
+            evaluate_synthetic(with_keys(scaled, {"synthetic": other}), tmp_path, out=folders[1])
     is_scaled = after.length_tokens > (8 if factor is None else 0)
     assert asked == [{"method": "yarn", "factor": expected, "row_len": 8 + 1 + 1}] * (2 if factor is None else 4)
     assert {tuple(answer) for answer in after.response_ids[is_scaled]} == {(0,)}

@@ -290,6 +290,28 @@ def test_a_partial_merge_can_be_continued(
         assert read_table(folder, "selections").equals(read_table(tiny_tables, "selections"))
 
 
+def test_a_merge_that_is_killed_leaves_no_part_of_the_first_table_without_the_others(
+    halves: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where parts are measured: the part of the first table vouches for those of the other tables."""
+    copy, copied = merging._link_or_copy, []
+
+    def killed_after_one(source: Path, path: Path) -> None:
+        if copied:
+            raise KeyboardInterrupt
+        copied.append(path)
+        copy(source, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "_link_or_copy", killed_after_one)
+        with pytest.raises(KeyboardInterrupt):
+            merge_folders([halves[0]], tmp_path / "out")
+    assert copied == [part_path(tmp_path / "out", "selections", part=0)]
+    assert not part_path(tmp_path / "out", "windows", part=0).exists()
+    merge_folders([*halves], tmp_path / "out")
+    assert not check_tables(tmp_path / "out").problems
+
+
 def test_unfinished_parts_are_not_copied(halves: tuple[Path, Path], tmp_path: Path) -> None:
     source = Path(shutil.copytree(halves[0], tmp_path / "source"))
     part_path(source, "windows", part=2).unlink()

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,13 +25,13 @@ from olmo.data.memmap_dataset import MemMapDataset
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.text import corpus, encoding, preparation, scheduling
+from olmo_sparsity.text import corpus, encoding, preparation, scheduling, vocabulary
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.records import SplitEntry
 from olmo_sparsity.text.shard_writer import ShardTask
-from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
+from olmo_sparsity.text.store import TokenFiles, TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
-from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
+from olmo_sparsity.text.vocabulary import read_tokenizer, tokenizer_text, train_bpe
 
 SPLITS = ("train", "validation")
 
@@ -86,6 +88,53 @@ def comparable_manifest(folder: Path) -> dict[str, Any]:
     for shard in manifest["shards"]:
         del shard["seconds"]
     return manifest
+
+
+def test_a_text_that_differs_in_anything_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name, size and time of each file, every key that the tokens depend on, and what the tokenizer's file holds."""
+    folder, tokenizer, other = tmp_path / "texts", tmp_path / "own tokenizer.json", tmp_path / "run" / "tokenizer.json"
+    for path in (folder, other.parent):
+        path.mkdir()
+    for path, words in ((folder / "a.txt", "one"), (folder / "b.txt", "two"), (tokenizer, "{}"), (other, "{}")):
+        path.write_text(words)
+    data = DataConfig(source=str(folder), tokenizer=str(tokenizer), cache_dir=str(tmp_path / "cache"))
+    prepared = store_folder(data)
+    assert prepared.parent == tmp_path / "cache"
+    assert re.fullmatch("texts-own-tokenizer-[0-9a-f]{12}", prepared.name)
+    assert store_folder(dataclasses.replace(data, processes=3)) == prepared
+    assert store_folder(dataclasses.replace(data, cache_dir="x")) == Path("x") / prepared.name
+    assert re.fullmatch("texts-measured-[0-9a-f]{12}", store_folder(data, other).name)
+    builtin, c4 = (dataclasses.replace(data, source=source) for source in ("builtin", "c4"))
+    folders = [prepared, store_folder(data, other), store_folder(builtin), store_folder(c4)]
+    changes = {
+        "eos_token": "x",
+        "validation_percent": 20.0,
+        "max_documents": 5,
+        "max_tokens": 5,
+        "tokenizer": "bpe:400",
+    }
+    folders += [store_folder(dataclasses.replace(data, **{key: value})) for key, value in changes.items()]  # type: ignore[arg-type]
+    folders.append(store_folder(dataclasses.replace(c4, c4_revision="0" * 40)))
+    other.write_text("{ }")
+    folders.append(store_folder(data, other))
+    times = (folder / "b.txt").stat()
+    os.utime(folder / "b.txt", ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+    folders.append(store_folder(data))
+    (folder / "b.txt").write_text("longer")
+    os.utime(folder / "b.txt", ns=(times.st_atime_ns, times.st_mtime_ns))
+    folders.append(store_folder(data))
+    (folder / "b.txt").write_text("two")
+    os.utime((folder / "b.txt").rename(folder / "c.txt"), ns=(times.st_atime_ns, times.st_mtime_ns))
+    folders.append(store_folder(data))
+    (folder / "c.txt").rename(folder / "b.txt")
+    assert store_folder(data) == prepared
+    tokenizer.write_text("{ }")
+    folders.append(store_folder(data))
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.0")  # of the package with the built-in text
+    folders.append(store_folder(builtin))
+    assert len(set(folders)) == len(folders) == 16
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -193,6 +242,13 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     named = lines[lines.index("skipped: 2 broken records") + 1 :][:2]
     assert [line.partition(": ")[0] for line in named] == [f"{source}:1", f"{source}:{last}"]
     assert all("not JSON" in line for line in named)
+    speed = {"seconds": 5.0, "tokenizer_seconds": 3.0, "shards": 2, "tokens": 7000, "bytes": 9_000_000}
+    for number, words in (
+        (2, "from 0.0 MB; 4.5 MB/s, 3,500 tokens/s"),
+        (0, "from 0.0 MB"),
+    ):  # of 2 seconds; of no shard
+        write_json(folder / "manifest.json", {**manifest, "speed": {**speed, "shards": number}})
+        assert describe(folder)[2].endswith(words)
     write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "speed"})
     with pytest.raises(UserError, match="speed"):
         describe(folder)
@@ -603,6 +659,30 @@ def test_a_bpe_is_trained_on_no_document_behind_the_limit(data: DataConfig) -> N
     assert files_of(folder) == files_of(expected)
 
 
+def test_a_bpe_is_trained_on_the_first_documents_of_the_training_split(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that is held out, and words of a text behind the bound, would each get entries of their own."""
+    known = [json.loads(line)["text"] for line in Path(data.source).read_text().splitlines()]
+    numbered = (("\u6cb3" * 5000 + f" {number}") for number in range(1000))
+    held_out = next(text for text in numbered if split_of_text(text, data) == "validation")
+    texts = [held_out, *known]
+    Path(data.source).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    trained_on = [text for text in texts if split_of_text(text, data) == "train"]
+    assert 100 < len(trained_on) < len(known)
+
+    def entries_of(texts: list[str]) -> str:
+        return str(train_bpe(texts, 300, eos_token=data.eos_token).to_str())
+
+    assert tokenizer_text(data) == entries_of(trained_on) != entries_of(texts)
+    monkeypatch.setattr(vocabulary, "BPE_DOCUMENTS", 3)
+    assert tokenizer_text(data) == entries_of(trained_on[:3]) != entries_of(trained_on)
+
+
+def split_of_text(text: str, data: DataConfig) -> str:
+    return corpus.split_of(corpus.make_document(text, "x"), data.validation_percent)
+
+
 @pytest.mark.usefixtures("worker_threads")
 def test_a_broken_shard_that_is_read_ahead_counts_only_if_it_is_needed(shards: DataConfig) -> None:
     """After the first shard the fourth seems to be needed for 125 documents, and three shards hold 123."""
@@ -686,6 +766,25 @@ def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[s
     with pytest.raises(UserError, match=message):
         prepare(dataclasses.replace(data, **change))
     assert not list(Path(data.cache_dir).glob("*"))
+
+
+def test_what_is_unfinished_or_of_another_version_is_prepared_again(data: DataConfig) -> None:
+    folder = prepare(data)
+    files, manifest = files_of(folder), read_json(folder / "manifest.json")
+    with pytest.raises(UserError, match=r"there is no split 'measured', only train, validation$"):
+        open_store(folder, "measured")
+    for change, said in (
+        ({"format": 1}, r"another version of olmo-sparsity prepared this; run `olmo-sparsity prepare` again$"),
+        ({"status": "running"}, r"this preparation is unfinished; run `olmo-sparsity prepare` again, it continues$"),
+    ):
+        assert is_prepared(folder)
+        write_json(folder / "manifest.json", {**manifest, **change})
+        assert not is_prepared(folder)
+        with pytest.raises(UserError, match=said):
+            open_store(folder, "train")
+        assert prepare(data) == folder
+        assert files_of(folder) == files
+    assert not is_prepared(folder / "nowhere")
 
 
 def test_a_truncated_token_file_or_index_is_refused(data: DataConfig) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_stores import EOS, tiny_store
 from watched_runs import metrics
 
 from olmo_sparsity.config import Config, PoseConfig
@@ -18,7 +19,7 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import VALIDATION_SEED
+from olmo_sparsity.training.data import VALIDATION_SEED, _evaluation_rows
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
@@ -68,6 +69,27 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(
     assert record["loss_within_train_len_nats"] == pytest.approx(sum(expected[:8]) / 8, abs=1e-5)
     assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(expected[8:]) / 12, abs=1e-5)
     assert metrics(run)[4]["loss_by_position_nats"] is None
+
+
+@pytest.mark.parametrize("bos_id", [None, 0])
+@pytest.mark.parametrize(("longest", "fits"), [(19, False), (20, True)])
+def test_losses_by_position_need_a_held_out_document_of_a_window_and_its_target(
+    longest: int, fits: bool, bos_id: int | None, tiny_config: Config
+) -> None:
+    """20 tokens and the EOS, which is the target of the last; without one, the run is evaluated on rows like its own alone."""
+    context = dataclasses.replace(tiny_config.context, bos=bos_id is not None)
+    assert (context.row_len, context.full_len) == (8, 20)
+    held_out = tiny_store([[*range(50, 50 + longest)], [*range(10, 20)]])
+    config = dataclasses.replace(tiny_config, context=context)
+    rows = _evaluation_rows(held_out, config, share=slice(3, 7), bos_id=bos_id)
+    num_bos = int(context.bos)
+    assert rows.num_bos == num_bos and rows.like_training.tokens_BT.shape == (4, 8 + num_bos)
+    assert (rows.consecutive is not None) == fits
+    if rows.consecutive is not None:
+        assert rows.consecutive.tokens_BT.tolist() == [[0] * num_bos + [*range(50, 70)]] * 4
+        assert rows.consecutive.positions_BT.tolist() == [[*range(20 + num_bos)]] * 4
+        assert rows.consecutive.targets_BT[:, num_bos:].tolist() == [[*range(51, 70), EOS]] * 4
+        assert rows.consecutive.num_targets == 20 * config.training.eval_rows
 
 
 @pytest.mark.parametrize(("micro_batch_rows", "most"), [(8, 8 * 8), (1, 20)])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from olmo_sparsity.training import loop
 from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
+from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run import LoopState
 from olmo_sparsity.training.step import build_schedule
@@ -379,6 +381,30 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: 
         train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
 
 
+@pytest.mark.parametrize("nats", [math.nan, math.inf])
+def test_a_validation_loss_that_is_not_finite_stops_the_run(
+    nats: float, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step before an evaluation may have spoilt the weights, after a loss of its own that was finite."""
+    monkeypatch.setattr(loop, "evaluate", lambda *_: Evaluation(nats))
+    config = dataclasses.replace(
+        tiny_config, training=dataclasses.replace(tiny_config.training, eval_every=1, checkpoint_every=1)
+    )
+    with pytest.raises(UserError, match=rf"run: at step 1 the loss is {nats} and the gradient norm [0-9.]+; lower "):
+        train(config, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == ""
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop.train_step
+    monkeypatch.setattr(loop, "train_step", lambda *of, **how: (step(*of, **how)[0], torch.tensor(math.nan)))
+    with pytest.raises(UserError, match=r"run: at step 1 the loss is [0-9.]+ and the gradient norm nan; lower "):
+        train(tiny_config, tmp_path / "run")
+
+
 def test_a_run_whose_text_has_changed_is_not_resumed(tiny_config: Config, tmp_path: Path, corpus_file: Path) -> None:
     source = tmp_path / "words.jsonl"
     source.write_text(corpus_file.read_text())
@@ -508,6 +534,23 @@ def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
     assert manifest["seconds"] == 12 * 2 + 2 * 100 + 2 * 1000
     assert (threads, dtypes) == ([3, 3], [torch.float32] * 2)
     assert shown == [{"total": 12, "initial": 0}, {"total": 12, "initial": 8}]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_the_measured_peak_is_that_of_the_precision(
+    precision: str, dtype: torch.dtype, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def peak(*of: Any) -> float:
+        asked.append(of)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_run, "measured_peak", peak)
+    settings = dataclasses.replace(tiny_config.training, precision=precision)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
+    assert asked == [(torch.device("cpu"), dtype)]
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])
