@@ -278,7 +278,7 @@ def test_what_screening_lost_is_printed_of_the_largest_shown_k_or_of_every(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"selectors": ["kl", "random"], "screen": 4, "screen_by": "gradient", "screen_sample": 0.1}
-    screened = {"influence": settings, "screen_precision": "fp32"}
+    screened = {"influence": settings}
     tables = made_up_tables(tmp_path / "tables", num_documents=20, setup=screened, selectors=["kl", "random"])
     cases = [(context, k) for context in ("real", "null") for k in KS]
     losses = [ScreeningLoss("kl", context, k, 17, Estimate(0.9), 0.3, Estimate(k / 100)) for context, k in cases]
