@@ -299,7 +299,7 @@ def test_a_message_tells_of_fewer_windows_than_were_asked_for(
         config = with_settings(tiny_config, num_windows=num_windows, max_windows_per_document=1, selectors=["nearest"])
         opened = open_model(config, tiny_run)
         messages.clear()
-        found = influence._prepare(config.influence, opened, ranking=None, folder=Path("x"), begun=None)
+        found = influence._prepare(config.influence, opened, folder=Path("x"), begun=None)
         return found.num_windows, [line for line in messages if line.startswith("the text has only")]
 
     available, said = prepared(12_345)
