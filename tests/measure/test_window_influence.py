@@ -40,7 +40,7 @@ def scores_with_labels(
     groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real", optimism: bool = False
 ) -> WindowScores:
     """Return the scores of three windows with two drawn labels each."""
-    screening = None if screen is None else ScreeningSettings(screen, ranking="gradient")
+    screening = None if screen is None else ScreeningSettings(screen, "patching")
     scores = make_scores(
         build(NORMED).eval(), groups=groups, window_ids_W=IDS, seed=SEED, context=context, screening=screening
     )
