@@ -279,7 +279,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     console.print(f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if not has_bf16_units(device):
-        console.print("this device has no units for bf16: methods in bf16 are not timed, and screening ranks in fp32")
+        console.print("this device has no units for bf16: methods in bf16 are not timed")
     comparisons = []
     for name in arguments.size or SIZES:
         comparisons.append(compare(name, device, repeats=arguments.repeats, slow_peers=not arguments.fast))
