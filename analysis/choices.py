@@ -158,7 +158,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
     )
     summary = measured[0].summary
     text = f"{WORDS.format(k=k, units=units_of(summary))} {units_words(summary)} {finding}. {data}"
-    caption_text(figure, text, handles=handles, columns=3)
+    caption_text(figure, text, handles=handles, columns=2 if len(measured) == 1 else 3)  # one panel is narrow
     return Drawn(figure, NAME, finding)
 
 

@@ -83,6 +83,16 @@ def test_the_legend_has_the_kinds_that_are_drawn_alone(folders: dict[str, Path])
     assert labels == ["one pass: attention, keys, values", "control", "foreign text"]
 
 
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_the_legend_of_all_kinds_lies_within_the_figure(number: int, folders: dict[str, Path]) -> None:
+    measured = [read(folders["passed"], "kl", "attention", "nearest", "random")] * number
+    figure = choices.draw_measured(measured, 2).figure
+    figure.canvas.draw()
+    legend, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert len(figure.legends[0].get_texts()) == 5
+    assert whole.x0 <= legend.x0 and legend.x1 <= whole.x1
+
+
 def test_the_finding_names_the_best_and_those_with_a_gain(folders: dict[str, Path]) -> None:
     one = read(folders["passed"], "kl", "attention", "random", "nearest")
     gains = {name: one.summary.at(name, "real", 8).gain_over_random_nats for name in ("kl", "attention", "nearest")}
