@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -263,7 +264,48 @@ def test_many_windows_are_a_density(tables: Path, monkeypatch: pytest.MonkeyPatc
         assert (np.abs(centre - middle) < 0.5 * size).all()
         assert axis.get_xlim() == of_points.get_xlim() and axis.get_ylim() == of_points.get_ylim()
         norms.append((density.norm.vmin, density.norm.vmax))
-    assert len(set(norms)) == 1 and norms[0][1] == max(axis.collections[0].get_array().max() for axis in dense.axes[:6])
+    assert len(set(norms)) == 1
+    assert norms[0] == (1, max(axis.collections[0].get_array().max() for axis in dense.axes[:6]))
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_colour_stands_for_one_window_where_no_hexagon_has_more(num: int) -> None:
+    """A scale from 1 to 1 has no colours."""
+    figure, axis = plt.subplots()
+    density = axis.hexbin([0.0, 1.0], [0.0, 1.0], C=[1.0, float(num)], reduce_C_function=np.sum)
+    figure4._colour_densities(figure, np.array([[axis]]), densities=[density])
+    assert (density.norm.vmin, density.norm.vmax) == (1, 2)
+    assert np.isfinite(density.norm(density.get_array())).all()
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("width", list(Width))
+def test_sizes_are_those_of_the_medium(width: Width) -> None:
+    """On paper points, titles and the number of hexagons are smaller than on a screen, and alike in one and in two columns."""
+    x, y = np.random.default_rng(0).random((2, 3000))
+    cloud = figure4.Cloud(x, y, np.full(3000, 3.0), "", "", "")
+    title, area, hexagons = (8.5, 5.0, 40) if width is Width.screen else (6.5, 2.0, 24)
+    figure, axes = plt.subplots(1, 2)
+    with drawn_for(width):
+        drawn = [
+            figure4._panel(axis, cloud, frame=figure4.Frame(0, 1), color="black", is_dense=is_dense)
+            for axis, is_dense in zip(axes, (False, True), strict=True)
+        ]
+    assert [axis.title.get_fontsize() for axis in axes] == [title, title]
+    assert set(axes[0].collections[0].get_sizes()) == {3 * area} and drawn[0] is None and drawn[1] is not None
+    steps = np.diff(np.unique(np.round(drawn[1].get_offsets()[:, 0], 6)))  # a row stands half a hexagon beside the next
+    assert steps == pytest.approx(np.full(len(steps), 0.5 / hexagons), abs=1e-5)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(("num", "opacity"), [(10, 0.4), (1500, 0.4), (3000, 0.2), (6000, 0.1), (100_000, 0.08)])
+def test_the_more_points_there_are_the_fainter_is_each(num: int, opacity: float) -> None:
+    """From 1,500 points on their ink stays the same, until a point alone could hardly be seen."""
+    figure, axis = plt.subplots()
+    zeros = np.zeros(num)
+    figure4._points(axis, figure4.Cloud(zeros, zeros, zeros + 1, "", "", ""), inside=zeros == 0, color="black")
+    assert axis.collections[0].get_alpha() == pytest.approx(opacity)
+    plt.close(figure)
 
 
 def test_draws_alone_can_be_too_many_for_points(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app, main
-from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
+from olmo_sparsity.cli.messages import PACKAGE_LOGGER, print_line, set_up_messages
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
@@ -92,6 +92,42 @@ def test_messages_are_not_doubled(capsys: pytest.CaptureFixture[str]) -> None:
         set_up_messages()
     logging.getLogger("olmo_sparsity.model").info("once")
     assert capsys.readouterr().err == "once\n"
+
+
+def test_a_handler_of_somebody_elses_stays() -> None:
+    own = logging.NullHandler()
+    PACKAGE_LOGGER.addHandler(own)
+    set_up_messages()
+    assert own in PACKAGE_LOGGER.handlers
+
+
+@pytest.mark.parametrize("options", [{}, {"quiet": True}, {"verbose": True}])
+def test_of_several_processes_the_leader_alone_shows_more_than_errors(
+    options: dict[str, bool], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    levels = ("debug", "info", "warning", "error", "critical")
+    for rank in (0, 1):
+        for name, value in (("RANK", rank), ("WORLD_SIZE", 2)):
+            monkeypatch.setenv(name, str(value))
+        set_up_messages(**options)
+        for level in levels:
+            getattr(logging.getLogger("olmo_sparsity.model"), level)("said")
+        leaders = {"quiet": levels[2:], "verbose": levels}.get(next(iter(options), ""), levels[1:])
+        shown = leaders if rank == 0 else levels[3:]
+        marks = ["" if level in ("debug", "info") else f"{level}: " for level in shown]
+        assert [line[line.find(f"{mark}said") :] for mark, line in zip(
+            marks, capsys.readouterr().err.splitlines(), strict=True
+        )] == [f"{mark}said" for mark in marks]  # fmt: skip
+
+
+def test_control_characters_reach_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither in messages, whose lines stay lines, nor in results, which are one line each."""
+    set_up_messages()
+    logging.getLogger("olmo_sparsity.model").info("red \x1b[31m\rand \u202e\nnext")
+    print_line("a\x1b[2J\nb")
+    print_line("c\u202e", to_stderr=True)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("a\ufffd[2J\u21b5b\n", "red \ufffd[31m\u21b5and \ufffd\nnext\nc\ufffd\n")
 
 
 @pytest.mark.parametrize("command", [(), ("train",), ("config",), ("export",), ("export", "hf")])

@@ -64,7 +64,9 @@ def swap_checkpoint(run: Path, other: Path) -> None:
 def test_a_whole_checkpoint_of_another_run(run: Path, bos_run: Path, tiny_config: Config) -> None:
     """The shapes of its weights fit."""
     swap_checkpoint(run, bos_run)
-    with pytest.raises(UserError, match="saved this checkpoint, not this run"):
+    of_other, own = (read_json(folder / "manifest.json")["run_id"] for folder in (bos_run, run))
+    said = f": run {of_other} saved this checkpoint, not this run, {own}; restore it$"
+    with pytest.raises(UserError, match=said):
         open_model(tiny_config, run)
 
 
@@ -74,7 +76,7 @@ def test_a_whole_checkpoint_of_another_run_under_the_name_of_this_one(
     swap_checkpoint(run, bos_run)
     path = run / "checkpoints" / "step12" / "train.json"
     write_json(path, {**read_json(path), "run_id": read_json(run / "manifest.json")["run_id"]})
-    with pytest.raises(UserError, match="other weights than those that this run ended with"):
+    with pytest.raises(UserError, match=r"other weights than those that this run ended with; restore the checkpoint$"):
         open_model(tiny_config, run)
 
 
@@ -84,7 +86,10 @@ def test_a_checkpoint_of_another_width(run: Path, tiny_config: Config) -> None:
     wider = {**manifest["config"], "model": {**manifest["config"]["model"], "d_model": 64}}
     del manifest["checkpoint"]
     write_json(run / "manifest.json", {**manifest, "config": wider})
-    with pytest.raises(UserError, match=r"config\.yaml: model\.d_model is 32, and this run was made with 64"):
+    with pytest.raises(
+        UserError,
+        match=r"config\.yaml: model\.d_model is 32, and this run was made with 64; this is another run's checkpoint, restore",
+    ):
         open_model(tiny_config, run)
 
 
@@ -130,11 +135,11 @@ def test_whether_a_checkpoint_that_is_named_as_a_model_had_a_bos_is_in_the_manif
     ("changes", "error"),
     [
         ({"step": "12"}, "key step: expected int, got str"),
-        ({"step": 8}, "a checkpoint of step 8 under another name"),
+        ({"step": 8}, "a checkpoint of step 8 under another name; restore it$"),
         ({"step": 16}, "a checkpoint of step 16 under another name"),
         ({"seconds": None}, "key seconds: expected float, got null"),
         ({"tokens": 1.5}, "key tokens: expected int, got float"),
-        ({"sha256": {}}, "key sha256: the hash of config.yaml is missing"),
+        ({"sha256": {}}, "key sha256: the hash of config.yaml is missing; the file is damaged$"),
         ({"sha256": {"model.pt": 3}}, "key sha256.*: expected str, got int"),
         ({"sha256": []}, "key sha256: expected object, got array"),
         ({"run_id": 7}, "key run_id: expected str, got int"),

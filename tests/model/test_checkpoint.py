@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from olmo_sparsity.model.checkpoint import (
     list_checkpoints,
     load_model,
     newest_intact_checkpoint,
+    read_model_config,
     save_checkpoint,
 )
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file, write_json
@@ -139,7 +141,11 @@ def test_latest_leads_to_the_newest_checkpoint_that_is_intact(tiny_run: Path, tm
 def test_a_damaged_checkpoint_is_an_error(saved: Path, name: str) -> None:
     path = saved / name
     path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(UserError, match=f"{name}: missing, cut short or changed"):
+    said = (
+        f"{path}: missing, cut short or changed since it was written; `olmo-sparsity train` makes it again, from the checkpoint "
+        "before it or from the start"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
         load_model(saved, CPU)
     path.unlink()
     with pytest.raises(UserError, match="missing"):
@@ -155,6 +161,17 @@ def test_a_crafted_configuration_is_not_resolved(saved: Path, crafted: str) -> N
     write_json(saved / "train.json", info)
     with pytest.raises(UserError, match=r"config\.yaml: not loaded, because it contains"):
         load_model(saved, CPU)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "model", "[1]", "model: 5", "model: [1]", "optimizer: {}", "model: {", b"model: \xff"]
+)
+def test_a_configuration_without_the_section_of_the_model_is_one_line(content: str | bytes, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = f"{path}: no section `model`, as OLMo writes it; the file is damaged, or of another kind"
+    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+        read_model_config(tmp_path)
 
 
 class Exploit:

@@ -127,7 +127,8 @@ def test_values_that_the_model_has_no_place_for_are_not_left_out(
 ) -> None:
     arrays = {name: np.ones(length, dtype=np.float32) for name, length in added.items()}
     save_gguf(tmp_path / "more.gguf", texts, block_count=block_count, added=arrays)
-    with pytest.raises(UserError, match=rf"more\.gguf: LlamaForCausalLM has {error}[^\n]*$"):
+    way_out = "give its Hugging Face version, or, if its metadata were changed, restore them$"
+    with pytest.raises(UserError, match=rf"more\.gguf: LlamaForCausalLM has {error}[^\n]* {way_out}"):
         opened(tmp_path / "more.gguf")
 
 

@@ -9,9 +9,9 @@ import torch
 from olmo.model import OLMo
 from tiny_models import ALIBI, KINDS, LOG_SCALED, NORMED, OLMO_KINDS, PLAIN, VOCAB, build
 
-from olmo_sparsity.config import ModelConfig
+from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.export.conversion import to_transformers
-from olmo_sparsity.model.olmo import build_model
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.training.positions import pose_positions
 
 
@@ -90,3 +90,33 @@ def test_weights_depend_on_the_seed_alone() -> None:
     b, c = build_model(a.config, 5), build_model(a.config, 6)
     assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
     assert not torch.equal(a.transformer.wte.weight, c.transformer.wte.weight)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
+    """No two numbers are alike."""
+    kind = ModelConfig(
+        d_model=48, n_heads=3, n_layers=2, mlp_ratio=10, attention_layer_norm=True, layer_norm_type="rms",
+        layer_norm_with_affine=is_tied, rope_theta=500, weight_tying=is_tied, init_std=0.05,
+    )  # fmt: skip
+    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=30))
+    model = build_model(olmo_model_config(config, vocab_size=130, eos_id=7), 0)
+    shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    of_layer = {
+        "att_proj": (3 * 48, 48), "attn_out": (48, 48), "ff_proj": (480, 48), "ff_out": (48, 240),
+        **({"attn_norm": (48,), "ff_norm": (48,), "q_norm": (48,), "k_norm": (48,)} if is_tied else {}),
+    }  # fmt: skip
+    ends = {"ln_f": (48,)} if is_tied else {"ff_out": (256, 48)}
+    assert shapes == {
+        "transformer.wte.weight": (256, 48),  # a multiple of 128
+        **{f"transformer.{name}.weight": shape for name, shape in ends.items()},
+        **{f"transformer.blocks.{i}.{name}.weight": shape for i in range(2) for name, shape in of_layer.items()},
+    }
+    assert float(model.transformer.wte.weight.detach().std()) == pytest.approx(0.05, rel=0.05)
+    assert (model.vocab_size, model.config.eos_token_id, model.config.pad_token_id) == (130, 7, 7)
+    assert model.max_position == 30
+    turned = 29 * 500.0 ** (-torch.arange(0, 16, 2).double() / 16)
+    torch.testing.assert_close(model._cos[29].double(), turned.cos().repeat(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(model._sin[29].double(), turned.sin().repeat(2), atol=1e-5, rtol=0)
+    normed = model.transformer.ln_f(torch.tensor([3.0, 5.0]).repeat(24))
+    torch.testing.assert_close(normed[:2], torch.tensor([3.0, 5.0]) / 17**0.5, atol=1e-4, rtol=0)  # the mean stays

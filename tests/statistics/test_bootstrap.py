@@ -179,6 +179,20 @@ def test_whole_numbers_are_bounded_by_order_statistics() -> None:
     assert width(estimates(of_fifty, ratio)["ratio"]) > 0
 
 
+@pytest.mark.parametrize("at_once", [1, 55, 7 * 55 + 3, 200 * 55])
+def test_batches_of_resamples_do_not_change_the_draws(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are drawn at once, and whether they are kept: as many resamples, of the same documents."""
+    x, y = np.random.default_rng(3).lognormal(0, 1, (2, 55))
+    draws = np.random.default_rng(0).integers(0, 55, (200, 55))
+    by_hand = [x[draw].sum() / y[draw].sum() for draw in draws]
+    monkeypatch.setattr(bootstrap, "BATCH_ELEMENTS", at_once)
+    monkeypatch.setattr(bootstrap, "KEPT_ELEMENTS", 0)
+    found = estimates({"x": x, "y": y}, ratio, num_resamples=200)["ratio"]
+    assert found is not None and found.standard_error == pytest.approx(np.std(by_hand, ddof=1))
+    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(by_hand, [2.5, 97.5])))
+    assert sum(len(counts_XU) for counts_XU in bootstrap._drawn_counts(55, 200)) == 200
+
+
 def test_a_multiple_of_an_estimate() -> None:
     assert Estimate(0.25, -0.5, 1.0, 0.125).times(4) == Estimate(1.0, -2.0, 4.0, 0.5)
     assert Estimate(0.25).times(4) == Estimate(1.0)
@@ -290,6 +304,14 @@ def test_up_to_the_limit_each_document_is_a_unit(monkeypatch: pytest.MonkeyPatch
             assert (units.unit_W.tolist(), units.num_units) == ([0, 0, 1, 2, 1, 3, 4, 5], 6)
             assert units.counts().tolist() == [2, 2, 1, 1, 1, 1]
             assert units.sums(np.arange(8)).tolist() == [1, 6, 3, 5, 6, 7]
+
+
+def test_up_to_ten_thousand_documents_are_units() -> None:
+    """As Method says; more are pooled."""
+    for number in (10_000, 10_001):
+        units = document_units(pd.Series(np.arange(number).astype(str)))
+        assert units.num_units == 10_000
+        assert sorted(set(units.counts().tolist())) == ([1] if number == 10_000 else [1, 2])
 
 
 def test_beyond_the_limit_units_are_random_groups_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:

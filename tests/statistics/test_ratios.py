@@ -12,7 +12,6 @@ import scipy.stats
 from olmo_sparsity.statistics.intervals.bootstrap import estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import (
-    MIN_RATIO_DOCUMENTS,
     Ratio,
     Ratios,
     StudentizedRatios,
@@ -22,7 +21,7 @@ from olmo_sparsity.statistics.intervals.ratios import (
     value_of,
 )
 
-NUM = MIN_RATIO_DOCUMENTS
+NUM = 300  # with fewer there is no interval, as Method says
 NORMAL_WIDTH = 2 * scipy.stats.norm.ppf(0.975)  # of a 95% interval, in standard errors
 
 

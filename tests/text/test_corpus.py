@@ -120,8 +120,12 @@ def test_a_shard_is_a_file_or_many_small_ones(tmp_path: Path) -> None:
 def test_text_and_token_files_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines())
     (tmp_path / "b.npy").write_bytes(bytes(4))
-    with pytest.raises(UserError, match=r"both text \(a\.jsonl\) and token files \(b\.npy\)"):
+    with pytest.raises(
+        UserError, match=r"both text \(a\.jsonl\) and token files \(b\.npy\); select one kind"
+    ) as refused:
         texts_of(tmp_path)
+    example = str(refused.value).partition("for example data.source='FOLDER")[2].removesuffix("'")
+    assert [path.name for path in corpus.list_files(f"{tmp_path}{example}")] == ["b.npy"]
 
 
 def test_another_text_field(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -12,9 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text import corpus, encoding, preparation, scheduling, vocabulary
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
-from olmo_sparsity.text.records import SplitEntry
+from olmo_sparsity.text.records import Limits, ShardRecord, ShardSplit, SplitEntry
 from olmo_sparsity.text.shard_writer import ShardTask
 from olmo_sparsity.text.store import TokenFiles, TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
@@ -234,6 +236,7 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     assert manifest["bytes"] == manifest["speed"]["bytes"] == sum(len(text.encode()) for text in texts)
     assert manifest["skipped"] == {"broken": 2, "empty": 1}
     assert [shard["documents"] for shard in manifest["shards"]] == [40, 41, 42, 43, 44]
+    assert all(shard["seconds"] >= 0 for shard in manifest["shards"])
     message = "\n".join(describe(folder))
     for words in ("210 documents", "MB/s", "tokens/s", "skipped: 2 broken", "skipped: 1 empty"):
         assert words in message
@@ -446,6 +449,8 @@ def test_a_finished_shard_that_was_damaged_is_prepared_again(
     assert [line.startswith(f"{folder / name}: ") and line.endswith(again) for line in messages] == [True] * (
         not unfinished
     )
+    if not name.endswith("record.json"):
+        assert list(messages) == [f"{folder / name}: missing, or changed since its shard was finished{again}"]
     verify_prepared(folder)
 
 
@@ -495,7 +500,8 @@ def test_a_worker_that_is_killed_ends_the_preparation_with_one_line(shards: Data
     killer = threading.Thread(target=kill_one)
     killer.start()
     try:
-        with pytest.raises(UserError, match=r"a process that tokenized was killed, .* run the same command again"):
+        said = "run the same command again, it continues; set data.processes to a smaller number if it happens again$"
+        with pytest.raises(UserError, match=rf"^a process that tokenized was killed, .*; {said}"):
             prepare(dataclasses.replace(shards, processes=2))
     finally:
         ended.set()
@@ -602,6 +608,159 @@ def worker_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling, "_started_workers", started)
 
 
+class Written(Future[ShardRecord]):
+    """A shard that is written when its record is asked for."""
+
+    def __init__(self, write: Callable[[], ShardRecord]) -> None:
+        super().__init__()
+        self.write = write
+
+    def result(self, timeout: float | None = None) -> ShardRecord:
+        return self.write()
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[ShardTask, Written]]]:
+    """The numbers of processes that were asked for, and the shards that were given to them, which this process writes."""
+    numbers: list[int] = []
+    given: list[tuple[ShardTask, Written]] = []
+
+    @contextmanager
+    def started(num_processes: int, num_shards: int) -> Iterator[Any]:
+        numbers.append(num_processes)
+
+        def submit(task: ShardTask) -> Written:
+            given.append((task, Written(lambda: scheduling.write_shard(task, [0] * (3 * num_shards)))))
+            return given[-1][1]
+
+        yield submit
+
+    monkeypatch.setattr(scheduling, "_started_workers", started)
+    return numbers, given
+
+
+def test_a_shard_has_the_threads_of_its_share_of_the_text(
+    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the text that is still to be read; nobody waits for a long file alone."""
+    numbers, given = workers
+    shards = dataclasses.replace(shards, processes=4)
+    write_corpus(Path(shards.source) / "c.jsonl", 120)
+    sizes = [path.stat().st_size for path in sorted(Path(shards.source).iterdir())]
+    folder = interrupted(shards, monkeypatch)
+    assert [(task.number, task.num_threads) for task, _ in given] == [
+        (number, math.ceil(4 * size / sum(sizes))) for number, size in enumerate(sizes)
+    ]
+    assert [task.num_threads for task, _ in given] == [1, 1, 2, 1, 1] and numbers == [4]
+    given.clear()
+    for number in (1, 3):
+        (folder / "shards" / f"{number:05d}.record.json").unlink()
+    prepare(shards)
+    left = sizes[1] + sizes[3]
+    assert [(task.number, task.num_threads) for task, _ in given] == [
+        (number, math.ceil(4 * sizes[number] / left)) for number in (1, 3)
+    ]
+    assert min(task.num_threads for task, _ in given) > 1 and numbers == [4, 2]
+
+
+def test_the_last_shard_has_all_threads_and_those_behind_it_are_not_begun(
+    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]]
+) -> None:
+    """By the first, of 10 documents, all seem to be needed for 60; the second has 41, and the third more than are left."""
+    write_corpus(Path(shards.source) / "a.jsonl", 10)
+    prepare(dataclasses.replace(shards, processes=3, max_documents=60))
+    _, given = workers
+    assert [task.number for task, _ in given] == [0, 1, 2, 3, 4, 2]
+    assert [written.cancelled() for _, written in given] == [False, False, False, True, True, False]
+    assert (given[-1][0].num_threads, given[-1][0].limits) == (3, Limits(9, None))
+
+
+def test_how_many_shards_seem_to_be_needed() -> None:
+    """As many as reach a limit with the mean of those before; ``max_tokens`` counts the first split."""
+    limits = Limits(None, None)
+
+    def accepted(*sizes: tuple[int, int]) -> list[ShardRecord]:
+        return [
+            ShardRecord(
+                name="x", limits=limits, cut=False, documents=documents, bytes=9, skipped={}, seconds=0.0,
+                splits={"train": ShardSplit(1, tokens, [], {}), "validation": ShardSplit(1, 10**6, [], {})},
+            )
+            for documents, tokens in sizes
+        ]  # fmt: skip
+
+    once, twice = accepted((40, 1000)), accepted((30, 500), (50, 1500))
+    for limits, expected in (
+        (Limits(100, None), 3), (Limits(80, None), 2), (Limits(81, None), 3), (Limits(None, 5000), 5),
+        (Limits(None, 5001), 6), (Limits(100, 5000), 3), (Limits(400, 1001), 2), (Limits(1, None), 1),
+    ):  # fmt: skip
+        assert scheduling._shards_needed(limits, once) == scheduling._shards_needed(limits, twice) == expected
+        assert scheduling._shards_needed(limits, []) == 1
+        assert scheduling._shards_needed(limits, accepted((0, 0))) >= expected
+    assert scheduling._shards_needed(Limits(None, None), []) > 10**9
+
+
+def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else {0}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert scheduling.usable_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert scheduling.usable_cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert scheduling.usable_cores() == 1
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_with_its_characters_or_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped = corpus.Skipped("empty", None)
+    texts: list[int | None] = [60, 50, 10, 10, None, 10, 99, 1, 100, None, None, None, None, 5, 99]
+    read = [skipped if length is None else corpus.make_document("x" * length, "source") for length in texts]
+    task: Any = SimpleNamespace(data=None, shard=None, limits=Limits(None, None))
+    monkeypatch.setattr(corpus, "read_shard", lambda data, shard: iter(read))
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(encoding, "BATCH_RECORDS", 4)
+    batches = list(encoding._batches(task))
+    assert [len(items) for items in batches] == [2, 4, 2, 1, 4, 2, 0]
+    assert [item for items in batches for item in items] == read
+
+
+def test_a_few_batches_are_read_ahead_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory holds few of them, however fast the text is read; they come in order."""
+    read: list[int] = []
+
+    def batches(task: ShardTask) -> Iterator[Any]:
+        for number in range(30):
+            read.append(number)
+            yield [number]
+
+    monkeypatch.setattr(encoding, "_batches", batches)
+    monkeypatch.setattr(encoding, "_encode", lambda tokenizer, items, **_: [10 * items[0]])
+    monkeypatch.setattr(encoding, "read_tokenizer", lambda path: None)
+    task: Any = SimpleNamespace(folder=Path("x"), dtype="<u2", eos_id=0, num_threads=2)
+    with ThreadPoolExecutor(2) as pool:
+        for number, (items, tokens) in enumerate(encoding._encoded_batches(task, pool)):
+            assert (items, tokens) == ([number], [10 * number])
+            assert len(read) <= number + 4
+    assert number == 29
+
+
+@pytest.mark.parametrize("before", [None, "true", "false"])
+def test_the_tokenizers_library_starts_no_threads_meanwhile(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "TOKENIZERS_PARALLELISM"
+    monkeypatch.setenv(name, str(before))
+    if before is None:
+        monkeypatch.delenv(name)
+    for error in (None, UserError("x")):
+        with suppress(UserError), encoding._single_threaded_tokenizers():
+            assert os.environ[name] == "false"
+            if error is not None:
+                raise error
+        assert os.environ.get(name) == before
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -644,8 +803,11 @@ def test_shards_behind_a_limit_are_not_read(shards: DataConfig, monkeypatch: pyt
         return read_shard(data, shard)
 
     monkeypatch.setattr(corpus, "read_shard", watched)
-    assert read_json(prepare(dataclasses.replace(shards, max_documents=60)) / "manifest.json")["documents"] == 60
-    assert read == ["a.jsonl", "b.jsonl"]
+    for number in (60, 81):  # so many as the first two have: by the first alone, the third seems to be needed
+        read.clear()
+        folder = prepare(dataclasses.replace(shards, max_documents=number))
+        assert read_json(folder / "manifest.json")["documents"] == number
+        assert read == ["a.jsonl", "b.jsonl"]
     with pytest.raises(UserError, match=r"d\.jsonl:1: not JSON"):
         prepare(dataclasses.replace(shards, max_documents=200))
 

@@ -569,6 +569,6 @@ def test_a_gpu_number_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> No
     assert [pick_device(f"cuda{number}") for number in ("", ":0", ":3")] == [
         torch.device(f"cuda{n}") for n in ("", ":0", ":3")
     ]
-    for name in ("cuda:4", "cuda:", "cuda:x", "cuda:-1"):
+    for name in ("cuda:4", "cuda:", "cuda:x", "cuda:-1", "tpu:0", "xpu:3", "cpu:0"):
         with pytest.raises(UserError, match=f"{name}: this machine has no such device"):
             pick_device(name)

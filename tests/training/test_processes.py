@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from conftest import Messages
 from started_commands import ROOT, Started, run_cli, start_command, starts_of_python
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
@@ -22,9 +25,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import list_checkpoints
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
+from olmo_sparsity.training import processes
 from olmo_sparsity.training.data import open_training_text
 from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.processes import device_of_process, share_of_rows
+from olmo_sparsity.training.processes import device_of_process, gradient_accumulation, share_of_rows
 from olmo_sparsity.training.step import build_train_state
 
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
@@ -178,22 +182,73 @@ def test_current_process() -> None:
 
 def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     cuda = torch.device("cuda")
     assert device_of_process(cuda, SINGLE_PROCESS) == cuda
     assert device_of_process(cuda, ProcessInfo(3, 4, 1, 2)) == torch.device("cuda", 1)
     assert device_of_process(torch.device("cpu"), ProcessInfo(3, 4, 1, 4)) == torch.device("cpu")
-    with pytest.raises(UserError, match="4 processes and 2 GPUs"):
+    assert current == [1]
+    said = "^4 processes and 2 GPUs on this machine: .*; call torchrun with a smaller --nproc-per-node$"
+    with pytest.raises(UserError, match=said):
         device_of_process(cuda, ProcessInfo(3, 4, 3, 4))
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
+def test_only_gradients_of_gpus_are_exchanged_by_nccl(
+    device: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(processes.gc, "get_objects", list)  # there is nothing to be cleared
+    monkeypatch.setattr(processes.dist, "init_process_group", begun.append)
+    monkeypatch.setattr(processes.dist, "destroy_process_group", lambda: begun.append("destroyed"))
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    with processes.process_group(ProcessInfo(1, 2), torch.device(device)):
+        assert begun == [backend]
+    with processes.process_group(SINGLE_PROCESS, torch.device(device)):
+        pass
+    assert begun == [backend, "destroyed"]
+
+
+def test_gradients_are_exchanged_in_the_last_pass_of_a_step_only() -> None:
+    class Replicated(DistributedDataParallel):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+
+        def no_sync(self) -> Any:
+            return "no exchange"
+
+    class Sharded(FSDPModule):
+        exchanged: ClassVar[list[bool]] = []
+
+        def __new__(cls) -> Any:
+            return object.__new__(cls)
+
+        def set_requires_gradient_sync(self, requires_gradient_sync: bool, **_: Any) -> None:
+            self.exchanged.append(requires_gradient_sync)
+
+    plain: Any = torch.nn.Module()
+    sharded: Any = Sharded()
+    for last in (False, True):
+        assert (gradient_accumulation(Replicated(), plain, last=last) == "no exchange") == (not last)
+        for module, model in ((plain, plain), (plain, sharded)):
+            with gradient_accumulation(module, model, last=last):
+                pass
+    assert Sharded.exchanged == [False, True]
 
 
 def test_a_rank_without_torchrun_is_one_line(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    with pytest.raises(UserError, match=r"RANK and WORLD_SIZE are set, and MASTER_ADDR not: start .* with torchrun"):
-        train(tiny_config, tmp_path / "run", process=ProcessInfo(rank=0, world_size=2))
+    for port, missing in (("29500", "MASTER_ADDR"), (None, "MASTER_ADDR and MASTER_PORT")):
+        monkeypatch.delenv("MASTER_ADDR", raising=False)
+        monkeypatch.delenv("MASTER_PORT", raising=False)
+        if port is not None:
+            monkeypatch.setenv("MASTER_PORT", port)
+        said = rf"RANK and WORLD_SIZE are set, and {missing} not: start .* with torchrun, which sets all of them, or unset RANK$"
+        with pytest.raises(UserError, match=said):
+            train(tiny_config, tmp_path / "run", process=ProcessInfo(rank=0, world_size=2))
     assert not (tmp_path / "run").exists()
 
 
