@@ -23,6 +23,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.ticker import NullFormatter
 from rich.console import Console
 from rich.table import Table
 
@@ -228,6 +229,7 @@ def draw_methods(comparisons: list[Comparison], path: Path) -> None:
         for i, value in enumerate(medians):
             axis.text(max(value, value + high[i]) * 1.08, i, f"{captum / value:.1f}x", va="center", fontsize=7)
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(NullFormatter())  # over less than two decades its labels would overlap
         axis.set_xlim(right=max(medians) * 3)
         axis.set_xlabel("seconds (median, min to max)")
         axis.set_title(f"{comparison.size}: {comparison.num_parameters / 1e6:.1f}M parameters", fontsize=9)
