@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Optional
+from typing import Optional, cast
 
 import numpy as np
 import torch
@@ -241,8 +241,7 @@ class ChoicesOfWindow:
             if name == "kl":
                 self._kl_single_I = -found.scores_I
             return self._paid(found)
-        (attribution,) = (attribution for attribution in ESTIMATES if attribution == name)
-        return self._paid(counted(lambda: -self.scores.estimates("kl", attribution=attribution)[0]))
+        return self._paid(counted(lambda: -self.scores.estimates("kl", attribution=cast("Attribution", name))[0]))
 
     def _paid(self, found: Scored) -> Scored:
         return dataclasses.replace(found, tokens=self._pass + found.tokens)

@@ -8,7 +8,6 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -102,7 +101,7 @@ def read_override(override: str, section: type) -> dict[str, Any]:
         raise UserError(f"override {override!r}: the value is not valid YAML; put text in quotes") from None
     for name in reversed(dotted.split(".")):
         node = yaml.MappingNode("tag:yaml.org,2002:map", [(yaml.ScalarNode("tag:yaml.org,2002:str", name), node)])
-    return _section(node, section, "", where=lambda _: f"override {override!r}")
+    return _section(node, section, "", where=lambda _: f"override {override!r}", ignored={})
 
 
 def _section(
@@ -111,7 +110,7 @@ def _section(
     prefix: str,
     *,
     where: _Where,
-    ignored: Mapping[str, Optional[str]] = MappingProxyType({}),
+    ignored: Mapping[str, Optional[str]],
 ) -> dict[str, Any]:
     """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``.
 

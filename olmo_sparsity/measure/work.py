@@ -139,10 +139,12 @@ def _tokens_of_choices(
     if unmasking and settings.screen is None and not is_shared:
         total += many * (local + 1)  # one pass serves all of them
     elif settings.screen is not None:
-        total += len(unmasking) * settings.screen * (local + 1)
-        num_criteria = len({SELECTORS[name].criterion for name in screened})
-        num_rankings = min(num_criteria, 1) if settings.ranking == "attention" else num_criteria
-        total += num_rankings * SELECTORS[RANKED_LIKE[settings.ranking]].num_tokens(settings, lengths)
+        ranked, unmasked = (
+            {SELECTORS[name].criterion if settings.ranking == "patching" else None for name in names}
+            for names in (screened, unmasking)
+        )
+        total += len(unmasked) * settings.screen * (local + 1)
+        total += len(ranked) * SELECTORS[RANKED_LIKE[settings.ranking]].num_tokens(settings, lengths)
     tokens_of_sets = sum(local + (k if settings.visibility == "hidden" else 0) for k in settings.k if k < many)
     return total + len(selectors) * tokens_of_sets
 

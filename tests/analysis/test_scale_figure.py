@@ -67,13 +67,28 @@ SCREENED = {"screen": 4, "screen_by": "patching"}
         ("null contexts", {}, {"influence": {"null_context": "shuffled"}}),
         ("ways of screening", {}, {"influence": SCREENED}),
         ("ways of screening", {"influence": SCREENED}, {"influence": {**SCREENED, "screen_by": "attention"}}),
-        ("ways of screening", {"influence": SCREENED}, {"influence": {**SCREENED, "screen_proxy": "org/small"}}),
+        ("ways of screening", {"influence": SCREENED}, {"influence": SCREENED, "screen_precision": "bf16"}),
+        (
+            "ways of screening",
+            {"influence": SCREENED},
+            {"influence": SCREENED, "screen_proxy": {"weights_sha256": "0"}},
+        ),
         ("k", {}, {"influence": {"k": [1, 2, 5]}}),
         ("selectors", {}, {"influence": {"selectors": ["random", "kl"]}}),
         ("PoSE settings", {}, {"pose": {"method": "randpos"}}),
         ("numbers of training steps", {}, {"checkpoint": {"step": 7, "model_sha256": "0"}}),
     ],
-    ids=["null context", "screened or not", "ranking", "proxy of earlier versions", "k", "selectors", "pose", "steps"],
+    ids=[
+        "null context",
+        "screened or not",
+        "ranking",
+        "precision of earlier versions",
+        "proxy of earlier versions",
+        "k",
+        "selectors",
+        "pose",
+        "steps",
+    ],
 )
 def test_sizes_that_were_measured_in_other_ways_are_refused(
     name: str, first: dict[str, Any], other: dict[str, Any], runs: list[Path]

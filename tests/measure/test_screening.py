@@ -27,6 +27,7 @@ from olmo_sparsity.measure.visible.losses import gate_gradients, log_probs, shor
 from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
+from olmo_sparsity.progress import listening
 from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
@@ -156,6 +157,10 @@ def test_attention_ranks_as_the_selector_of_this_name(criterion: Criterion) -> N
     scores = make_scores(model, num=8, screening=ScreeningSettings(5, "attention"))
     singles_WI = scores.loss_single_WI if criterion == "loss" else scores.kl_single_WI
     assert [np.flatnonzero(known).tolist() for known in np.isfinite(singles_WI)] == np.sort(chosen_WI).tolist()
+    ran: list[int] = []
+    with listening(ran.append):
+        _ = scores.loss_single_WI, scores.kl_single_WI
+    assert not ran  # the losses and the divergences are of the same unmaskings
 
 
 def test_only_the_best_of_the_ranking_are_unmasked() -> None:

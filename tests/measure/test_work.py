@@ -198,9 +198,10 @@ def test_what_screening_runs(visibility: str) -> None:
     estimate = 3 * LOCAL + (
         MANY if visibility == "hidden" else 0
     )  # forward, and backward twice that; far tokens forward only
-    for by, tokens in (("patching", estimate), ("attention", 0)):  # the pass of L_long gives the attention
+    # The pass of L_long gives the attention, which ranks alike for both selectors, and they share the unmaskings.
+    for by, tokens, times in (("patching", estimate, 2), ("attention", 0, 1)):
         one = tokens + screen * (LOCAL + 1)
-        expected = rest + 2 * 2 * one + one + of_sets(visibility)  # two selectors, two contexts, and an imitation
+        expected = rest + 2 * times * one + one + of_sets(visibility)  # two contexts, and an imitation
         assert screened(screen_by=by) == expected, by
         more = screened(screen_by=by, resampled_draws=2) - expected
         assert more == 3 * (one + of_sets(visibility))  # each drawn label is screened for

@@ -323,11 +323,11 @@ def test_rows_of_the_spectrum_are_of_their_windows() -> None:
 def test_what_screened_is_read_to_its_place() -> None:
     settings = {"screen": 64, "screen_by": "first-order", "selectors": ["attention", "kl", "random", "unmask-one"]}
     manifest = {"context": LENGTHS, "influence": settings}
-    screened = Screening(64, "first-order", ("kl", "unmask-one"))
+    screened = Screening(64, "first-order", ("kl", "unmask-one"), None, None)
     assert ModelSetup.from_manifest(manifest).screening == screened
-    of_another = {**settings, "screen_by": "proxy", "screen_proxy": "org/small"}  # of earlier versions
-    by_proxy = ModelSetup.from_manifest({**manifest, "influence": of_another})
-    assert by_proxy.screening == dataclasses.replace(screened, ranking="proxy of org/small")
+    of_earlier = {**manifest, "screen_precision": "bf16", "screen_proxy": {"weights_sha256": "abc"}}
+    by_proxy = ModelSetup.from_manifest(of_earlier)
+    assert by_proxy.screening == dataclasses.replace(screened, precision="bf16", proxy_sha256="abc")
     assert by_proxy.label == "hidden, no anchor, screened"
     none = {**manifest, "influence": {**settings, "selectors": ["attention"]}}
     assert ModelSetup.from_manifest(none).screening is None

@@ -240,6 +240,16 @@ def test_what_ranked_the_candidates_of_seeds_matters_where_they_were_screened(
         read_seeds(runs)
 
 
+def test_seeds_whose_candidates_were_ranked_in_different_precisions_are_refused(tmp_path: Path) -> None:
+    """In tables of earlier versions ``influence.screen_precision: auto`` may be another precision on another machine."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    for run, precision in zip(runs, ("fp32", "bf16"), strict=True):
+        path = made_up_measurement(run, 0.5, screen=4) / "manifest.json"
+        write_manifest(path.parent, {**read_json(path), "screen_precision": precision})
+    with pytest.raises(UserError, match="these runs have no measurement with the same windows"):
+        read_seeds(runs)
+
+
 def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
     first, second = (made_up_measurement(run, 0.2) for run in runs)

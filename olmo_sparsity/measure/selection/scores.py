@@ -256,6 +256,8 @@ class WindowScores:
         """Return the single unmaskings of all candidates, or of those that screening by ``criterion`` chooses."""
         if self.screening is None:
             return self._of_shared(self.predictions.singles)
+        if self.screening.ranking == "attention":
+            criterion = "loss"  # it ranks alike for both, and their unmaskings are the same
         if criterion not in self._screened_singles:
             self._screened_singles[criterion] = self._screened(self.screening, criterion)
         return self._of_shared(self._screened_singles[criterion])

@@ -186,7 +186,7 @@ def _settings(tables: Path) -> Any:
     influence = {key: value for key, value in settings.items() if key not in (*EXECUTION_KEYS, *unused)}
     return (
         influence,
-        [manifest.get(key) for key in ("visibility", "positions", "anchor")],
+        [manifest.get(key) for key in ("visibility", "positions", "anchor", "screen_precision")],
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],
     )

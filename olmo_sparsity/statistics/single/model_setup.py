@@ -21,13 +21,18 @@ class Screening:
 
     Attributes:
         num_candidates: how many, in each window.
-        ranking: what ranked them; of earlier versions, with the name of the other model that did.
+        ranking: what ranked them.
         selectors: whose scores these are.
+        precision: of the ranking, in tables of earlier versions; None: that of the losses.
+        proxy_sha256: fingerprint of the weights of the model that ranked, in tables of earlier versions; None: it was the
+            measured model.
     """
 
     num_candidates: int
     ranking: str
     selectors: tuple[str, ...]
+    precision: Optional[str] = None
+    proxy_sha256: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,13 @@ def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
     screened = tuple(name for name in settings.get("selectors", ()) if name in SCREENED)
     if settings.get("screen") is None or not screened:
         return None
-    proxy = settings.get("screen_proxy")
-    ranking = settings["screen_by"] if proxy is None else f"{settings['screen_by']} of {proxy}"
-    return Screening(settings["screen"], ranking, screened)
+    return Screening(
+        num_candidates=settings["screen"],
+        ranking=settings["screen_by"],
+        selectors=screened,
+        precision=manifest.get("screen_precision"),
+        proxy_sha256=manifest.get("screen_proxy", {}).get("weights_sha256"),
+    )
 
 
 def subject_name(run: str, setup: ModelSetup) -> str:
