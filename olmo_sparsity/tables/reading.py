@@ -151,6 +151,8 @@ def check_values(
             lengths, others = (pc.list_value_length(content[name]) for name in (column.name, column.as_many_as))
             if not _all(pc.equal(lengths, others)):
                 wrong = f"lists of other lengths than those of {column.as_many_as}"
+        elif column.same_in_all_rows and content[column.name].null_count:
+            wrong = "null, where every row has a list"
         elif column.same_in_all_rows and len(content):
             first = same.setdefault(column.name, content[column.name][0].as_py())
             are_as_long = pc.equal(pc.list_value_length(content[column.name]), len(first))

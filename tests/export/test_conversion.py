@@ -56,6 +56,8 @@ def test_every_model_has_an_equivalent_in_transformers(
     assert type(theirs).__module__.startswith("transformers.models.")
     assert next(theirs.parameters()).dtype == torch.float32
     assert not theirs.training
+    ids = model.config.eos_token_id, model.config.pad_token_id
+    assert all((of.eos_token_id, of.pad_token_id) == ids for of in (theirs.config, theirs.generation_config))
 
     tokens, gaps = rows(6, 24, VOCAB, FULL)
     in_order = torch.arange(24).expand(6, -1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from conftest import Messages
 from exported_models import TEXTS, rollout, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -92,13 +93,16 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
         assert set(new[len(alone) :]) <= {loaded.eos_token_id}
 
     manifest = read_json(folder / "manifest.json")
-    assert (manifest["step"], manifest["name"]) == (12, "tiny")
+    assert (manifest["step"], manifest["name"], manifest["status"]) == (12, "tiny", "complete")
+    assert (manifest["architecture"], manifest["transformers"]) == ("OlmoeForCausalLM", transformers.__version__)
     assert manifest["checkpoint_sha256"] == read_checkpoint_info(checkpoint).sha256
     assert manifest["num_parameters"] == sum(one.numel() for one in theirs.parameters())
     assert manifest["files"] == {name: sha256_file(folder / name) for name in FILES - {"manifest.json"}}
     assert manifest["largest_logit_difference"] <= 1e-5
     card = (folder / "README.md").read_text(encoding="utf-8")
-    for fact in ("`tiny`", "12 of 12 steps", "rows of 8 tokens", "3 chunks", "Position IDs from 20 on", "words.jsonl"):
+    of_run = read_json(tiny_run / "manifest.json")
+    trained = f"12 of 12 steps, {12 * 16 * 8:,} tokens; validation loss {of_run['validation_loss_nats']:.3f} nats."
+    for fact in ("`tiny`", trained, "rows of 8 tokens", "3 chunks", "Position IDs from 20 on", "words.jsonl"):
         assert fact in card, fact
     assert "trust_remote_code" not in card
     assert "auto_map" not in (folder / "config.json").read_text()
@@ -197,10 +201,12 @@ def test_only_an_earlier_export_is_replaced_and_only_with_overwrite(tiny_run: Pa
     assert json.loads((folder / "config.json").read_text())["model_type"] == "olmoe"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"notes\.txt.*does not delete"):
+    notes = {f"{letter}.txt" for letter in "bdac"}
+    for name in notes:
+        (folder / name).write_text("mine")
+    with pytest.raises(UserError, match=r"model: it also holds a\.txt, b\.txt, c\.txt, which was not.*does not delete"):
         export_hf(tiny_run, folder, overwrite=True)
-    assert {path.name for path in folder.iterdir()} == FILES | {"notes.txt"}
+    assert {path.name for path in folder.iterdir()} == FILES | notes
 
     others = tmp_path / "others"
     others.mkdir()

@@ -27,6 +27,11 @@ def test_the_model_card_escapes_names(source: str, tiny_config: Config) -> None:
     tokens = [child for token in MarkdownIt().parse(card) for child in token.children or []]
     assert [token.content for token in tokens if token.type == "code_inline"].count(" ".join(source.split())) == 2
     assert not [token for token in tokens if token.type == "html_inline"]
+    c4 = replace(tiny_config, data=replace(tiny_config.data, source="c4", c4_revision=source))
+    (line,) = (line for line in card_of(c4).split("\n") if line.startswith("- **Text**"))
+    assert line.startswith("- **Text**: [allenai/c4](https://huggingface.co/datasets/allenai/c4), `en`, revision `")
+    tokens = [child for token in MarkdownIt().parse(line) for child in token.children or []]
+    assert [token.content for token in tokens if token.type == "code_inline"] == ["en", " ".join(source.split())]
 
 
 def test_the_model_card_tells_which_positions_were_trained(tiny_config: Config) -> None:

@@ -218,6 +218,17 @@ def test_tokenizers_must_agree_on_the_texts_of_both_measurements(
     assert reading._encode_alike(Path("first"), Path("second")) is alike
 
 
+def test_the_texts_that_tokenizers_must_agree_on_are_those_of_the_first_windows(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the token that ends documents, which is the first entry."""
+    tokenizer = train_bpe(["the river"] * 20, 300, eos_token="<|endoftext|>")
+    monkeypatch.setattr(reading, "COMPARED_WINDOWS", 3)
+    expected = "".join(tokenizer.id_to_token(i) for i in range(20))
+    assert expected.startswith("<|endoftext|>")
+    assert list(reading._some_texts(Path(folders["pose"]), tokenizer)) == [expected] * 3
+
+
 def of_tokenizer(run: Path, tokenizer: Tokenizer) -> Path:
     """Write made-up tables of a run with this tokenizer, of a text of its own."""
     tables = made_up_tables(run / "influence" / "tables", num_documents=55)
@@ -514,6 +525,26 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     assert over_random.differences == rest.differences == (None,)
     long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
     assert verdict(long.differences[0]) == "equal"
+    turned = {(row.quantity, row.k): row for row in compare(subjects[::-1]).rows}["gain_over_random_nats", 8]
+    assert turned.values == over_random.values[::-1] and turned.differences == (None,)
+
+
+def test_what_not_all_have_is_not_compared(folders: dict[str, str]) -> None:
+    """The last of three lacks selectors; where none of the main ones is left, another one makes the headline."""
+    first, other = read_subjects([folders["pose"], folders["other"]])
+
+    def of(subject: Subject, *names: str) -> Subject:
+        restricted = subject.measurement.restrict_selectors({name: name for name in names})
+        return dataclasses.replace(subject, measurement=restricted)
+
+    both = ("kl", "nearest")
+    numbers = compare([of(first, *both), of(other, *both), of(other, "nearest")])
+    assert {row.selector for row in numbers.rows} == {None, "nearest"}
+    assert {(row.quantity, row.k) for row in main_rows(numbers) if row.selector == "nearest"} == {
+        (name, k) for name in ("recovered_fraction", "sufficient_share") for k in (1, 8)
+    }
+    with pytest.raises(UserError, match=r"^compare: these measurements have no selector and k in common$"):
+        compare([of(first, "kl"), of(other, "nearest")])
 
 
 def test_where_two_of_several_names_are_equal_all_are_what_was_typed(folders: dict[str, str]) -> None:
@@ -547,6 +578,8 @@ def test_mistakes(folders: dict[str, str], tmp_path: Path) -> None:
         ([f"{pose}:kl", pose], "name a selector for every run"),
         ([pose, str(tmp_path / "nowhere")], "no such folder"),
         ([pose, str(tmp_path)], "nothing has been measured"),
+        ([pose, f"{tmp_path}/nowhere:mine"], "nowhere:mine: no such folder"),
+        ([pose, f"{tmp_path}:mine"], f"{tmp_path}: nothing has been measured"),
     ):
         with pytest.raises(UserError, match=said):
             read_subjects(texts)

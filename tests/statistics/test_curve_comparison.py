@@ -332,9 +332,9 @@ def test_models_with_the_same_positions_are_told_apart_by_their_runs(tmp_path: P
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"checkpoint": {"step": 500, "model_sha256": "0"}}, "have checkpoint step None and 500"),
-        ({"anchor": {"id": 1, "text": "<s>"}}, "have anchor None and {'id': 1"),
-        ({"precision": "bf16"}, "have precision None and bf16"),
+        ({"checkpoint": {"step": 500, "model_sha256": "0"}}, "checkpoint step None and 500"),
+        ({"anchor": {"id": 1, "text": "<s>"}}, "anchor None and {'id': 1"),
+        ({"precision": "bf16"}, "precision None and bf16"),
     ],
 )
 def test_seeds_that_were_measured_in_other_ways_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_seeds_that_were_measured_in_other_ways_are_refused(change: dict[str, An
     assert len(compare_curves([first, second]).models) == 1
     path = newest_finished(second, "context-curve") / "manifest.json"
     write_manifest(path.parent, {**read_json(path), **change})
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=f"the context curves of pose and pose-seed1, seeds of one model, have {said}"):
         compare_curves([first, second])
 
 
@@ -362,7 +362,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     for runs, said in (
         ([run, other], "run and other are of different windows"),
-        ([run, longer], "trained on rows of 8 and 12 tokens"),
+        ([run, longer], f"trained on rows of 8 and 12 tokens; .* and of a ceiling of {FULL}$"),
         ([run, top, second], rf"top and second are both ceilings \(rows as long as the full context, {FULL}\)"),
         ([run, lacking], "curve of lacking has no point at 8 visible tokens"),
     ):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import (
     MAIN,
@@ -443,8 +444,32 @@ def test_targets_are_counted_and_matched_under_their_own_context() -> None:
     }
     assert found.num_targets == (third_of[0, 0] >= 0).sum() < (keep_W & ~np.isnan(best_CW[1])).sum() / 1.4
     for t, entry in enumerate(found.thirds):
+        in_third_W = third_of[0, 0] == t
+        assert entry.sparsity is not None and entry.sparsity.mean == pytest.approx(
+            np.average(best_CW[0, in_third_W], weights=WINDOWS["weight"][in_third_W])
+        )
         for context, estimate in enumerate((entry.gain_nats, entry.null_gain_nats)):
             assert estimate.mean == pytest.approx(mean_by_loop(one, other, third_of, context=context, third=t))
+
+
+def test_a_number_of_tokens_that_may_be_infinite_has_no_mean() -> None:
+    run = a_run(0, gain_CW=slope(0.3, 0.1))
+    half_CW = np.where(TRUE_SPARSITY_CW < 0.2, -np.inf, -4 * TRUE_SPARSITY_CW)
+    run = dataclasses.replace(run, choices={"kl": run.choices["kl"]._replace(half_CW=half_CW)})
+    model = Model("model", (Path("a"),), (run,), LENGTHS)
+    found = sparsity_and_gain(model, model, None, Analysis("x", measure="half", matched=()))
+    assert [third.sparsity for third in found.thirds] == [None] * 3 and found.num_targets == NUM_TARGETS
+
+
+def test_two_targets_are_too_few_for_thirds() -> None:
+    run, few = a_run(0, gain_CW=slope(0.3, 0.1)), slice(2)
+    choice = Choice(*(values_CW[:, few] for values_CW in run.choices["kl"]))
+    two = Reactions(WINDOWS[few], run.reaction_CW[:, few], run.gain_CW[:, few], ENTROPY_W[few], {"kl": choice})
+    model = Model("model", (Path("a"),), (two,), LENGTHS)
+    with pytest.raises(
+        UserError, match=r"^too few targets to compare dense and sparse reactions; measure more with --num-w"
+    ):
+        sparsity_and_gain(model, model, None)
 
 
 def test_each_half_has_every_second_document() -> None:

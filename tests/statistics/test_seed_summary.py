@@ -155,6 +155,13 @@ def test_a_k_that_is_not_shown_has_rows_only_where_every_k_is_asked_for(numbers:
         assert {row.k for row in seed_rows(of_many, every=every) if row.k is not None} == ks
 
 
+def test_what_does_not_apply_has_no_row(numbers: SeedSummary) -> None:
+    """Of a ceiling nothing lies beyond the training row."""
+    ceiling = dataclasses.replace(numbers, mean=dataclasses.replace(numbers.mean, beyond_gate="not-applicable"))
+    names = [[row.quantity for row in seed_rows(of, every=False)] for of in (numbers, ceiling)]
+    assert names[1] == [name for name in names[0] if name != "gain_beyond_nats"] != names[0]
+
+
 def test_every_row_has_prediction_recovered_with_its_company(numbers: SeedSummary) -> None:
     rows = seed_rows(numbers, every=True)
     assert {row.k for row in rows if row.selector is not None} == set(KS)
@@ -335,3 +342,18 @@ def test_seeds_that_were_measured_otherwise_are_not_pooled(changed: dict[str, An
         read_seeds(unequal)
     write_manifest(folder, manifest)
     assert _matching_tables(unequal) == [run / "influence" / "made-up" for run in unequal]
+
+
+def test_how_a_measurement_was_computed_does_not_matter(unequal: list[Path]) -> None:
+    folder = unequal[1] / "influence" / "made-up"
+    manifest = read_json(folder / "manifest.json")
+    computed = {
+        "path": "masked",
+        "batch_tokens": 99,
+        "windows_per_part": 3,
+        "save_candidates": True,
+        "pairs_windows": 5,
+    }
+    write_manifest(folder, {**manifest, "influence": {**manifest["influence"], **computed}})
+    assert _matching_tables(unequal) == [run / "influence" / "made-up" for run in unequal]
+    write_manifest(folder, manifest)

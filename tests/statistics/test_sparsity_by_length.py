@@ -119,8 +119,9 @@ def other_targets(one: MeasuredLength, column: str) -> MeasuredLength:
 
 @pytest.mark.parametrize("column", ["doc_id", "target", "target_id", "weight", "null_doc_id"])
 def test_measurements_of_other_targets_are_refused(column: str) -> None:
-    measured = [planted_length(128), other_targets(planted_length(256), column)]
-    with pytest.raises(UserError, match=r"128 and 256 do not share their targets.*influence.min_preceding=256"):
+    measured = [planted_length(n, num_documents=4) for n in (128, 256)]
+    measured.append(other_targets(planted_length(512, num_documents=4), column))
+    with pytest.raises(UserError, match=r"128 and 512 do not share their targets.*influence.min_preceding=512"):
         sparsity_by_length(measured, selector="attention")
 
 
@@ -136,7 +137,10 @@ def test_measurements_of_other_targets_are_refused(column: str) -> None:
         ({"full_len": 256, "model": {"weights_sha256": "f" * 64}}, "was measured at full_len 128 alone"),
         ({"full_len": 256, "model": {"dtype": "float32"}}, "was measured at full_len 128 alone"),
         ({"full_len": 256, "model": {"rope_scaling": "yarn:4"}}, "was measured at full_len 128 alone"),
-        ({"full_len": 128}, "two of these tables have the same full_len"),
+        (
+            {"full_len": 128},
+            r"someone/Made-Up-2M: two of these tables have the same full_len, of \[128, 128\]; give each",
+        ),
     ],
 )
 def test_measurements_that_differ_in_more_than_length_are_refused(other: dict[str, Any], line: str) -> None:
@@ -191,6 +195,15 @@ def test_trained_runs_are_told_apart_by_name_and_weights(other: dict[str, Any]) 
     assert len(sparsity_by_length([trained(128), trained(256)], selector="attention").models) == 1
     with pytest.raises(UserError, match="was measured at full_len 128 alone"):
         sparsity_by_length([trained(128), trained(256, **other)], selector="attention")
+
+
+def test_where_nothing_reacts_no_k_reaches_a_share() -> None:
+    measured = [planted_length(n, num_documents=60) for n in (128, 256)]
+    measured[1].measurement.windows["null_kl_short_nats"] = 0.0
+    (model,) = sparsity_by_length(measured, selector="attention").models
+    expected = {(line, n) for line in (ATTENTION, NULL, RANDOM) for n in (128, 256)} - {(NULL, 256)}
+    assert {(point.line, point.full_len) for point in model.points} == expected
+    assert [model.slopes[line, 0.5] is None for line in (ATTENTION, NULL, RANDOM)] == [False, True, False]
 
 
 def test_models_may_be_measured_at_other_lengths() -> None:

@@ -213,6 +213,17 @@ def test_suffixes_must_be_measured() -> None:
         spectrum_by_length(measured, selector="attention")
 
 
+def test_all_selectors_that_a_length_lacks_are_named_with_it() -> None:
+    line = {LineKey(f, c): [1] * 60 for f in FAMILIES for c in ("real", "null")}
+    few = {key: needs for key, needs in line.items() if key.selector == "attention"}
+    measured = [planted_needs(128, line, ks=[1, 2]), planted_needs(256, few, ks=[1, 2])]
+    options = " ".join(f"--selector {name}" for name in ("attention", "nearest", "random"))
+    with pytest.raises(
+        UserError, match=f"at full_len 256: nearest and random not measured; measure it with {options}$"
+    ):
+        spectrum_by_length(measured, selector="attention")
+
+
 def test_the_interval_of_a_difference_knows_how_shares_go_together() -> None:
     """One reaches as far as both together where they are independent, less where they rise together, more where they do not."""
     first, second = Estimate(0.5, 0.4, 0.6, 0.05), Estimate(0.3, 0.2, 0.4, 0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations, pairwise
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -191,8 +191,9 @@ def test_each_word_is_one_token() -> None:
 
 
 def test_training_has_every_length_and_sparsity_equally_often() -> None:
-    """The shortest and the longest prompt, and every k from 1 to K_train."""
-    settings = SyntheticConfig(max_sparsity=3, train_lengths=[5, 8], test_lengths=[6], test_sparsity=[1])
+    """The shortest and the longest prompt, and every k from 1 to K_train; planted where the configuration says."""
+    keys: dict[str, Any] = {"test_lengths": [6], "test_sparsity": [1], "locality": 6, "spread": 2}
+    settings = SyntheticConfig(max_sparsity=3, train_lengths=[5, 8], **keys)
     config = Config(
         context=ContextConfig(local_len=2, full_len=24, train_len=8),
         pose=PoseConfig(max_position=24),
@@ -204,3 +205,5 @@ def test_training_has_every_length_and_sparsity_equally_often() -> None:
     assert set(lengths) == {5, 6, 7, 8} and set(sparsities) == {1, 2, 3}
     for counts in (lengths, sparsities):
         assert chisquare(list(counts.values())).pvalue > 1e-3
+    places = [np.flatnonzero(planted_T) for planted_T in drawn.planted_BT]
+    assert max(np.ptp(at) for at in places) == 5 and min(np.diff(at).min() for at in places if len(at) > 1) == 2

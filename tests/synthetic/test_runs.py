@@ -257,6 +257,13 @@ def test_shares_of_processes_are_the_batches() -> None:
     for number, field in enumerate(whole.fields):
         assert torch.equal(torch.cat([half.fields[number] for half in halves]), field)
     assert [half.num_targets for half in halves] == [whole.num_targets] * 2
+    uneven = dataclasses.replace(config, training=dataclasses.replace(config.training, eval_rows=12))
+    rows = [open_synthetic_data(uneven, ProcessInfo(rank, 2)).evaluation_rows.like_training for rank in range(2)]
+    whole_rows = open_synthetic_data(uneven, ProcessInfo()).evaluation_rows.like_training
+    assert len(whole_rows.tokens_BT) == 12
+    assert torch.equal(torch.cat([half.tokens_BT for half in rows]), whole_rows.tokens_BT)
+    with pytest.raises(UserError, match=r"training\.eval_rows = 12: must be a multiple of the number of processes, 8"):
+        open_synthetic_data(uneven, ProcessInfo(0, 8))
 
 
 def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, tiny_config: Config) -> None:
@@ -264,6 +271,9 @@ def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, ti
     needed = least_bytes(tiny(), SINGLE_PROCESS, source=SYNTHETIC)
     assert needed["training.batch_rows"] == 8 * (8 + 1 + 3 - 1) * 24
     assert needed["training.micro_batch_rows or training.batch_rows"] == 8 * 11 * 8 * 4  # 8 words
+    of_text = with_keys(tiny("pose"), {"synthetic": {"background": "text"}, "data": {"tokenizer": "bpe:320"}})
+    needed = least_bytes(of_text, SINGLE_PROCESS, source=SYNTHETIC)
+    assert needed["training.micro_batch_rows or training.batch_rows"] == 8 * 9 * (320 + 4) * 4  # =, two bits and EOS
     with pytest.raises(UserError, match=f"trained on text; train it with `olmo-sparsity train --run {tiny_run}`"):
         train(tiny_config, tiny_run, source=SYNTHETIC)
 
@@ -357,6 +367,7 @@ def test_the_bridge_counts_what_was_planted(parity_run: Path, tmp_path: Path) ->
     config = tiny("pose", hide_tokens=True)
     folder = measure_bridge(config, parity_run, out=tmp_path / "bridge")
     frame = read_table(folder, "parities").to_pandas()
+    assert not check_tables(folder).problems
     assert len(frame) == 4 * 6 * len(config.synthetic.bridge_selectors)
     small = dataclasses.replace(config, synthetic=dataclasses.replace(config.synthetic, test_rows=6))
     for row in frame.to_dict("records"):

@@ -20,8 +20,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
+from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import (
+    check_values,
     find_tables,
     list_finished,
     named_tables,
@@ -29,6 +31,7 @@ from olmo_sparsity.tables.reading import (
     read_table,
     read_windows,
 )
+from olmo_sparsity.tables.schemas import ROW_MEANINGS, schemas
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,7 @@ VALUES: list[tuple[str, str, Callable[[Any], Any], str]] = [
     ("selections", "distance_tokens", lambda row: [0, *row[1:]], "a number below 1"),
     ("selections", "distance_tokens", lambda row: row[1:], "lists of other lengths than those of positions"),
     ("selections", "k", lambda row: [0, *row[1:]], "a number below 1"),
+    ("selections", "k", lambda row: None, "null, where every row has a list"),
     ("selections", "gain_sparse_nats", lambda row: row[1:], "lists of other lengths than those of k"),
     ("selections", "kl_sparse_nats", lambda row: row and [*row, 1.0], "lists of other lengths than those of k"),
     ("selections", "draw", lambda row: row - 1, "a number below 0"),
@@ -161,6 +165,92 @@ def test_values_that_no_measurement_has_are_refused(
     rewrite(tables, table, in_rows(column, change))
     with pytest.raises(UserError, match=rf"part-00000\.parquet: column {column} holds {error}"):
         read_table(tables, table)
+
+
+# Of all tables: whole numbers that may be negative, since a model generates them; those that are at least 1; and those that are
+# positions among the 12 long-range ones. All others count from 0.
+FREE = {"response_ids", "true_ids", "response_positions", "true_positions"}
+FROM_ONE = {("selections", "k"), ("screening", "k"), ("selections", "distance_tokens"), ("curve", "num_visible_tokens")}
+LONG_RANGE = {
+    ("windows", "group_first"), ("windows", "null_group_first"), ("selections", "positions"), ("selections", "group_first"),
+    ("selections", "group_last"), ("candidates", "group_first"), ("candidates", "group_last"), ("pairs", "single_positions"),
+    ("pairs", "pair_positions"), ("planted", "planted_positions"), ("found", "ranked_positions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", ROW_MEANINGS)
+def test_every_whole_number_has_its_range(table: str) -> None:
+    manifest = {"context": {"num_long_range": 12}}
+    for field in schemas(12, "word", has_places=True)[table]:
+        is_list = pa.types.is_nested(field.type)
+        if not pa.types.is_integer(field.type.value_type if is_list else field.type) or field.name in FREE:
+            continue
+        least = int((table, field.name) in FROM_ONE)
+        for value in (least - 1, least, 11, 12):
+            content = pa.table({field.name: pa.array([[value] if is_list else value], field.type)})
+            if value < least or (value == 12 and (table, field.name) in LONG_RANGE):
+                with pytest.raises(UserError, match=f"^rows: column {field.name} holds a number "):
+                    check_values(content, table, where="rows", manifest=manifest)
+            else:
+                check_values(content, table, where="rows", manifest=manifest)
+
+
+# The columns whose lists belong together, entry by entry.
+AS_LONG = [
+    ("windows", ("token_ids", "token_texts")),
+    ("windows", ("resampled_target_ids", "resampled_loss_short_nats", "resampled_loss_long_nats")),
+    ("selections", ("positions", "distance_tokens")),
+    ("selections", ("group_first", "group_last")),
+    (
+        "selections",
+        ("k", "num_tokens", "loss_sparse_nats", "gain_sparse_nats", "kl_sparse_nats", "kl_short_to_sparse_nats"),
+    ),
+    ("candidates", ("group_first", "group_last")),
+    ("screening", ("k", "recall", "gain_lost_nats")),
+    ("curve", ("num_visible_tokens", "loss_nats")),
+]
+
+
+@pytest.mark.parametrize(("table", "names"), AS_LONG, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_lists_that_belong_together_are_as_long(table: str, names: tuple[str, ...]) -> None:
+    schema, manifest = schemas(12, "word")[table], {"context": {"num_long_range": 12}}
+    rows = {name: [["1", "2"] if name == "token_texts" else [1, 2]] for name in names}
+    for short in (None, *names):
+        lists = {name: [row[0][:1]] if name == short else row for name, row in rows.items()}
+        content = pa.table(lists, schema=pa.schema([schema.field(name) for name in names]))
+        if short is None:
+            check_values(content, table, where="rows", manifest=manifest)
+            continue
+        with pytest.raises(UserError, match=r"^rows: column .* holds lists of other lengths than those of "):
+            check_values(content, table, where="rows", manifest=manifest)
+
+
+@pytest.mark.parametrize("table", ["curve", "planted"])
+def test_a_table_of_one_row_for_each_window_has_as_many_as_the_manifest_counts(table: str, tmp_path: Path) -> None:
+    kind = {"curve": "context-curve", "planted": "validation"}[table]
+    content = pa.table({"window_id": [0, 1, 2]}, schema=pa.schema([("window_id", pa.int64())]))
+    schema = schemas(12)[table]
+    columns = {field.name: pa.nulls(3, field.type) for field in schema} | {"window_id": [0, 1, 2]}
+    content = pa.table(columns | {"num_visible_tokens": [[1]] * 3} if table == "curve" else columns)
+    write_part(tmp_path, table, part=0, content=content.cast(schema), metadata={"run_id": "0"})
+    manifest: dict[str, Any] = {
+        "kind": kind,
+        "status": "complete",
+        "run_id": "0",
+        "num_parts": 1,
+        "run": "r",
+        "source": "s",
+    }
+    manifest |= {"context": {"local_len": 8, "full_len": 20, "num_long_range": 12}, "split": "x", "suites": []}
+    manifest |= {"num_visible_tokens": [1], "num_documents": 3, "windows_sha256": "w", "tokens_sha256": "t"}
+    manifest["validation"] = {"k": [1]}
+    write_manifest(tmp_path, {**manifest, "num_windows": 3})
+    assert len(read_table(tmp_path, table)) == 3
+    write_manifest(tmp_path, {**manifest, "num_windows": 4})
+    with pytest.raises(
+        UserError, match=rf"{table}: 3 rows, where .*manifest.json counts num_windows = 4; parts are missing"
+    ):
+        read_table(tmp_path, table)
 
 
 @pytest.mark.parametrize("other", [[1, 2, 5, 9], [1, 2], [1, 2, 4, 9]])
@@ -308,3 +398,5 @@ def test_a_damaged_measurement_is_left_out_unless_it_is_asked_for(
 def test_a_finished_folder_that_does_not_say_how_many_windows_it_has_is_not_measured_over(tables: Path) -> None:
     with pytest.raises(UserError, match=r"manifest\.json: key num_windows is missing; the file is damaged"):
         is_measured(tables, "influence", run_id="0")
+    with pytest.raises(UserError, match=r"manifest\.json: key num_windows is missing; the file is damaged"):
+        check_tables(tables)

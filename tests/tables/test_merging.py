@@ -70,10 +70,10 @@ def of_window(table: pa.Table, window_id: int) -> pa.Table:
     return table.filter(pc.field("window_id") == window_id)
 
 
-def without_checksums(path: Path) -> None:
-    """Rewrite a part as any other program does. A damaged page of it would pass for other numbers."""
+def without_checksums(path: Path, **left: str) -> None:
+    """Rewrite a part as any other program does, or with these checksums. A damaged page would pass for other numbers."""
     table = pq.read_table(path)
-    metadata = {key: value for key, value in table.schema.metadata.items() if key != b"column_crc32"}
+    metadata = {key: value for key, value in table.schema.metadata.items() if key != b"column_crc32"} | left
     pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
@@ -126,6 +126,10 @@ ERRORS = {
         lambda folder: without_checksums(part_path(folder, "windows", part=1)),
         ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
     ),
+    "a part with fewer checksums": (
+        lambda folder: without_checksums(part_path(folder, "windows", part=1), column_crc32="[]"),
+        ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
+    ),
     "a part without its number": (
         lambda folder: rewrite(
             part_path(folder, "windows", part=1),
@@ -144,6 +148,13 @@ ERRORS = {
     "a selection is missing": (
         lambda folder: rewrite(part_path(folder, "selections", part=0), lambda t: t.slice(1)),
         ["selections: windows 0 have fewer rows than others (1)"],
+    ),
+    "a window out of range": (
+        lambda folder: rewrite(
+            part_path(folder, "windows", part=2),
+            lambda t: t.set_column(0, "window_id", pa.array(np.arange(51, 61))),
+        ),
+        ["part-00002.parquet: holds windows 51-60, but there are only 0-59", "windows: windows 50-59 are missing"],
     ),
     "windows out of range": (
         lambda folder: rewrite(
@@ -181,6 +192,10 @@ def test_parts_of_another_version_are_neither_read_nor_merged(tiny_tables: Path,
 
 
 def test_check_on_the_command_line(copy: Path) -> None:
+    manifest = read_json(copy / "manifest.json")
+    write_manifest(copy, {**manifest, "num_windows": 1234567})
+    assert check_tables(copy).summary.startswith(f"{copy}: complete, 1,234,567 windows in 3 parts")
+    write_manifest(copy, manifest)
     right = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert right.exit_code == 0
     assert right.stdout == f"{copy}: complete, 60 windows in 3 parts of windows, selections\n"
@@ -269,8 +284,9 @@ def test_merged_shares_equal_one_measurement(
     assert check_tables(tmp_path / "out").problems == []
     assert len(list((tmp_path / "out" / "sessions").iterdir())) == 2
     assert [files_of(half) for half in halves] == before
+    merged = files_of(tmp_path / "out")
     merge_folders([tmp_path / "out", *halves], tmp_path / "out")  # the second time nothing is left to do
-    assert read_table(tmp_path / "out", "windows").num_rows == 60
+    assert read_table(tmp_path / "out", "windows").num_rows == 60 and files_of(tmp_path / "out") == merged
 
 
 def test_a_partial_merge_can_be_continued(
@@ -313,9 +329,14 @@ def test_a_merge_that_is_killed_leaves_no_part_of_the_first_table_without_the_ot
 
 
 def test_unfinished_parts_are_not_copied(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nor when the source was finished, of which the part was deleted."""
     source = Path(shutil.copytree(halves[0], tmp_path / "source"))
     part_path(source, "windows", part=2).unlink()
+    manifest = read_json(source / "manifest.json")
+    write_manifest(source, {**manifest, "status": "complete", "finished": "before"})
     merge_folders([source], tmp_path / "out")
+    merged = read_json(tmp_path / "out" / "manifest.json")
+    assert merged["status"] == "running" and "finished" not in merged
     assert not part_path(tmp_path / "out", "selections", part=2).exists()
     assert part_path(tmp_path / "out", "selections", part=0).exists()
 
@@ -349,6 +370,10 @@ def test_damaged_parts_and_other_measurements_are_refused(
     assert not part_path(tmp_path / "out", "windows", part=1).exists()
     merge_folders(list(halves), tmp_path / "out")
     assert read_json(tmp_path / "out" / "manifest.json")["status"] == "complete"
+    for path in (part_path(damaged, "windows", part=1), part_path(tmp_path / "out", "windows", part=1)):
+        os.utime(path, (1, 1))  # as of a copy that keeps times; its size is the same, too
+    with pytest.raises(UserError, match=r"damaged/windows/part-00001.parquet: damaged"):
+        merge_folders([damaged], tmp_path / "out")
     other = Path(shutil.copytree(halves[1], tmp_path / "other"))
     manifest = read_json(halves[1] / "manifest.json")
     for fact, value in (
@@ -359,6 +384,8 @@ def test_damaged_parts_and_other_measurements_are_refused(
         words = f"other: from another measurement than .*: {fact} is {re.escape(str(value))}, not "
         with pytest.raises(UserError, match=words):
             merge_folders([halves[0], other], tmp_path / "new")
+        with pytest.raises(UserError, match=f"out: from another measurement than .*other: {fact} is "):
+            merge_folders([other], tmp_path / "out")
     write_manifest(other, {key: value for key, value in manifest.items() if key != "windows_sha256"})
     with pytest.raises(UserError, match=r"windows_sha256 is [0-9a-f]{64}, not None"):  # of what lacks it
         merge_folders([other, halves[0]], tmp_path / "new")

@@ -94,9 +94,11 @@ def test_tables_that_are_replaced(tmp_path: Path, messages: Messages) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=4)
     write(tables / "windows" / "notes.txt")
     write(tables / "report.html")
+    for name in "abc":
+        write(tables / name)
     clear_folder(tables)
-    assert files(tables) == {"manifest.json", "report.html", "windows/notes.txt"}
-    assert messages[-1].endswith("no part of it: report.html, windows/notes.txt")
+    assert files(tables) == {"manifest.json", "report.html", "windows/notes.txt", "a", "b", "c"}
+    assert messages[-1].endswith("no part of it: a, b, c, report.html, windows/notes.txt")  # five are named
 
 
 @pytest.mark.parametrize("linked", ["part", "table", "session"])

@@ -403,7 +403,7 @@ def test_other_commands_take_shards(
     tiny_run: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["--num-windows", "6", "influence.windows_per_part=20"]
-    options += ["--selector", "nearest"] if command == "validate" else []
+    options += ["--selector", "nearest", "--selector", "random"] if command == "validate" else []
     run = shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
     monkeypatch.setattr(context_curve, "WINDOWS_PER_PART", 4)
     shown = []

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from analysis import hypothesis as figure_of_hypothesis
 from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.hypothesis import (
@@ -83,7 +84,7 @@ def test_reactions_are_those_of_the_tables(runs: list[Path]) -> None:
 
 
 def test_models_and_their_roles(found: Hypothesis) -> None:
-    assert found.models == {"pose-seed0": 3, "ceiling": 1} and found.ceiling == "ceiling"
+    assert list(found.models.items()) == [("pose-seed0", 3), ("ceiling", 1)] and found.ceiling == "ceiling"
     assert [(entry.sparsity_from, entry.gain_of) for entry in found.main] == [
         ("pose-seed0", "pose-seed0"),
         ("ceiling", "pose-seed0"),
@@ -233,7 +234,20 @@ def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path
     assert "as many as a training row has (stated for model)" in words
     assert "of one pretrained model, which has no further seeds" in words
     both = read_hypothesis([runs[0], model])
-    assert both.models == {"demo": 1, "model": 1} or set(both.models) == {"pose-seed0", "model"}
+    assert both.models == {
+        "demo": 1,
+        "model": 1,
+    }  # configurations are all named so, and their runs otherwise only if need be
+    assert {entry.gain_of for entry in both.robustness} == {"demo"}
+    assert not any(entry.analysis.without_overlap for entry in both.robustness)
+    older = newest_finished(model)
+    newer = Path(shutil.copytree(older, model / "influence" / "newer"))
+    write_manifest(newer, {**read_json(newer / "manifest.json"), "finished": "newer"})
+    state_row(newer, 12)
+    of_older = hypothesis_of(older)
+    assert of_older is not None and (of_older.row_len, of_older.main) == (8, found.main)
+    assert hypothesis_of(newer) is None
+    shutil.rmtree(newer)
     state_row(newest_finished(model), 12)
     with pytest.raises(UserError, match="rows of 8 and 12 tokens"):
         read_hypothesis([runs[0], model])
@@ -322,7 +336,8 @@ def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
     assert f"{bare}: no measurement with as many local tokens" in message("--run", str(bare))
     other = made_up_run(tmp_path / "other", seed=7)
     made_up_measurement(other, 0.4, windows_sha256="others")
-    assert "different windows or foreign text" in message("--run", first, "--run", str(other))
+    said = message("--run", first, "--run", str(other))
+    assert said.startswith(f"{first} and {other} were measured on different windows or foreign text; measure both")
     seeded = made_up_run(tmp_path / "seeded", seed=8)
     made_up_measurement(seeded, 0.4, seed=5)
     assert "different windows or foreign text" in message("--run", first, "--run", str(seeded))
@@ -331,6 +346,9 @@ def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
     assert "different windows or foreign text" in message("--run", first, "--run", str(shuffled))
     longer = made_up_run(tmp_path / "longer", row_len=12)
     assert "rows of 8 and 12 tokens" in message("--run", first, "--run", str(longer))
+    ceilings = [str(made_up_run(tmp_path / f"top{d}", row_len=FULL, model=ModelConfig(d_model=d))) for d in (64, 256)]
+    said = message("--run", first, "--run", ceilings[0], "--run", ceilings[1])
+    assert said == f"{' and '.join(ceilings)} are ceilings of different configurations; name one"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "there is no training run here" in message("--run", str(empty))
@@ -344,6 +362,12 @@ def test_the_report_tests_the_reactions_of_its_own_measurement(runs: list[Path],
     gain = alone.main[0].contrasts.gain_nats.mean
     assert f"real {gain:.4f}".replace("-", "\N{MINUS SIGN}") in page and 'id="hypothesis-title"' in page
     assert hypothesis_of(newest_finished(runs[-1])) is None  # a ceiling has nothing beyond its row
+    again = Path(shutil.copytree(runs[0], tmp_path / "again"))
+    newer = Path(shutil.copytree(newest_finished(runs[1]), again / "influence" / "newer"))
+    write_manifest(newer, {**read_json(newer / "manifest.json"), "finished": "newer"})
+    of_older, of_newer = (hypothesis_of(folder) for folder in (again / "influence" / "made-up", newer))
+    assert of_older is not None and of_older.main == alone.main
+    assert of_newer is not None and of_newer.main[0].contrasts != alone.main[0].contrasts
 
 
 def test_too_few_targets_leave_the_report_without_the_test(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
