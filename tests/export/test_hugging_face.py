@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -335,3 +336,22 @@ def test_bars_are_shown_afterwards_as_before_and_all_positions_are_compared(
         (bars.enable_progress_bar if before else bars.disable_progress_bar)()
     vocab_size = read_tokenizer(run / "tokenizer.json").get_vocab_size()
     assert exported.num_logits_compared == 2 * 4 * length * vocab_size
+
+
+@torch.no_grad()
+def test_logits_are_compared_in_order_and_with_gaps(tiny_run: Path) -> None:
+    """A model that knows no position IDs but those in order differs, and so does one that is wrong without them."""
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+
+    def loaded(*, knows_gaps: bool, shift: float) -> Any:
+        def forward(input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> SimpleNamespace:
+            in_order = torch.arange(input_ids.shape[1]).expand(len(input_ids), -1)
+            used = in_order if position_ids is None or not knows_gaps else position_ids
+            logits = model(input_ids, used)[..., : model.config.vocab_size]
+            return SimpleNamespace(logits=logits + shift * (position_ids is None))
+
+        return forward
+
+    assert export._largest_difference(model, loaded(knows_gaps=True, shift=0.0))[0] == 0
+    assert export._largest_difference(model, loaded(knows_gaps=False, shift=0.0))[0] > export.MAX_DIFFERENCE
+    assert export._largest_difference(model, loaded(knows_gaps=True, shift=-0.5))[0] == pytest.approx(0.5)

@@ -128,7 +128,9 @@ def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]
     assert not same_windows(one, longer)
 
 
-def test_two_sources_of_one_name_are_said(folders: dict[str, str], messages: Messages) -> None:
+def test_two_sources_of_one_name_are_said(
+    folders: dict[str, str], messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = load(Path(folders["pose"]))
     first, same, other = (
         dataclasses.replace(one, manifest={**one.manifest, "own_selectors": {"mine": {"sha256": sha256}}})
@@ -138,6 +140,11 @@ def test_two_sources_of_one_name_are_said(folders: dict[str, str], messages: Mes
     assert list(messages) == []
     warn_of_sources({Path("first"): first, Path("other"): other})
     assert "first and other: the selector mine has another source in each" in messages[-1]
+    messages.clear()
+    tables = {Path(folders["pose"]): first, Path(folders["other"]): other}
+    monkeypatch.setattr(reading, "load", tables.get)
+    read_subjects([str(folder) for folder in tables])
+    assert [line.partition(":")[0] for line in messages] == [" and ".join(map(str, tables))]
 
 
 def with_model(subject: Subject, tokenizer_sha256: str) -> Subject:

@@ -79,24 +79,28 @@ def test_what_does_not_fit_is_an_error(length: int, k: int, locality: Optional[i
         planted_positions(np.random.default_rng(0), np.array([length]), np.array([k]), locality=locality, spread=spread)
 
 
-def parities(*, scratchpad: bool, num: int = 300, num_noise: int = 3) -> Sequences:
+def parities(*, scratchpad: bool, modulus: int, num: int = 300, num_noise: int = 3) -> Sequences:
     rng = np.random.default_rng(2)
     length_B, k_B = rng.integers(5, 12, num), rng.integers(1, 5, num)
-    return parity_sequences(rng, length_B, k_B, background=noise(num_noise), scratchpad=scratchpad, row_len=18)
+    return parity_sequences(
+        rng, length_B, k_B, background=noise(num_noise), scratchpad=scratchpad, row_len=18, modulus=modulus
+    )
 
 
+@pytest.mark.parametrize("modulus", [2, 5])
 @pytest.mark.parametrize("scratchpad", [False, True])
-def test_a_parity_sequence_read_as_words_is_what_the_definition_says(scratchpad: bool) -> None:
-    words, sequences = parity_words(3), parities(scratchpad=scratchpad)
+def test_a_parity_sequence_read_as_words_is_what_the_definition_says(scratchpad: bool, modulus: int) -> None:
+    words, sequences = parity_words(3, modulus=modulus), parities(scratchpad=scratchpad, modulus=modulus)
+    values = [str(value) for value in range(modulus)]
     for row in range(len(sequences.tokens_BT)):
         text = [words[token] for token in sequences.tokens_BT[row]]
         query = text.index("=")
         prompt, response = text[:query], text[query + 1 : text.index("<|endoftext|>")]
-        at = [i for i, word in enumerate(prompt) if word in ("0", "1")]
+        at = [i for i, word in enumerate(prompt) if word in values]
         bits = [int(prompt[i]) for i in at]
-        prefixes = [str(sum(bits[: i + 1]) % 2) for i in range(len(bits))]
+        prefixes = [str(sum(bits[: i + 1]) % modulus) for i in range(len(bits))]
         assert response == (prefixes if scratchpad else prefixes[-1:])
-        assert set(prompt) <= {"0", "1", "n0", "n1", "n2"}
+        assert set(prompt) <= {*values, "n0", "n1", "n2"}
         assert np.flatnonzero(sequences.planted_BT[row]).tolist() == at
         assert (sequences.prompt_len_B[row], sequences.response_len_B[row]) == (query + 1, len(response))
         coupled = sequences.coupled_BT[row].tolist()

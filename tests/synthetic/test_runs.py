@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from started_commands import Started
+from tokenizers import Tokenizer
 from typer.testing import CliRunner
 from watched_runs import metrics, stopping_after, weights
 
@@ -264,6 +266,22 @@ def test_shares_of_processes_are_the_batches() -> None:
     assert torch.equal(torch.cat([half.tokens_BT for half in rows]), whole_rows.tokens_BT)
     with pytest.raises(UserError, match=r"training\.eval_rows = 12: must be a multiple of the number of processes, 8"):
         open_synthetic_data(uneven, ProcessInfo(0, 8))
+
+
+def test_the_task_is_said_and_recorded() -> None:
+    behind = "k to 3, background noise, prompts of 4 to 8 tokens, position IDs"
+    for config, task, encoding, words in (
+        (tiny(), "parity with a scratchpad", "predicted, embedding absolute", ["0", "1"]),
+        (tiny("pose", modulus=3), "parity modulo 3", "pose, embedding rope", ["0", "1", "2"]),
+    ):
+        data = open_synthetic_data(config, SINGLE_PROCESS)
+        assert data.described == f"{task}, {behind} {encoding}" and data.eos_id == data.num_bos == 0
+        assert data.manifest_entries["synthetic_task"] == config.synthetic.task
+        assert data.manifest_entries["tokenizer_sha256"] == hashlib.sha256(data.tokenizer_text.encode()).hexdigest()
+        num_noise, tokenizer = config.synthetic.num_noise, Tokenizer.from_str(data.tokenizer_text)
+        expected = ["<|endoftext|>", "=", *words, *(f"n{i}" for i in range(num_noise))]
+        assert [tokenizer.id_to_token(i) for i in range(data.vocab_size)] == expected
+        assert tokenizer.get_vocab_size() == data.vocab_size
 
 
 def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, tiny_config: Config) -> None:

@@ -24,6 +24,7 @@ from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.synthetic.background import Background, noise, open_background, text
 from olmo_sparsity.synthetic.data import (
+    VALIDATION,
     evaluated_sequences,
     generated_sha256,
     open_synthetic_data,
@@ -277,7 +278,33 @@ def test_training_and_evaluation_have_different_documents(trained: Path, monkeyp
         }
         made = {tuple(row) for row in drawn.draw(np.random.default_rng(0), 200, 12).tolist()}
         assert made <= rows[split] and made - rows[other]
+    data, of = open_synthetic_data(experiment, SINGLE_PROCESS), experiment.training
+    for batch, split, seed, other in (
+        (data.draw(2), "train", [of.seed, 2], "validation"),
+        (data.evaluation_rows.like_training, "validation", [VALIDATION, 0], "train"),
+    ):
+        drawn, mistaken = (
+            synthetic_batch(experiment, num_rows=8, seed=seed, background=open_background(experiment, name)).tokens_BT
+            for name in (split, other)
+        )
+        assert torch.equal(batch.tokens_BT, drawn) and not torch.equal(drawn, mistaken)
     assert open_synthetic_run(experiment, Path("run")).background.text_sha256 == stores["validation"].tokens_sha256
+
+
+def test_a_text_that_was_changed_is_not_drawn_from(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained / "data", tmp_path / "data")
+    shutil.copy2(trained / "words.jsonl", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    experiment = load_config(trained / "tiny.yaml")
+    folder = prepare(experiment.data)
+    first, *_ = read_json(folder / "manifest.json")["splits"]["validation"]["files"]
+    content = bytearray((folder / first["path"]).read_bytes())
+    content[0] ^= 1
+    (folder / first["path"]).write_bytes(content)
+    with pytest.raises(UserError, match=f"{first['path']}: other contents than were written there"):
+        open_background(experiment, "train")
 
 
 def test_the_bridge_measures_it_with_the_values_anywhere(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

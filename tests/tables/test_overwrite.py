@@ -101,6 +101,25 @@ def test_tables_that_are_replaced(tmp_path: Path, messages: Messages) -> None:
     assert messages[-1].endswith("no part of it: a, b, c, report.html, windows/notes.txt")  # five are named
 
 
+def test_an_interrupted_deletion_leaves_folders_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that inside. Parts of the first table go first, since they vouch for those of the others."""
+    run, deleted, unlink = made_up_folder(tmp_path / "run"), [], Path.unlink
+
+    def interrupted(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".parquet":
+            deleted.append(path.relative_to(run / "influence" / "first").as_posix())
+            if len(deleted) == 3:
+                raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        clear_folder(run)
+    assert deleted == ["windows/part-00001.parquet", "windows/part-00000.parquet", "selections/part-00001.parquet"]
+    for folder in (run, run / "influence" / "first"):
+        assert read_json(folder / "manifest.json")["status"] == "running"
+
+
 @pytest.mark.parametrize("linked", ["part", "table", "session"])
 def test_merge_follows_no_link_out_of_the_folder(tmp_path: Path, linked: str) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=4)
