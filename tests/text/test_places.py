@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -169,6 +171,8 @@ def test_windows_before_chosen_targets() -> None:
     assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
     assert store.source_of(np.array([0, 1])) == ["x", "y"]
     assert windows.num_documents == 2
+    tokens = np.array([*first, 0, *second, 0], dtype="<u4")
+    assert (store.split, store.tokens_sha256) == ("own", hashlib.sha256(tokens.tobytes()).hexdigest())
 
 
 def test_documents_have_the_ids_of_corpora() -> None:
