@@ -235,6 +235,27 @@ def test_windows_of_texts(model: api.Model) -> None:
     assert set(alone.frame["null_context"]) <= {"same-document", "shuffled"}
 
 
+def test_windows_are_named_by_their_source(model: api.Model, of_command: api.Results) -> None:
+    """Where none is given, by what they are made of; null contexts are each window's own."""
+    row = [[1] * 21, [2] * 21]
+    for make, name in (
+        (lambda **given: api.windows_from_texts(model, TEXTS, num_windows=2, **given), "texts"),
+        (lambda **given: api.windows_from_tokens(model, row, **given), "tokens"),
+        (lambda **given: api.window_at(model, TEXTS[0], at=150, **given), "text"),
+    ):
+        for given, expected in (({}, name), ({"source": "mine"}, "mine")):
+            made = make(**given)
+            assert (made.source, set(made.frame["source"])) == (expected, {expected})
+    of_table = api.windows_from_table(model, of_command.windows.head(2))
+    assert (of_table.source, set(of_table.frame["source"])) == ("table", {"table"})
+    mixed = api.windows_from_texts(model, [TEXTS[0] * 3, TEXTS[1][:70]], num_windows=9)
+    alone = api.windows_from_texts(model, TEXTS[:1], num_windows=9)
+    assert mixed.frame["null_context"].tolist() == mixed.null_contexts.kinds
+    assert alone.frame["null_context"].tolist() == alone.null_contexts.kinds
+    named = api.windows_from_tokens(model, row, doc_ids=[7, "0123456789abcdef"])
+    assert named.frame["doc_id"].tolist() == [f"{hash64(b'7', b'doc_id'):016x}", "0123456789abcdef"]
+
+
 def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, tmp_path: Path) -> None:
     folder = measured.save(tmp_path / "saved")
     again = api.read_results(folder)
@@ -250,6 +271,9 @@ def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, t
     estimate = summary.at("kl", "real", 2).gain_sparse_nats
     assert estimate is not None and gain == estimate.mean
     assert not (frame["quantity"] == "recovered_fraction").any()
+    (folder / "windows" / "part-00000.parquet").rename(tmp_path / "kept.parquet")  # no longer whole, so written again
+    assert measured.save(folder) == folder
+    pd.testing.assert_frame_equal(api.read_results(folder).windows, measured.windows)
     with pytest.raises(UserError, match="other settings"):
         api.Results(measured.windows, measured.selections, {**measured.manifest, "run_id": "x"}).save(folder)
 
@@ -341,7 +365,10 @@ def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.Chos
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()
     assert "GATE FAILED" in measured._repr_html_()
-    assert "20 of 20 tokens" in repr(windows)
+    number = windows.frame["doc_id"].nunique()
+    assert repr(windows) == f"ChosenWindows(20 of 20 tokens, {number} documents)"
+    assert windows._repr_html_().count("<tr") == 1 + 5 + 1 + 5  # heading, the first, dots, the last
+    assert repr(measured) == f"Results(20 windows, selectors {', '.join(measured.selections['selector'].unique())})"
 
 
 @pytest.mark.parametrize(
@@ -349,6 +376,7 @@ def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.Chos
     [
         ([[1] * 20], r"token_ids\[0\]: 20 tokens, where full_len = 20"),
         ([[1] * 21, [1] * 20 + [320]], r"token_ids\[1\]: token IDs must lie between 0 and 319"),
+        ([[1] * 21, [1] * 21, [-1] + [1] * 20], r"token_ids\[2\]: token IDs must lie between 0 and 319"),
         ([], "there are no windows"),
     ],
 )
@@ -375,8 +403,13 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
         api.losses(model, windows, [[12]])
     with pytest.raises(UserError, match="each at most once"):
         api.losses(model, windows, [[1, 1]])
-    with pytest.raises(UserError, match="there is no window 20"):
-        api.losses(model, windows, pd.DataFrame({"window_id": [20], "positions": [[1]]}))
+    with pytest.raises(
+        UserError, match=r"^visible: \[-1\] must hold long-range positions, 0 to 11, each at most once$"
+    ):
+        api.losses(model, windows, [[-1]])
+    for number in (20, -1):
+        with pytest.raises(UserError, match=f"^visible: there is no window {number}; they are numbered 0 to 19$"):
+            api.losses(model, windows, pd.DataFrame({"window_id": [number], "positions": [[1]]}))
     with pytest.raises(UserError, match=r"must be a list; a single text is written \[texts\]"):
         api.windows_from_texts(model, "one text")
     for name in ("num_windows", "max_per_document"):
@@ -391,7 +424,8 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
             made()
     with pytest.raises(UserError, match=r"revision = main: .* is a trained run, which has none"):
         api.open_model(tiny_run, revision="main")
-    for name in ("runs/demo", "./llama", "../a/b", "/a", "one/two/three", "model.gguf", "~/nowhere", Path("org/name")):
+    like_paths = ("runs/demo", "./llama", "../a", "/a", "one/two/three", "~/nowhere", Path("org/name"))
+    for name in (*like_paths, *(f"m.{ending}" for ending in ("gguf", "safetensors", "bin", "pt", "yaml"))):
         said = re.escape(
             f"model = {name}: there is no such folder or file, seen from {Path.cwd()} (it looks like a path"
         )
