@@ -73,6 +73,7 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
             "context.train_len = 1: must lie between context.local_len = 1 (and 2) and context",
         ),
         ("training:\n  seed: -1\n", "c.yaml:2: training.seed = -1: must be at least 0"),
+        ("training:\n  seed:\n    -1\n", "c.yaml:3: training.seed = -1: must be at least 0"),
         ("influence:\n  k: [1,\n    0]\n", "c.yaml:2: influence.k = 0: must be at least 1"),
         ("training: {seed: 99999999999999999999999}\n", "training.seed"),
         ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
