@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +19,7 @@ import torch
 from conftest import Messages
 
 from olmo_sparsity import api
+from olmo_sparsity.api import measuring
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
@@ -24,7 +29,8 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
-from olmo_sparsity.wording.setup import measured_words
+from olmo_sparsity.wording.gates import gates_words
+from olmo_sparsity.wording.setup import data_words, measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
 SCREENED = ["influence.screen=9", "influence.screen_sample=1.0", "influence.save_candidates=true"]
@@ -107,6 +113,23 @@ def test_batches_of_windows_have_the_same_numbers(
     pd.testing.assert_frame_equal(
         api.scores(few, windows), api.scores(model, windows), check_exact=False, atol=NATS, rtol=0
     )
+
+
+def test_batches_show_how_many_windows_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are several."""
+    bars: list[tuple[Any, ...]] = []
+
+    @contextmanager
+    def bar(*named: str, total: int) -> Iterator[Any]:
+        bars.append((*named, total))
+        yield SimpleNamespace(update=lambda number: bars.append((number,)))
+
+    monkeypatch.setattr(measuring, "progress_bar", bar)
+    windows: Any = range(20)
+    for size, expected in ((20, []), (7, [("windows", " windows", 20), (7,), (7,), (6,)])):
+        bars.clear()
+        assert np.concatenate(list(measuring._batches(windows, size))).tolist() == list(range(20))
+        assert bars == expected
 
 
 def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWindows, of_command: api.Results) -> None:
@@ -360,11 +383,24 @@ def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: 
         api.figure4(measured, selector="lasso")
 
 
-def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.ChosenWindows) -> None:
+def test_what_notebooks_show_is_escaped(
+    measured: api.Results, windows: api.ChosenWindows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hostile = api.ChosenWindows(windows.null_contexts, "x", [["<script>"] * 21 for _ in range(20)], "")
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()
-    assert "GATE FAILED" in measured._repr_html_()
+    page, summary = measured._repr_html_(), measured.summarize()
+    facts = dict(re.findall(r"<th>(.*?)</th>\s*<td>(.*?)</td>\s*</tr>", page.partition("</table>")[0]))
+    words = {"measured": measured_words(summary), "windows": data_words(summary), "gates": gates_words(summary)}
+    assert (
+        facts == {name: html.escape(of, quote=False) for name, of in words.items()} and "GATE FAILED" in facts["gates"]
+    )
+    number = summary.of_windows("long_gain_nats")
+    assert number is not None and f"<td>{number.mean:.4f}</td>" in page
+    assert "<th>first token</th>" not in page
+    monkeypatch.setattr("olmo_sparsity.api.results.anchor_warning", lambda setup: f"WARNING {setup is summary.setup}")
+    monkeypatch.setattr(api.Results, "summarize", lambda self: summary)
+    assert re.search(r"<th>first token</th>\s*<td>WARNING True</td>", measured._repr_html_())
     number = windows.frame["doc_id"].nunique()
     assert repr(windows) == f"ChosenWindows(20 of 20 tokens, {number} documents)"
     assert windows._repr_html_().count("<tr") == 1 + 5 + 1 + 5  # heading, the first, dots, the last
