@@ -124,7 +124,7 @@ def test_a_character_of_several_tokens(encoded: EncodedText) -> None:
     ("offset", "lengths", "said"),
     [
         (99, LENGTHS, f"offset 99: the text has {len(TEXT)} characters"),
-        (-1, LENGTHS, "offset -1: the text has"),
+        (-1, LENGTHS, f"offset -1: the text has {len(TEXT)} characters, numbered from 0; choose one of them with --at"),
         (
             8,
             LENGTHS,
@@ -149,7 +149,10 @@ def test_mistakes_of_offsets(encoded: EncodedText, offset: int, lengths: dict[st
     [
         ("dog", "target 'dog': it does not occur in the text"),
         ("hat", "target 'hat': it does not occur"),
-        ("he cat", "target 'he cat': no token begins with it where it stands"),
+        (
+            "he cat",
+            "target 'he cat': no token begins with it where it stands; choose the beginning of a word, or a character with --at",
+        ),
         ("sat", r"target 'sat': at its last place, character 8, only 2 tokens stand"),
         ("", "target '': must hold"),
     ],

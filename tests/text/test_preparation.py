@@ -243,7 +243,7 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     assert manifest["documents"] == len(texts) == 210
     assert manifest["tokens"] == sum(len(open_store(folder, split).tokens) for split in SPLITS)
     assert manifest["bytes"] == manifest["speed"]["bytes"] == sum(len(text.encode()) for text in texts)
-    assert manifest["skipped"] == {"broken": 2, "empty": 1}
+    assert manifest["skipped"] == {"broken": 2, "empty": 1} and manifest["made_from"] == "text"
     assert [shard["documents"] for shard in manifest["shards"]] == [40, 41, 42, 43, 44]
     assert all(shard["seconds"] >= 0 for shard in manifest["shards"])
     message = "\n".join(describe(folder))
@@ -724,6 +724,18 @@ def test_the_last_shard_has_all_threads_and_those_behind_it_are_not_begun(
     assert [task.number for task, _ in given] == [0, 1, 2, 3, 4, 2]
     assert [written.cancelled() for _, written in given] == [False, False, False, True, True, False]
     assert (given[-1][0].num_threads, given[-1][0].limits) == (3, Limits(9, None))
+
+
+def test_shards_that_were_begun_behind_a_limit_leave_nothing(
+    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has begun one writes it to its end."""
+    monkeypatch.setattr(Written, "cancel", lambda self: self.write() is None)
+    write_corpus(Path(shards.source) / "a.jsonl", 10)
+    folder = prepare(dataclasses.replace(shards, processes=3, max_documents=60))
+    assert [task.number for task, _ in workers[1]] == [0, 1, 2, 3, 4, 2]
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("tokens-*"))
+    assert left == [f"{split}/tokens-{number:05d}.bin" for split in SPLITS for number in range(3)]
 
 
 def test_how_many_shards_seem_to_be_needed() -> None:
