@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
 from olmo_sparsity.config import Config
-from olmo_sparsity.progress import count_slow_start, progress_bar, stages
+from olmo_sparsity.progress import count_slow_start, listening, progress_bar, stages, tokens_ran
 from olmo_sparsity.text import scheduling
 from olmo_sparsity.training.loop import train
 
@@ -241,3 +241,17 @@ def test_the_bar_of_prepare_shows_the_sums_over_all_shards(monkeypatch: pytest.M
                 pass
             assert all(bar.updates.acquire(timeout=60) for _ in range(3))
             assert (bar.n, bar.words) == (documents + 3, "1,201.0M tokens, 2.0 MB")
+
+
+def test_tokens_are_told_to_who_listens_and_to_the_one_before_afterwards() -> None:
+    heard: list[int] = []
+    inside: list[int] = []
+    tokens_ran(1)
+    with listening(heard.append):
+        tokens_ran(5)
+        with suppress(KeyboardInterrupt), listening(inside.append):
+            tokens_ran(7)
+            raise KeyboardInterrupt
+        tokens_ran(2)
+    tokens_ran(9)
+    assert (heard, inside) == ([5, 2], [7])

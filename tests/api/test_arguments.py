@@ -57,6 +57,7 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda m, w: api.measure(m, w, k=3), "k = 3: must be a list or None"),  # type: ignore[arg-type]
     (lambda m, w: api.measure(m, w, seed=1.5), "seed = 1.5: must be a whole number or None"),  # type: ignore[arg-type]
     (lambda m, w: api.measure(m, w, selectors="kl"), "selectors = 'kl': must be a list"),
+    (lambda m, w: api.measure(m, w, selectors={"kl": 1}), "selectors = {'kl': 1}: must be a list or None"),  # type: ignore[arg-type]
     (lambda m, w: api.measure("runs/tiny", w), "model = 'runs/tiny': must be Model"),  # type: ignore[arg-type]
     (lambda m, w: api.measure(m, w.frame), "must be ChosenWindows"),  # type: ignore[arg-type]
     (lambda m, w: api.windows_from_texts(m, TEXT), "must be a list; a single text is written [texts]"),

@@ -124,6 +124,10 @@ def test_every_selector_explains(model: api.Model) -> None:
     shown = api.explain(model, HOSTILE * 3, at=150)
     assert [window.selector for window in shown.windows] == ["kl"]
     assert shown.windows[0].ks == [1, 2, 8]
+    assert (shown.source, shown.window_row["source"]) == ("text", "text")
+    twice = api.explain(model, HOSTILE * 3, at=150, selectors=["kl", "nearest", "kl"], k=[1], source="mine")
+    assert [window.selector for window in twice.windows] == ["kl", "nearest"]
+    assert (twice.source, twice.window_row["source"]) == ("mine", "mine")
 
 
 def test_the_null_context_is_named(model: api.Model) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +19,7 @@ import torch
 from conftest import Messages
 
 from olmo_sparsity import api
+from olmo_sparsity.api import measuring
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
@@ -24,7 +29,8 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
-from olmo_sparsity.wording.setup import measured_words
+from olmo_sparsity.wording.gates import gates_words
+from olmo_sparsity.wording.setup import data_words, measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
 SCREENED = ["influence.screen=9", "influence.screen_sample=1.0", "influence.save_candidates=true"]
@@ -107,6 +113,23 @@ def test_batches_of_windows_have_the_same_numbers(
     pd.testing.assert_frame_equal(
         api.scores(few, windows), api.scores(model, windows), check_exact=False, atol=NATS, rtol=0
     )
+
+
+def test_batches_show_how_many_windows_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are several."""
+    bars: list[tuple[Any, ...]] = []
+
+    @contextmanager
+    def bar(*named: str, total: int) -> Iterator[Any]:
+        bars.append((*named, total))
+        yield SimpleNamespace(update=lambda number: bars.append((number,)))
+
+    monkeypatch.setattr(measuring, "progress_bar", bar)
+    windows: Any = range(20)
+    for size, expected in ((20, []), (7, [("windows", " windows", 20), (7,), (7,), (6,)])):
+        bars.clear()
+        assert np.concatenate(list(measuring._batches(windows, size))).tolist() == list(range(20))
+        assert bars == expected
 
 
 def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWindows, of_command: api.Results) -> None:
@@ -235,6 +258,27 @@ def test_windows_of_texts(model: api.Model) -> None:
     assert set(alone.frame["null_context"]) <= {"same-document", "shuffled"}
 
 
+def test_windows_are_named_by_their_source(model: api.Model, of_command: api.Results) -> None:
+    """Where none is given, by what they are made of; null contexts are each window's own."""
+    row = [[1] * 21, [2] * 21]
+    for make, name in (
+        (lambda **given: api.windows_from_texts(model, TEXTS, num_windows=2, **given), "texts"),
+        (lambda **given: api.windows_from_tokens(model, row, **given), "tokens"),
+        (lambda **given: api.window_at(model, TEXTS[0], at=150, **given), "text"),
+    ):
+        for given, expected in (({}, name), ({"source": "mine"}, "mine")):
+            made = make(**given)
+            assert (made.source, set(made.frame["source"])) == (expected, {expected})
+    of_table = api.windows_from_table(model, of_command.windows.head(2))
+    assert (of_table.source, set(of_table.frame["source"])) == ("table", {"table"})
+    mixed = api.windows_from_texts(model, [TEXTS[0] * 3, TEXTS[1][:70]], num_windows=9)
+    alone = api.windows_from_texts(model, TEXTS[:1], num_windows=9)
+    assert mixed.frame["null_context"].tolist() == mixed.null_contexts.kinds
+    assert alone.frame["null_context"].tolist() == alone.null_contexts.kinds
+    named = api.windows_from_tokens(model, row, doc_ids=[7, "0123456789abcdef"])
+    assert named.frame["doc_id"].tolist() == [f"{hash64(b'7', b'doc_id'):016x}", "0123456789abcdef"]
+
+
 def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, tmp_path: Path) -> None:
     folder = measured.save(tmp_path / "saved")
     again = api.read_results(folder)
@@ -250,6 +294,9 @@ def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, t
     estimate = summary.at("kl", "real", 2).gain_sparse_nats
     assert estimate is not None and gain == estimate.mean
     assert not (frame["quantity"] == "recovered_fraction").any()
+    (folder / "windows" / "part-00000.parquet").rename(tmp_path / "kept.parquet")  # no longer whole, so written again
+    assert measured.save(folder) == folder
+    pd.testing.assert_frame_equal(api.read_results(folder).windows, measured.windows)
     with pytest.raises(UserError, match="other settings"):
         api.Results(measured.windows, measured.selections, {**measured.manifest, "run_id": "x"}).save(folder)
 
@@ -336,12 +383,28 @@ def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: 
         api.figure4(measured, selector="lasso")
 
 
-def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.ChosenWindows) -> None:
+def test_what_notebooks_show_is_escaped(
+    measured: api.Results, windows: api.ChosenWindows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hostile = api.ChosenWindows(windows.null_contexts, "x", [["<script>"] * 21 for _ in range(20)], "")
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()
-    assert "GATE FAILED" in measured._repr_html_()
-    assert "20 of 20 tokens" in repr(windows)
+    page, summary = measured._repr_html_(), measured.summarize()
+    facts = dict(re.findall(r"<th>(.*?)</th>\s*<td>(.*?)</td>\s*</tr>", page.partition("</table>")[0]))
+    words = {"measured": measured_words(summary), "windows": data_words(summary), "gates": gates_words(summary)}
+    assert (
+        facts == {name: html.escape(of, quote=False) for name, of in words.items()} and "GATE FAILED" in facts["gates"]
+    )
+    number = summary.of_windows("long_gain_nats")
+    assert number is not None and f"<td>{number.mean:.4f}</td>" in page
+    assert "<th>first token</th>" not in page
+    monkeypatch.setattr("olmo_sparsity.api.results.anchor_warning", lambda setup: f"WARNING {setup is summary.setup}")
+    monkeypatch.setattr(api.Results, "summarize", lambda self: summary)
+    assert re.search(r"<th>first token</th>\s*<td>WARNING True</td>", measured._repr_html_())
+    number = windows.frame["doc_id"].nunique()
+    assert repr(windows) == f"ChosenWindows(20 of 20 tokens, {number} documents)"
+    assert windows._repr_html_().count("<tr") == 1 + 5 + 1 + 5  # heading, the first, dots, the last
+    assert repr(measured) == f"Results(20 windows, selectors {', '.join(measured.selections['selector'].unique())})"
 
 
 @pytest.mark.parametrize(
@@ -349,6 +412,7 @@ def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.Chos
     [
         ([[1] * 20], r"token_ids\[0\]: 20 tokens, where full_len = 20"),
         ([[1] * 21, [1] * 20 + [320]], r"token_ids\[1\]: token IDs must lie between 0 and 319"),
+        ([[1] * 21, [1] * 21, [-1] + [1] * 20], r"token_ids\[2\]: token IDs must lie between 0 and 319"),
         ([], "there are no windows"),
     ],
 )
@@ -375,8 +439,13 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
         api.losses(model, windows, [[12]])
     with pytest.raises(UserError, match="each at most once"):
         api.losses(model, windows, [[1, 1]])
-    with pytest.raises(UserError, match="there is no window 20"):
-        api.losses(model, windows, pd.DataFrame({"window_id": [20], "positions": [[1]]}))
+    with pytest.raises(
+        UserError, match=r"^visible: \[-1\] must hold long-range positions, 0 to 11, each at most once$"
+    ):
+        api.losses(model, windows, [[-1]])
+    for number in (20, -1):
+        with pytest.raises(UserError, match=f"^visible: there is no window {number}; they are numbered 0 to 19$"):
+            api.losses(model, windows, pd.DataFrame({"window_id": [number], "positions": [[1]]}))
     with pytest.raises(UserError, match=r"must be a list; a single text is written \[texts\]"):
         api.windows_from_texts(model, "one text")
     for name in ("num_windows", "max_per_document"):
@@ -391,7 +460,8 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
             made()
     with pytest.raises(UserError, match=r"revision = main: .* is a trained run, which has none"):
         api.open_model(tiny_run, revision="main")
-    for name in ("runs/demo", "./llama", "../a/b", "/a", "one/two/three", "model.gguf", "~/nowhere", Path("org/name")):
+    like_paths = ("runs/demo", "./llama", "../a", "/a", "one/two/three", "~/nowhere", Path("org/name"))
+    for name in (*like_paths, *(f"m.{ending}" for ending in ("gguf", "safetensors", "bin", "pt", "yaml"))):
         said = re.escape(
             f"model = {name}: there is no such folder or file, seen from {Path.cwd()} (it looks like a path"
         )

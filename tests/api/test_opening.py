@@ -47,6 +47,14 @@ def test_each_argument_is_its_key_and_is_stronger_than_an_override(
     assert (before.influence.path, before.influence.local_len) == ("masked", 5)
 
 
+def test_a_path_may_begin_in_the_home_folder(
+    tiny_run: Path, opened: list[tuple[Config, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tiny_run.parent))
+    api.open_model(f"~/{tiny_run.name}")
+    assert opened == [(load_config(tiny_run / "config.yaml"), tiny_run)]
+
+
 def test_a_name_is_looked_for_on_the_hub(
     opened: list[tuple[Config, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +79,8 @@ def test_a_model_says_what_it_is(tiny_run: Path) -> None:
         f"Model('tiny', {number}M parameters, fp32 on cpu, local_len 7, full_len 20, hidden, no anchor)"
     )
     assert 0.01 < float(number) < 0.1
+    gridded = api.open_model(tiny_run, overrides=["influence.k_grid=geometric", "influence.unit=block:2"])
+    assert (gridded.config.influence.k, gridded.config.influence.k_grid) == ([1, 2, 4, 6], None)
 
 
 def test_windows_of_one_text_are_measured_exactly_with_the_control_beside(tiny_run: Path) -> None:

@@ -25,10 +25,10 @@ def results(tiny_tables: Path) -> api.Results:
     return api.read_results(tiny_tables)
 
 
-def long_gain(window: pd.Series, context: str) -> float:
+def of_window(window: pd.Series, name: str, context: str) -> float:
     if "resampled" in context:
         return np.nan  # of another label
-    return float(window["gain_long_nats" if context == "real" else "null_gain_long_nats"])
+    return float(window[name if context == "real" or name == "loss_short_nats" else f"null_{name}"])
 
 
 def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> None:
@@ -44,14 +44,20 @@ def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> 
             assert key not in expected
             lists = {name: getattr(row, name) for name in per_k}
             expected[key] = {name: np.nan if values is None else values[index] for name, values in lists.items()} | {
-                "gain_long_nats": long_gain(window.loc[row.window_id], row.context),
-                "target_text": window["target_text"][row.window_id],
+                name: of_window(window.loc[row.window_id], name, row.context)
+                for name in ("loss_short_nats", "loss_long_nats", "gain_long_nats")
             }
+            expected[key] |= {
+                name: window[name][row.window_id]
+                for name in ("doc_id", "weight", "source", "target_class", "target_text")
+            }
+            expected[key] |= {"sees_target": row.sees_target, "num_evaluations": row.num_evaluations}
     assert len(tidy) == len(expected)
-    of_window = ["window_id", "doc_id", "weight", "source", "target_class", "target_text", "loss_short_nats"]
+    of_windows = ["window_id", "doc_id", "weight", "source", "target_class", "target_text", "loss_short_nats"]
     of_choice = ["selector", "context", "draw", "sees_target", "num_evaluations", "k"]
     of_context = ["loss_long_nats", "gain_long_nats"]
-    assert sorted(tidy) == sorted([*of_window, *of_context, *of_choice, *per_k, "kl_short_to_sparse_nats"])
+    assert sorted(tidy) == sorted([*of_windows, *of_context, *of_choice, *per_k, "kl_short_to_sparse_nats"])
+    assert {"real", "null", "mimicry", "resampled"} <= set(tidy["context"])
     for found in tidy.to_dict("records"):
         key = tuple(found[name] for name in ("window_id", "selector", "context", "draw", "k"))
         for name, value in expected[key].items():

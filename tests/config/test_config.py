@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
+from olmo_sparsity.config import Config, PretrainedConfig, ValidationConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
-from olmo_sparsity.config.flags import keys_of_k, parse_k
+from olmo_sparsity.config.flags import keys_of_k, parse_k, selectors_named
+from olmo_sparsity.config.measuring import parse_screen
+from olmo_sparsity.config.pretrained import parse_rope_scaling
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import MeasuredLengths
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -61,16 +64,43 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
         ("[1, 2]\n", "mapping of keys"),
         ("context: {local_len: 64, full_len: 64}\n", "context.full_len = 64: must be larger than context.local_len"),
         ("context: {local_len: 16, train_len: 8}\n", "context.train_len = 8: must lie between context.local_len = 16"),
+        (
+            "context: {train_len: 129}\n",
+            "context.train_len = 129: must lie between context.local_len = 64 (and 2) and context",
+        ),
+        (
+            "context: {local_len: 1}\n",
+            "context.train_len = 1: must lie between context.local_len = 1 (and 2) and context",
+        ),
         ("training:\n  seed: -1\n", "c.yaml:2: training.seed = -1: must be at least 0"),
+        ("training:\n  seed:\n    -1\n", "c.yaml:3: training.seed = -1: must be at least 0"),
         ("influence:\n  k: [1,\n    0]\n", "c.yaml:2: influence.k = 0: must be at least 1"),
         ("training: {seed: 99999999999999999999999}\n", "training.seed"),
         ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
         ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
-        ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
+        (
+            "model: {d_model: 36, n_heads: 4}\n",
+            "model.d_model = 36: must be a multiple of 2 * model.n_heads = 8 (rotary",
+        ),
+        (
+            "training: {batch_rows: 10, micro_batch_rows: 3}\n",
+            "training.micro_batch_rows = 3: must divide training.batch_rows = 10",
+        ),
+        (
+            "training: {checkpoint_every: 100, keep_every: 50}\n",
+            "training.keep_every = 50: must be a multiple of training.checkpoint_every = 100, or null",
+        ),
         ("name: ../elsewhere\n", "plain folder name"),
+        ("name: ..\n", "name = '..': must be a plain folder name"),
+        ("name: .hidden\n", "name = '.hidden': must be a plain folder name"),
+        ("name: -q\n", "name = '-q': must be a plain folder name"),
         ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
         ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: must be at most 64, the tokens of a training row"),
         ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts = half: must be one of uniform, capped"),
+        (
+            "pose: {method: randpos, seam_targets: row}\n",
+            "pose.seam_targets = row: pose.method = randpos has no chunks",
+        ),
         ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
         (
             "pose: {method: randpos, contents: matched}\n",
@@ -92,6 +122,7 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
             "pretrained.rope_factor = 2.0 with pretrained.rope_scaling = none",
         ),
         ("influence: {local_len: 128}\n", "influence.full_len = 128: must be larger than influence.local_len = 128"),
+        ("influence: {local_len: 130}\n", "influence.full_len = 128: must be larger than influence.local_len = 130"),
         ("influence: {full_len: 129}\n", "influence.full_len = 129: the run is trained with 128 positions"),
         ("influence: {min_preceding: 127}\n", "influence.min_preceding = 127: must be at least the length of the full"),
     ],
@@ -101,6 +132,39 @@ def test_errors_name_the_line_and_the_key(tmp_path: Path, text: str, message: st
         load_config(write(tmp_path, text))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: a-b_c.d e\n",
+        "context: {local_len: 2, train_len: 128}\n",
+        "pose: {num_chunks: 64}\n",
+        "pose: {method: randpos, max_position: 200}\n",
+        "influence: {min_preceding: 128}\n",
+        "training: {checkpoint_every: 50, keep_every: 100}\n",
+        "training: {batch_rows: 10, micro_batch_rows: 10}\n",
+        "model: {d_model: 8, n_heads: 4}\n",
+    ],
+)
+def test_what_just_fits_is_accepted(tmp_path: Path, text: str) -> None:
+    load_config(write(tmp_path, text))
+
+
+def test_a_model_without_positions_takes_ordinary_rows_only(tmp_path: Path) -> None:
+    path = write(tmp_path, "model: {position_embedding: none}\npose: {num_chunks: 1}\n")
+    load_config(path)
+    begins = "model.position_embedding = none: a model without positions has no use for pose.method = "
+    for overrides, told in (
+        (["pose.num_chunks=2"], "pose with pose.num_chunks = 2; set pose.num_chunks=1"),
+        (
+            ["pose.method=randpos", "pose.num_chunks=2"],  # the default, which randpos does not use
+            "randpos with pose.num_chunks = 2; set pose.num_chunks=1, without pose.method",
+        ),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_config(path, overrides)
+        assert str(caught.value) == f"{path}: {begins}{told}"
 
 
 def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
@@ -115,6 +179,9 @@ def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
     assert load_config(path).influence.lasso_masks == 9
     path.write_text("influence: {screen_proxy: org/small}\n")  # it would rank no longer
     with pytest.raises(UserError, match=r"config.yaml:1: influence.screen_proxy: there is no key 'screen_proxy' here"):
+        load_config(path)
+    path.write_text("influence: {screen_precision: bf16}\n")
+    with pytest.raises(UserError, match=r"influence.screen_precision: there is no key 'screen_precision' here"):
         load_config(path)
     with pytest.raises(UserError, match="there is no key 'solver_steps' here"):
         load_config(None, ["validation.solver_steps=3"])
@@ -134,8 +201,10 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
             load_config(path, [f"data.source={crafted}"])
     with pytest.raises(UserError, match="key=value"):
         load_config(path, ["training.steps"])
-    with pytest.raises(UserError, match="cannot read"):
-        load_config(tmp_path / "none.yaml")
+    for name, reason in (("none.yaml", "No such file or directory"), (".", "Is a directory")):
+        with pytest.raises(UserError) as caught:
+            load_config(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path / name}: cannot read this configuration ({reason})"
 
 
 @pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.name)
@@ -174,6 +243,33 @@ def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) ->
         load_config(path, [*blocks, "influence.k=[1,3]"]).check_k()
 
 
+def test_a_screen_and_pairs_are_checked_against_the_number_of_long_range_tokens(tmp_path: Path) -> None:
+    """Both ends of the range, and selectors of which only some are screened."""
+    path = write(tmp_path, "context: {local_len: 8, full_len: 20}\n")
+    named = "influence.selectors=[kl, random]"
+
+    def check(*overrides: str) -> None:
+        load_config(path, [named, "influence.k=[1,3]", *overrides]).check_k()
+
+    for screen in (3, 12):
+        check(f"influence.screen={screen}")
+    for screen in (2, 13):
+        with pytest.raises(UserError) as caught:
+            check(f"influence.screen={screen}")
+        assert str(caught.value) == f"influence.screen = {screen}: must lie between the largest k, 3, and M = 12"
+    for screen in (3, 4):
+        check("influence.unit=block:3", f"influence.screen={screen}")
+    with pytest.raises(UserError, match=r"must lie between the largest k, 3, and 4, the number of blocks$"):
+        check("influence.unit=block:3", "influence.screen=5")
+    with pytest.raises(
+        UserError, match=r"and influence\.selectors are random, nearest; leave influence\.screen \(--screen\) out$"
+    ):
+        check("influence.selectors=[random, nearest]", "influence.screen=4")
+    check("influence.pairs_windows=9", "influence.local_len=18", "influence.k=[1,2]")
+    with pytest.raises(UserError, match=r"influence.pairs_windows = 9: there is no pair, M = 1 long-range token$"):
+        check("influence.pairs_windows=9", "influence.local_len=19", "influence.k=[1]")
+
+
 def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:
     """Of a run up to the positions of its training; a pretrained model has no training row."""
     path = write(tmp_path, "context: {local_len: 8, full_len: 12, train_len: 10}\npose: {max_position: 40}\n")
@@ -204,6 +300,49 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
     }
     assert {name: PretrainedConfig(name).folder_name for name in names} == names
     assert PretrainedConfig("a/b", revision="refs/pr/1").folder_name == "a-b-refs-pr-1"
+
+
+def test_a_scaling_is_named_with_its_factor_and_is_of_a_pretrained_model_only() -> None:
+    assert parse_rope_scaling("none") == {"rope_scaling": "none", "rope_factor": None}
+    for method in ("linear", "dynamic", "yarn"):
+        for text, number, short in (("4", 4.0, "4"), ("2.50", 2.5, "2.5")):
+            keys = parse_rope_scaling(f"{method}:{text}")
+            assert keys == {"rope_scaling": method, "rope_factor": number}
+            scaled = PretrainedConfig("a/b", revision="main", **keys)
+            assert (scaled.scaling, scaled.folder_name) == (f"{method}:{short}", f"a-b-main-{method}{short}")
+            scaled.check_used()
+            with pytest.raises(UserError, match="are about a pretrained model, and none is named"):
+                PretrainedConfig(**keys).check_used()
+    assert PretrainedConfig("a/b").scaling is None
+    PretrainedConfig().check_used()
+    PretrainedConfig("a/b", train_len=8).check_used()
+    with pytest.raises(UserError, match="are about a pretrained model, and none is named"):
+        PretrainedConfig(train_len=8).check_used()
+
+
+def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "there.gguf").touch()
+    for name in (None, "gpt2", "org/name.v1", str(tmp_path), str(tmp_path / "there.gguf")):
+        PretrainedConfig(name).check_there()
+    for name in ("a.gguf", "org/a.gguf", "one/two/three", str(tmp_path / "none")):
+        with pytest.raises(UserError, match=rf"^pretrained\.model = {name}: no such folder or file$"):
+            PretrainedConfig(name).check_there()
+
+
+def test_selectors_are_named_once_in_the_order_given_behind_all() -> None:
+    assert selectors_named(["kl", "random"]) == ["kl", "random"]
+    assert selectors_named(["random", "all"]) == list(ALL_SELECTORS)
+    assert selectors_named(["h2o", "kl", "all"]) == [*ALL_SELECTORS, "h2o"]
+    assert parse_screen("64") == {"screen": 64}
+    assert parse_screen("attention:999999999") == {"screen": 999_999_999, "screen_by": "attention"}
+    with pytest.raises(UserError, match="--screen 1000000000: must be a number of tokens"):
+        parse_screen("1000000000")
+
+
+@pytest.mark.parametrize("name", ["k", "needle_copies"])
+def test_numbers_of_validation_rise(name: str) -> None:
+    with pytest.raises(UserError, match=rf"^validation\.{name} = \[2, 1\]: must be positive numbers in rising order"):
+        ValidationConfig(**{name: [2, 1]})
 
 
 def test_fingerprint_depends_on_every_value() -> None:

@@ -33,6 +33,8 @@ class Section:
         ({"count": 0}, "it.count = 0: must be at least 1 and at most 5"),
         ({"count": 6}, "it.count = 6: must be at least 1 and at most 5"),
         ({"count": -(10**5000)}, "it.count = a number of more than 30 digits: must be at least 1 and at most 5"),
+        ({"count": 10**29}, f"it.count = 1{'0' * 29}: must be at least 1 and at most 5"),
+        ({"count": 10**30}, "it.count = a number of more than 30 digits: must be at least 1 and at most 5"),
         ({"share": 0.0}, "it.share = 0.0: must be above 0 and below 1"),
         ({"share": 1.0}, "it.share = 1.0: must be above 0 and below 1"),
         ({"share": math.nan}, "it.share = nan: must be above 0 and below 1"),

@@ -52,6 +52,25 @@ def test_positions_are_scaled_by_the_length_over_that_of_training_or_by_the_give
 
 
 @pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"locality": 5}, "synthetic.locality = 5, synthetic.spread = 1: only for synthetic.task = parity"),
+        ({"spread": 2}, "synthetic.locality = None, synthetic.spread = 2: only for synthetic.task = parity"),
+        ({"modulus": 3}, "synthetic.modulus = 3: only for synthetic.task = parity"),
+        ({"background": "text"}, "synthetic.background = text: only for synthetic.task = parity"),
+        ({"test_row_len": 10}, "synthetic.test_row_len = 10: only for synthetic.task = parity"),
+        ({"hide_tokens": True}, "synthetic.hide_tokens = True: only for synthetic.task = parity without a scratchpad"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_keys_of_parity_are_refused_of_variables(keys: dict[str, Any], line: str) -> None:
+    settings(**keys)
+    with pytest.raises(UserError) as refused:
+        settings(task="variables", **keys)
+    assert str(refused.value) == line
+
+
+@pytest.mark.parametrize(
     ("fits", "keys", "line"),
     [
         ({"locality": 5, "spread": 2}, {"locality": 4, "spread": 2}, "locality = 4: too few tokens for k = 3 with"),
@@ -71,6 +90,13 @@ def test_positions_are_scaled_by_the_length_over_that_of_training_or_by_the_give
             {"task": "variables", "num_names": 12, "train_lengths": [6, 27]}, "the longest prompt assigns 13 names",
         ),
         ({"train_lengths": [6, 6]}, {"train_lengths": [7, 6]}, "must be two positive numbers, the shortest and the longest"),
+        ({"test_placed": ["any/1"]}, {"test_placed": ["any/0"]}, "'any/0' must be L/S, tokens and least distance, such as 8/1"),
+        ({"bridge_selectors": ["kl"]}, {"bridge_selectors": []}, "bridge_selectors = []: must be some of unmask-one, "),
+        ({"hide_tokens": True}, {"hide_tokens": True, "scratchpad": True}, "hide_tokens = True: only for synthetic.task"),
+        (
+            {"positions": "coupled", "scratchpad": True}, {"positions": "coupled"},
+            "positions = coupled: couples the tokens of a scratchpad; set synthetic.scratchpad=true",
+        ),
         ({"rope_scaling": "yarn", "rope_factor": 2.0}, {"rope_factor": 2.0}, "rope_factor = 2.0: the factor of a synthetic.rope"),
     ],
     ids=lambda value: ", ".join(map(str, value.items())) if isinstance(value, dict) else "",

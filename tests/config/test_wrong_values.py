@@ -85,6 +85,11 @@ def test_an_override_that_is_no_yaml_is_one_line(value: str) -> None:
     [
         ("training.learning_rate", "1e-3", 1e-3),  # text in YAML 1.1
         ("training.learning_rate", "1", 1.0),
+        ("training.learning_rate", ".5", 0.5),
+        ("training.learning_rate", "5.", 5.0),
+        ("training.learning_rate", "+2E-3", 2e-3),
+        ("training.learning_rate", "1.5E2", 150.0),
+        ("training.steps", "+7", 7),
         ("training.steps", "1_000", 1000),
         ("training.threads", "null", None),
         ("training.threads", "", None),

@@ -196,6 +196,10 @@ def test_a_prepared_text_that_was_changed_is_not_trained_on(
     change(folder / name)
     with pytest.raises(UserError, match=f"{name}: other contents than were written there; delete .* prepare again"):
         open_training_text(config, SINGLE_PROCESS)
+    (folder / name).unlink()
+    with pytest.raises(UserError) as refused:
+        open_training_text(config, SINGLE_PROCESS)
+    assert str(refused.value) == f"{folder / name}: this file is gone; delete {folder} and prepare again"
 
 
 def test_an_unchanged_text_is_not_hashed_again(prepared: tuple[Config, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +220,26 @@ def test_an_unchanged_text_is_not_hashed_again(prepared: tuple[Config, Path], mo
     os.utime(folder / "train" / "begins.bin")
     verify_prepared(folder)
     assert hashed[9:] == ["begins.bin"]
+    written = (folder / "verified.json").stat()
+    verify_prepared(folder)
+    assert (folder / "verified.json").stat() == written
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda path, mode: (path, mode) != (folder, os.W_OK))
+        os.utime(folder / "train" / "begins.bin")
+        for _ in range(2):  # of somebody else's text nothing is kept
+            verify_prepared(folder)
+        assert hashed[10:] == ["begins.bin"] * 2 and (folder / "verified.json").stat() == written
+
+    # Other contents of the same size and time, in the same file: only the time at which its status changed tells.
+    verify_prepared(folder)
+    path = folder / "train" / "ends.bin"
+    before = path.stat()
+    scramble(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+    with pytest.raises(UserError, match=r"train/ends\.bin: other contents than were written there"):
+        verify_prepared(folder)
 
 
 def test_a_tokenizer_whose_ids_have_holes(tmp_path: Path) -> None:

@@ -288,9 +288,10 @@ def test_tables_say_what_one_row_can_say(tiny_run: Path) -> None:
     ("changes", "words"),
     [
         ({"visibility": "hidden"}, "chooses entries"),
-        ({"unit": "word"}, "heads keep single entries"),
+        ({"unit": "word"}, "heads keep single entries; leave it out, or influence.unit = word$"),
         ({"path": "masked"}, "the same for all heads"),
         ({"selectors": ["snapkv-heads", "random"]}, "name a selector beside it"),
+        ({"selectors": ["snapkv-heads", "unmask-one"]}, "name a selector beside it"),
     ],
 )
 def test_what_cannot_be_measured_by_head_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -122,7 +124,7 @@ def test_a_character_of_several_tokens(encoded: EncodedText) -> None:
     ("offset", "lengths", "said"),
     [
         (99, LENGTHS, f"offset 99: the text has {len(TEXT)} characters"),
-        (-1, LENGTHS, "offset -1: the text has"),
+        (-1, LENGTHS, f"offset -1: the text has {len(TEXT)} characters, numbered from 0; choose one of them with --at"),
         (
             8,
             LENGTHS,
@@ -147,7 +149,10 @@ def test_mistakes_of_offsets(encoded: EncodedText, offset: int, lengths: dict[st
     [
         ("dog", "target 'dog': it does not occur in the text"),
         ("hat", "target 'hat': it does not occur"),
-        ("he cat", "target 'he cat': no token begins with it where it stands"),
+        (
+            "he cat",
+            "target 'he cat': no token begins with it where it stands; choose the beginning of a word, or a character with --at",
+        ),
         ("sat", r"target 'sat': at its last place, character 8, only 2 tokens stand"),
         ("", "target '': must hold"),
     ],
@@ -169,6 +174,8 @@ def test_windows_before_chosen_targets() -> None:
     assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
     assert store.source_of(np.array([0, 1])) == ["x", "y"]
     assert windows.num_documents == 2
+    tokens = np.array([*first, 0, *second, 0], dtype="<u4")
+    assert (store.split, store.tokens_sha256) == ("own", hashlib.sha256(tokens.tobytes()).hexdigest())
 
 
 def test_documents_have_the_ids_of_corpora() -> None:

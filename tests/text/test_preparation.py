@@ -105,6 +105,15 @@ def test_a_text_that_differs_in_anything_has_a_folder_of_its_own(
     prepared = store_folder(data)
     assert prepared.parent == tmp_path / "cache"
     assert re.fullmatch("texts-own-tokenizer-[0-9a-f]{12}", prepared.name)
+    (tmp_path / f"{'t' * 30}.json").write_text("{}")
+    for source, words, of, name in (
+        ("\u6cb3", "text", tokenizer, "own-tokenizer"),
+        ("s" * 50, "s" * 40, tmp_path / f"{'t' * 30}.json", "t" * 20),
+    ):
+        (tmp_path / source).mkdir()
+        (tmp_path / source / "a.txt").write_text("one")
+        named = store_folder(dataclasses.replace(data, source=str(tmp_path / source), tokenizer=str(of)))
+        assert re.fullmatch(f"{words}-{name}-[0-9a-f]{{12}}", named.name)
     assert store_folder(dataclasses.replace(data, processes=3)) == prepared
     assert store_folder(dataclasses.replace(data, cache_dir="x")) == Path("x") / prepared.name
     assert re.fullmatch("texts-measured-[0-9a-f]{12}", store_folder(data, other).name)
@@ -234,23 +243,28 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     assert manifest["documents"] == len(texts) == 210
     assert manifest["tokens"] == sum(len(open_store(folder, split).tokens) for split in SPLITS)
     assert manifest["bytes"] == manifest["speed"]["bytes"] == sum(len(text.encode()) for text in texts)
-    assert manifest["skipped"] == {"broken": 2, "empty": 1}
+    assert manifest["skipped"] == {"broken": 2, "empty": 1} and manifest["made_from"] == "text"
     assert [shard["documents"] for shard in manifest["shards"]] == [40, 41, 42, 43, 44]
     assert all(shard["seconds"] >= 0 for shard in manifest["shards"])
     message = "\n".join(describe(folder))
-    for words in ("210 documents", "MB/s", "tokens/s", "skipped: 2 broken", "skipped: 1 empty"):
+    for words in ("MB/s", "tokens/s", "skipped: 1 empty records"):
         assert words in message
     last = source.read_text().count("\n")
     lines = message.split("\n")
+    for line, split in zip(lines, SPLITS, strict=False):
+        store = open_store(folder, split)
+        assert line == f"{folder / split}: {store.num_documents:,} documents, {len(store.tokens):,} tokens"
+    assert lines[2].startswith(f"210 documents, {manifest['tokens']:,} tokens from 0.0 MB; ")
+    assert not [line for line in lines if "more" in line]  # all broken ones are named
     named = lines[lines.index("skipped: 2 broken records") + 1 :][:2]
     assert [line.partition(": ")[0] for line in named] == [f"{source}:1", f"{source}:{last}"]
     assert all("not JSON" in line for line in named)
     speed = {"seconds": 5.0, "tokenizer_seconds": 3.0, "shards": 2, "tokens": 7000, "bytes": 9_000_000}
     for number, words in (
-        (2, "from 0.0 MB; 4.5 MB/s, 3,500 tokens/s"),
-        (0, "from 0.0 MB"),
+        (2, "from 1,234.5 MB; 4.5 MB/s, 3,500 tokens/s"),
+        (0, "from 1,234.5 MB"),
     ):  # of 2 seconds; of no shard
-        write_json(folder / "manifest.json", {**manifest, "speed": {**speed, "shards": number}})
+        write_json(folder / "manifest.json", {**manifest, "bytes": 1_234_500_000, "speed": {**speed, "shards": number}})
         assert describe(folder)[2].endswith(words)
     write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "speed"})
     with pytest.raises(UserError, match="speed"):
@@ -277,16 +291,39 @@ def test_progress_has_the_documents_tokens_and_bytes_of_each_shard(
     assert [list(progress) for progress in kept] == [expected]
 
 
-def test_of_many_broken_records_the_first_are_named(shards: DataConfig, caplog: pytest.LogCaptureFixture) -> None:
-    source = Path(shards.source) / "c.jsonl"
+def test_of_many_broken_records_the_first_are_named(
+    shards: DataConfig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all shards together, and each shard keeps no more of its own."""
+    first, source = (Path(shards.source) / f"{name}.jsonl" for name in "bc")
+    first.write_text("{broken\n" * 2 + first.read_text())
     source.write_text("{broken\n" * 25 + source.read_text())
     (Path(shards.source) / "notes.csv").write_text("a,b")
+    skipping = dataclasses.replace(shards, on_error="skip")
+    kept = interrupted(skipping, monkeypatch) / "shards"
+    records = [read_json(kept / f"{number:05d}.record.json") for number in range(5)]
+    assert [len(record["broken"]) for record in records] == [0, 2, 10, 0, 0]
+    assert [record["skipped"] for record in records[1:3]] == [{"broken": 2}, {"broken": 25}]
     with caplog.at_level("INFO", logger="olmo_sparsity"):
-        lines = describe(prepare(dataclasses.replace(shards, on_error="skip")))
-    begin = lines.index("skipped: 25 broken records") + 1
-    assert [line.partition(": ")[0] for line in lines[begin : begin + 10]] == [f"{source}:{n}" for n in range(1, 11)]
-    assert lines[begin + 10] == "and 15 more"
+        lines = describe(prepare(skipping))
+    begin = lines.index("skipped: 27 broken records") + 1
+    assert [line.partition(": ")[0] for line in lines[begin : begin + 10]] == [
+        *(f"{first}:{n}" for n in (1, 2)),
+        *(f"{source}:{n}" for n in range(1, 9)),
+    ]
+    assert lines[begin + 10] == "and 17 more"
     assert f"{shards.source}: files read: 5 .jsonl; left out: 1 .csv" in caplog.messages
+    last = describe(prepare(in_other_cache(shards, "exactly", on_error="skip", source=str(of_ten(first.parent)))))
+    begin = last.index("skipped: 10 broken records") + 1
+    assert len(last[begin:]) == 10 and not [line for line in last if "more" in line]
+
+
+def of_ten(folder: Path) -> Path:
+    """Return a file in a folder of its own with ten broken records, as many as are named."""
+    path = folder.parent / "ten" / "ten.jsonl"
+    path.parent.mkdir()
+    path.write_text("{broken\n" * 10 + '{"text": "words"}\n')
+    return path
 
 
 def test_builtin_validation_text_shares_no_sequence_with_training_text(
@@ -316,7 +353,12 @@ def test_builtin_validation_text_shares_no_sequence_with_training_text(
     entry = manifest["splits"]["validation"]
     assert (entry["documents"], entry["tokens"]) == (len(kept), held_out.lengths_G.sum())
     assert manifest["removed"] == {"validation": len(of_split) - len(kept)}
-    assert f"removed from validation: {len(of_split) - len(kept)} documents" in "\n".join(describe(folder))
+    assert describe(folder)[-1] == (
+        f"removed from validation: {len(of_split) - len(kept)} documents that share 13 consecutive tokens with the training split"
+    )
+    # The token files of both splits are whole; of validation the hash depends on which documents are left.
+    hashes = {split: manifest["splits"][split] for split in SPLITS}
+    assert [of["tokens_sha256"] == of["files"][0]["sha256"] for of in hashes.values()] == [True, False]
     assert train.num_documents + len(of_split) == len(made)
 
 
@@ -644,7 +686,9 @@ def test_a_shard_has_the_threads_of_its_share_of_the_text(
 ) -> None:
     """Of the text that is still to be read; nobody waits for a long file alone."""
     numbers, given = workers
-    shards = dataclasses.replace(shards, processes=4)
+    for module in (preparation, scheduling):  # all of this process, where nothing is configured
+        monkeypatch.setattr(module, "usable_cores", lambda: 4)
+    shards = dataclasses.replace(shards, processes=None)
     write_corpus(Path(shards.source) / "c.jsonl", 120)
     sizes = [path.stat().st_size for path in sorted(Path(shards.source).iterdir())]
     folder = interrupted(shards, monkeypatch)
@@ -661,6 +705,13 @@ def test_a_shard_has_the_threads_of_its_share_of_the_text(
         (number, math.ceil(4 * sizes[number] / left)) for number in (1, 3)
     ]
     assert min(task.num_threads for task, _ in given) > 1 and numbers == [4, 2]
+    manifest = read_json(folder / "manifest.json")
+    written = [sorted(Path(shards.source).iterdir())[number].read_text().splitlines() for number in (1, 3)]
+    tokens = [manifest["splits"][split]["files"][number]["tokens"] for split in SPLITS for number in (1, 3)]
+    texts = [json.loads(line)["text"] for lines in written for line in lines]
+    speed = {"shards": 2, "processes": 4, "documents": 41 + 43, "tokens": sum(tokens), "bytes": len("".join(texts))}
+    assert speed.items() <= manifest["speed"].items()
+    assert 0 <= manifest["speed"]["tokenizer_seconds"] <= manifest["speed"]["seconds"]
 
 
 def test_the_last_shard_has_all_threads_and_those_behind_it_are_not_begun(
@@ -673,6 +724,18 @@ def test_the_last_shard_has_all_threads_and_those_behind_it_are_not_begun(
     assert [task.number for task, _ in given] == [0, 1, 2, 3, 4, 2]
     assert [written.cancelled() for _, written in given] == [False, False, False, True, True, False]
     assert (given[-1][0].num_threads, given[-1][0].limits) == (3, Limits(9, None))
+
+
+def test_shards_that_were_begun_behind_a_limit_leave_nothing(
+    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has begun one writes it to its end."""
+    monkeypatch.setattr(Written, "cancel", lambda self: self.write() is None)
+    write_corpus(Path(shards.source) / "a.jsonl", 10)
+    folder = prepare(dataclasses.replace(shards, processes=3, max_documents=60))
+    assert [task.number for task, _ in workers[1]] == [0, 1, 2, 3, 4, 2]
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("tokens-*"))
+    assert left == [f"{split}/tokens-{number:05d}.bin" for split in SPLITS for number in range(3)]
 
 
 def test_how_many_shards_seem_to_be_needed() -> None:
@@ -774,7 +837,7 @@ def test_max_documents_takes_the_first_documents(max_documents: int, processes: 
     stores = [open_store(folder, split) for split in SPLITS]
     assert {i for store in stores for i in store.doc_ids_G.tolist()} == set(everything[:max_documents])
     wanted = next(n for n in range(1, 6) if sum([40, 41, 42, 43, 44][:n]) >= min(max_documents, 210))
-    assert len(list(folder.glob("train/tokens-*.bin"))) == wanted
+    assert [len(list(folder.glob(f"{split}/tokens-*.bin"))) for split in SPLITS] == [wanted, wanted]
 
 
 @pytest.mark.usefixtures("worker_threads")
@@ -924,10 +987,27 @@ def test_dolma2_needs_32_bits(tmp_path: Path) -> None:
         ({"source": "nowhere"}, "no such file, folder or glob"),
     ],
 )
-def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[str, str], message: str) -> None:
+def test_unusable_settings_leave_nothing_behind(
+    data: DataConfig, tmp_path: Path, change: dict[str, str], message: str
+) -> None:
+    """Neither files, nor folders above the text that were not there, nor a handler of signals."""
+    terminated = signal.getsignal(signal.SIGTERM)
+    data = dataclasses.replace(data, cache_dir=str(tmp_path / "new" / "cache"))
     with pytest.raises(UserError, match=message):
         prepare(dataclasses.replace(data, **change))
-    assert not list(Path(data.cache_dir).glob("*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["words.jsonl"]
+    assert signal.getsignal(signal.SIGTERM) is terminated
+
+
+def test_a_text_is_prepared_in_any_thread(data: DataConfig, tokenizer_file: Path) -> None:
+    """Only the main one may set handlers of signals, and leaves none."""
+    data = dataclasses.replace(data, tokenizer=str(tokenizer_file), processes=1, max_documents=9)
+    terminated = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as thread:
+        folder = thread.submit(prepare, data).result()
+    again = prepare(in_other_cache(data, "main"))
+    assert files_of(folder) == files_of(again)
+    assert signal.getsignal(signal.SIGTERM) is terminated
 
 
 def test_what_is_unfinished_or_of_another_version_is_prepared_again(data: DataConfig) -> None:

@@ -82,6 +82,12 @@ def test_repeat(long_range: list[str], local: list[str], target: str, expected: 
     assert class_of(long_range, local, target) == expected
 
 
+@pytest.mark.parametrize("ending", "s es d ed ing 's 't 're 've 'll 'd 'm n't ’s ’ll n’t S ING".split())  # noqa: SIM905
+def test_endings_of_words_are_no_repetitions(ending: str) -> None:
+    assert class_of([ending, " a"], [" b"], ending) == "continues-word"
+    assert class_of([f"x{ending}", " a"], [" b"], f"x{ending}") == "repeat"
+
+
 @pytest.mark.parametrize(
     ("local", "target", "expected"),
     [
@@ -93,6 +99,7 @@ def test_repeat(long_range: list[str], local: list[str], target: str, expected: 
         ([" “", "go"], "”", "closing"),
         ([" “", "go"], ".”", "closing"),
         ([" (", "go"], "?)", "closing"),
+        ([" (", "go"], "…)", "closing"),
         ([" ``", "go"], "''", "closing"),
         ([" smile"], " :)", "other"),
         ([" a"], " (", "other"),
@@ -134,6 +141,9 @@ def test_closing(local: list[str], target: str, expected: str) -> None:
         ([" about"], " 1,000.50", "number"),
         ([" at"], " 12:30", "number"),
         ([" at"], " 5%", "number"),
+        ([" about"], " 3/4", "number"),
+        ([" about"], " 10-12", "number"),
+        ([" about"], " 10+12", "other"),
         ([" at"], " ٣", "number"),  # digits of any script
         ([" cost"], " $", "other"),
         ([" the"], "-", "other"),
@@ -196,6 +206,17 @@ def test_continues_word(local: list[str], target: str, expected: str) -> None:
 )
 def test_name(local: list[str], target: str, expected: str) -> None:
     assert local_class(local, target) == expected
+
+
+def test_marks_before_a_name_and_ends_of_sentences() -> None:
+    """White space, quotation marks and brackets hide no end of a sentence, and end none themselves."""
+    for mark in " \t\u00a0\"'`“”‘’«»()[]{}":
+        assert local_class([" went", ".", mark], "London") == "other"
+        assert local_class([" went", mark], "London") != "other"
+    for end in ".!?:\n\r\u2028\u2029":
+        assert local_class([" went", end], " London") == "other"
+    for other in ",;-%…":
+        assert local_class([" went", other], " London") == "name"
 
 
 def test_name_with_nothing_before_it() -> None:

@@ -73,7 +73,8 @@ def test_token_files_are_used_without_copying(
     write(data, documents, dtype)
     folder = prepare(dataclasses.replace(data, token_dtype=token_dtype))  # type: ignore[arg-type]
     manifest = read_json(folder / "manifest.json")
-    assert manifest["dtype"] == dtype
+    assert (manifest["dtype"], manifest["made_from"]) == (dtype, "token files")
+    assert (manifest["eos_id"], manifest["vocab_size"]) == (EOS, VOCAB)
     everything = [(name, document) for name, of_file in documents.items() for document in of_file]
     seen: dict[tuple[str, tuple[int, ...]], str] = {}
     for split in SPLITS:
@@ -187,11 +188,14 @@ def test_files_without_valid_tokens_are_refused(data: DataConfig, documents: dic
     refused(r"a\.npy: token \d+ is \d+, and the tokenizer has 400 entries", token_dtype="uint32")
     smaller = save_tokenizer(source.parent / "small.json", 50)
     refused(r"a\.npy: token \d+ is \d+, and the tokenizer has 50 entries", tokenizer=str(smaller))
-    refused(r"closes no document in these token files", eos_token="w1")
+    refused(
+        r"'w1' \(token 1\) closes no document in these token files; data\.tokenizer, data\.eos_token or data\.token_dtype is not",
+        eos_token="w1",
+    )
     write(data, {"a.npy": documents["a.npy"]}, "<u4")
     refused(r"every second token is 0, so the tokens seem to have 32 bits; set data\.token_dtype=uint32")
     (source / "a.npy").write_bytes(bytes(7))
-    refused(r"a\.npy: 7 bytes are no whole number of 2-byte tokens")
+    refused(r"a\.npy: 7 bytes are no whole number of 2-byte tokens; see data\.token_dtype")
     (source / "a.npy").write_bytes(b"")
     refused("no document")
 

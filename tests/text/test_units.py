@@ -220,8 +220,19 @@ def test_groups_of_a_trained_tokenizer_are_those_of_the_text() -> None:
 def test_units_have_names() -> None:
     for unit in ("token", "word", "sentence", "block:1", "block:16"):
         check_unit(unit)
-    assert [block_size(unit) for unit in ("token", "block:16")] == [None, 16]
-    for unit in ("tokens", "block", "block:0", "block:-1", "block:1.5", "block: 2", "", "Word"):
+    assert [block_size(unit) for unit in ("token", "block:16", "block:999999999")] == [None, 16, 999_999_999]
+    for unit in (
+        "block:1000000000",
+        "block:016",
+        "tokens",
+        "block",
+        "block:0",
+        "block:-1",
+        "block:1.5",
+        "block: 2",
+        "",
+        "Word",
+    ):
         with pytest.raises(UserError, match=r"influence\.unit = .*: must be token, word, sentence, or block:N"):
             check_unit(unit)
 

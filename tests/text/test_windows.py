@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from typing import Any
@@ -135,6 +136,17 @@ def test_a_document_gives_its_second_window_after_all_have_given_one(store: Toke
     assert len(set(sample(store, 20).document_W.tolist())) == 20
 
 
+def test_windows_with_other_weights_or_of_other_places_are_others() -> None:
+    tiny = tiny_store([[2] * 9, [3] * 8])
+    windows = sample(tiny, 5, full_len=4)
+    found = {windows.sha256}
+    for name in ("document_W", "start_W", "weight_W"):
+        values = getattr(windows, name).copy()
+        values[3] += 1
+        found.add(dataclasses.replace(windows, **{name: values}).sha256)
+    assert len(found) == 4 and sample(tiny, 5, full_len=4).sha256 in found
+
+
 def test_text_too_small_for_windows(store: TokenStore) -> None:
     with pytest.raises(UserError, match=r"0 of its \d+ documents hold a window of 5000 tokens.*the longest document"):
         sample_windows(store, 5000, num_windows=10, max_per_document=4, seed=0)
@@ -143,7 +155,14 @@ def test_text_too_small_for_windows(store: TokenStore) -> None:
         UserError, match=r"0 of its 3 documents hold a window of 8 .* \(the longest document has 8 tokens"
     ):
         sample(tiny, 10, full_len=8)
-    with pytest.raises(
-        UserError, match=r"2 of its 3 documents .* target, 2 of them left out: the model was trained on them"
-    ):
+    with pytest.raises(UserError) as refused:
         sample(tiny, 10, full_len=4, exclude_ids=tiny.doc_ids_G)
+    assert str(refused.value) == (
+        "the text to measure is too small: 2 of its 3 documents hold a window of 4 tokens and its target, 2 of them left out: "
+        "the model was trained on them (the longest document has 8 tokens); use longer text, or shorter windows (--full-len; for "
+        "a context curve, --max-visible; influence.min_preceding, if it is set)"
+    )
+    with pytest.raises(
+        UserError, match=r"^influence\.targets = word-start: no token of the measured text begins a word$"
+    ):
+        sample(tiny, 10, full_len=4, target_table_V=np.zeros(9, dtype=bool))

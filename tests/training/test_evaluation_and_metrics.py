@@ -207,13 +207,15 @@ def test_wandb_gets_the_run_and_its_metrics(
     monkeypatch.setitem(sys.modules, "wandb", module)
     train(with_trackers(tiny_config, "wandb"), tmp_path / "run")
     (arguments,) = init_arguments
-    assert (arguments["name"], arguments["resume"]) == ("run", "allow")
+    named = {name: arguments[name] for name in ("project", "name", "resume", "dir")}
+    assert named == {"project": "olmo-sparsity", "name": "run", "resume": "allow", "dir": str(tmp_path / "run")}
     assert arguments["id"] == read_json(tmp_path / "run" / "manifest.json")["run_id"]
     assert arguments["config"]["training"]["steps"] == 12
     assert [step for step, _ in logged] == list(range(1, 13))
     for (_, values), record in zip(logged, metrics(tmp_path / "run"), strict=True):
         assert values["loss_nats"] == record["loss_nats"]
         assert ("validation_loss_nats" in values) == (record["validation_loss_nats"] is not None)
+        assert "step" not in values and all(isinstance(value, (int, float)) for value in values.values())
 
 
 def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,10 @@ def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Con
     train(other, tmp_path / "third")
     untrained = tmp_path / "untrained"
     shutil.copytree(first, untrained, ignore=shutil.ignore_patterns("checkpoints"))
-    told(second_stage(tiny_config, untrained), "untrained: this run has no checkpoint; train it first")
+    told(
+        second_stage(tiny_config, untrained),
+        f"untrained: this run has no checkpoint; train it first with `olmo-sparsity train --run {untrained}`$",
+    )
     earlier = tmp_path / "earlier"  # a key that its configuration lacks has its default
     shutil.copytree(first, earlier, symlinks=True)
     manifest = read_json(earlier / "manifest.json")

@@ -127,6 +127,45 @@ def test_an_interrupted_run_resumes_exactly(
     assert_equal(weights(run), weights(tiny_run))
 
 
+def test_what_is_said_of_a_run(
+    messages: Messages, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its beginning, beside the bar, at its end, and when nothing is left to do; handlers of signals stay as they were."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run, beside, shown = tmp_path / "run", [], loop._shown
+    monkeypatch.setattr(loop, "_shown", lambda *given: beside.append(shown(*given)) or beside[-1])
+    config = dataclasses.replace(
+        tiny_config,
+        context=dataclasses.replace(tiny_config.context, bos=True),
+        training=dataclasses.replace(tiny_config.training, steps=4, eval_every=2, log_every=1, warmup_steps=1),
+    )
+    messages.clear()
+    for _ in range(2):
+        train(config, run)
+    manifest, lines = read_json(run / "manifest.json"), metrics(run)
+    lengths = open_store(Path(manifest["token_store"]), "train").lengths_G
+    begins = (
+        f"{run}: {manifest['num_parameters'] / 1e6:.2f}M parameters, 4 steps of 128 tokens; rows of 8 tokens (from "
+        f"{(lengths > 8).sum():,} of {len(lengths):,} documents; the others are shorter), a BOS in front, positions below 21; "
+        "cpu, fp32, not compiled"
+    )
+    loss = lines[-1]["validation_loss_nats"]
+    ends = f"{run}: trained 4 steps, 512 tokens; validation loss {loss:.3f} nats"
+    told = [line for line in messages if line.startswith(f"{run}: ")]
+    again = f"{run}: already trained (4 steps); nothing to do (--overwrite trains it again)"
+    assert told == [begins, ends, again]
+    validation = [None, *[lines[1]["validation_loss_nats"]] * 2, loss]
+    assert beside == [
+        {"loss": f"{line['loss_nats']:.3f}", "tokens/s": words["tokens/s"]}
+        | ({} if newest is None else {"validation": f"{newest:.3f}"})
+        for line, words, newest in zip(lines, beside, validation, strict=True)
+    ]
+    speeds = [json.loads(line)["tokens_per_second"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [words["tokens/s"] for words in beside] == [f"{speed:,}" for speed in speeds]
+    assert manifest["threads"] == torch.get_num_threads()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
 OF_THE_CLOCK = {"manifest.json", "metrics.jsonl"}  # hold speeds and times; of train.json its hashes are compared
 
 
@@ -197,10 +236,12 @@ def test_a_folder_that_is_not_ours_is_not_changed(tiny_config: Config, tmp_path:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_overwrite_starts_again(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_overwrite_starts_again(messages: Messages, tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     (run / "figures").mkdir()
+    messages.clear()
     train(tiny_config, run, overwrite=True)
+    assert messages[0] == f"{run}: deleting the earlier run (--overwrite)"
     assert not (run / "figures").exists()
     assert_equal(weights(run), weights(tiny_run))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -365,7 +406,8 @@ def test_only_one_process_trains_a_run_at_a_time(tiny_run: Path, tiny_config: Co
     before = sorted(run.rglob("*"))
     with FileLock(tmp_path / ".run.lock"):
         for name in ("run", "link"):
-            with pytest.raises(UserError, match="another process is training this run"):
+            said = f"^{tmp_path / name}: another process is training this run; wait for it, or choose another folder with --run"
+            with pytest.raises(UserError, match=said):
                 train(tiny_config, tmp_path / name)
     assert sorted(run.rglob("*")) == before
     train(tiny_config, run)
@@ -377,7 +419,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: 
     wild = dataclasses.replace(
         tiny_config.training, learning_rate=1e30, max_grad_norm=1e30, warmup_steps=0, checkpoint_every=100
     )
-    with pytest.raises(UserError, match=r"the loss is .*(nan|inf)"):
+    with pytest.raises(UserError, match=r"at step [23] the loss is .*(nan|inf)"):
         train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
 
 
@@ -413,7 +455,8 @@ def test_a_run_whose_text_has_changed_is_not_resumed(tiny_config: Config, tmp_pa
     manifest = read_json(tmp_path / "run" / "manifest.json")
     (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
     source.write_text("".join(corpus_file.read_text().splitlines(keepends=True)[5:]))
-    with pytest.raises(UserError, match="its text has changed"):
+    said = f"^{tmp_path / 'run'}: its text has changed since training began; choose another folder with --run DIR$"
+    with pytest.raises(UserError, match=said):
         train(config, tmp_path / "run")
 
 

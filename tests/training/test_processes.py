@@ -176,6 +176,11 @@ def test_current_process() -> None:
     process = current_process({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
     assert process == ProcessInfo(5, 16, 1, 4)
     assert not process.is_leader
+    # What torchrun does not set: the first process of its machine, and as many on it as are known.
+    assert current_process({"RANK": "5", "WORLD_SIZE": "16"}) == ProcessInfo(5, 16, 0, 1)
+    assert current_process({"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "3"}) == ProcessInfo(0, 16, 3, 1)
+    for one in ("RANK", "WORLD_SIZE"):
+        assert current_process({one: "1", "LOCAL_RANK": "3"}) == SINGLE_PROCESS
     with pytest.raises(UserError, match="RANK = 4, WORLD_SIZE = 4"):
         current_process({"RANK": "4", "WORLD_SIZE": "4"})
 

@@ -49,3 +49,13 @@ def test_a_slow_device_is_measured_by_two_products(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(resources.time, "perf_counter", lambda: next(clock))
     assert measured_peak.__wrapped__(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 3
     assert next(clock) == 3 * 2 * 2  # the clock was read before and after each of two products
+
+
+def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all of them, where they are quick."""
+    seconds = [0.5, 0.0625, 0.125, 0.03125, 0.0625, 0.0625, 0.0625, 0.0625]  # together less than a second
+    times = iter([time for duration in seconds for time in (2.0, 2.0 + duration)])
+    monkeypatch.setattr(resources, "MATRIX_SIZE", {"cpu": 4})
+    monkeypatch.setattr(resources.time, "perf_counter", lambda: next(times))
+    assert measured_peak.__wrapped__(torch.device("cpu"), torch.float32) == 2 * 4**3 / 0.03125
+    assert list(times) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from olmo_sparsity.errors import printable
+from olmo_sparsity.errors import printable, printable_lines
 from olmo_sparsity.view.safe_console import SafeConsole
 
 HOSTILE = "[bold]a[/bold] \x1b[31mred\x07 \u202eback \x9b2J :smile: b"
@@ -53,3 +53,10 @@ def test_printable_text_is_one_line_and_stays_as_it_is(text: str) -> None:
     assert len(shown.splitlines()) <= 1
     assert printable(shown) == shown
     assert all(before == after for before, after in zip(text, shown, strict=True) if before.isprintable())
+
+
+def test_breaks_and_tabs_are_arrows_and_other_control_characters_one_mark() -> None:
+    text = "a b\tc\nd\re\u2028f\u2029g\x00\x1b\u202e\ud800\u00a0h"
+    shown = "a b\u2192c\u21b5d\u21b5e\u21b5f\u21b5g\ufffd\ufffd\ufffd\ufffd\u00a0h"
+    assert printable(text) == shown
+    assert printable_lines(text) == shown.replace("c\u21b5d", "c\nd")
