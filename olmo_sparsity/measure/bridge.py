@@ -100,7 +100,8 @@ def measure_bridge(
     num_windows = len(cells_of(settings)) * settings.test_rows
     logger.info(f"{folder}: {num_windows} prompts, {', '.join(settings.bridge_selectors)}")
     schema = schemas(settings.test_lengths[-1])["parities"]
-    hidden = dataclasses.replace(config.influence, visibility="hidden")
+    # The model was trained with the gaps that hidden tokens leave.
+    hidden = dataclasses.replace(config.influence, visibility="hidden", positions="kept")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         rows: list[dict[str, Any]] = []

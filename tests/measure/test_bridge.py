@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Optional
 
 import numpy as np
 import pytest
 import torch
 from brute_force import Choice, Definition, assert_forward_selection, assert_same_row, expected_scores, kl
+from conftest import Messages
 
 from olmo_sparsity.config import (
     Config,
@@ -24,7 +26,9 @@ from olmo_sparsity.config import (
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import bridge, synthetic_accuracy
 from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
-from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+from olmo_sparsity.measure.setup import opened_model
+from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic, open_synthetic_run, synthetic_manifest
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.work import Share
@@ -164,8 +168,9 @@ def test_the_manifest_and_the_folder_say_what_was_measured(config: Config, run: 
 
 
 def test_a_finished_table_is_left_alone_and_parts_are_those_of_any_share(
-    config: Config, run: Path, folder: Path, tmp_path: Path
+    config: Config, run: Path, folder: Path, tmp_path: Path, messages: Messages
 ) -> None:
+    """Positions are kept, whatever ``influence`` asks for: the model was trained with the gaps that hidden tokens leave."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert measure_bridge(config, run) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -174,7 +179,9 @@ def test_a_finished_table_is_left_alone_and_parts_are_those_of_any_share(
         "part-00001.parquet",
         "part-00003.parquet",
     ]
-    measure_bridge(config, run, out=tmp_path / "shared")
+    assert messages[-1] == f"{tmp_path / 'shared'}: 20 prompts, {', '.join(SELECTORS)}"
+    closed_up = changed(config, "influence", visibility="hidden", positions="compact")
+    measure_bridge(closed_up, run, out=tmp_path / "shared")
     assert read_table(tmp_path / "shared", "parities").equals(read_table(folder, "parities"))
     again = tmp_path / "shared" / "parities" / "part-00000.parquet"
     written = again.stat().st_mtime_ns
@@ -214,9 +221,62 @@ def test_only_parity_without_a_scratchpad_under_pose_has_a_bridge(config: Config
     check_bridge(config.synthetic)
 
 
-def test_the_answers_to_the_evaluated_sequences(config: Config, run: Path, tmp_path: Path) -> None:
+def test_what_the_manifest_says_of_a_run_and_its_task() -> None:
+    """Every key from a field of its own."""
+    keys = (
+        "task", "scratchpad", "positions", "max_sparsity", "hide_tokens", "modulus", "background", "locality", "spread",
+    )  # fmt: skip
+    of_run = {key: f"run's {key}" for key in ("num_parameters", "seconds", "validation_loss_nats", "ended_by")}
+    given: Any = SimpleNamespace(
+        synthetic=SimpleNamespace(
+            **{key: f"its {key}" for key in keys}, train_lengths=[4, 8], test_lengths=[5, 9]
+        ),
+        model=SimpleNamespace(position_embedding="alibi"), pose=SimpleNamespace(num_chunks=6),
+        training=SimpleNamespace(seed=3), max_position=40,
+    )  # fmt: skip
+    opened: Any = SimpleNamespace(
+        manifest=of_run, checkpoint=SimpleNamespace(record={"step": 8}), device=torch.device("cpu")
+    )
+    manifest = synthetic_manifest(given, Path("runs/own"), opened=opened, kind="a kind", run_id="an ID", num_windows=7)
+    assert manifest == {
+        **{key: f"its {key}" for key in keys}, "kind": "a kind", "run_id": "an ID", "run": "own", "num_windows": 7,
+        "position_embedding": "alibi", "num_chunks": 6, "train_lengths": [4, 8], "training_seed": 3,
+        "num_parameters": "run's num_parameters", "training_seconds": "run's seconds", "ended_by": "run's ended_by",
+        "validation_loss_nats": "run's validation_loss_nats", "checkpoint": {"step": 8}, "device": "cpu",
+        "context": {"max_position": 40, "num_long_range": 9},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [None, 3])
+def test_a_process_takes_its_own_gpu_and_as_many_threads_as_are_asked_for(
+    threads: Optional[int],
+    config: Config,
+    run: Path,
+    tiny_config: Config,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before a device is chosen, for models of text and of synthetic tasks."""
+    done: list[tuple[str, Any]] = []
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: done.append(("threads", number)))
+    for module in (opened_model, synthetic_accuracy):
+        monkeypatch.setattr(module, "take_own_gpu", lambda device: done.append(("own", device)))
+        monkeypatch.setattr(module, "pick_device", lambda device: done.append(("pick", device)) or torch.device("cpu"))
+    asked = {"threads": threads, "device": "cuda:1"}
+    open_synthetic_run(changed(config, "training", **asked), run)
+    open_model(changed(tiny_config, "training", **asked), tiny_run)
+    once = [("own", "cuda:1"), ("pick", "cuda:1"), *([] if threads is None else [("threads", threads)])]
+    assert done == once * 2
+    said = rf"nowhere: this run has no checkpoint; train it first with `olmo-sparsity synth train --run {tmp_path}/nowhere`$"
+    with pytest.raises(UserError, match=said):
+        open_synthetic_run(config, tmp_path / "nowhere")
+
+
+def test_the_answers_to_the_evaluated_sequences(config: Config, run: Path, tmp_path: Path, messages: Messages) -> None:
     """Places within a length, sparsities within them; parts of another size change nothing."""
     folder = evaluate_synthetic(config, run)
+    assert f"{folder}: 56 sequences, lengths [6, 9], k [1, 3], 7 of each" in messages.lines
     manifest = read_json(folder / "manifest.json")
     assert folder == run / "synthetic" / f"to9-{manifest['run_id'][:6]}"
     cells = [(length, k, place) for length in LENGTHS for k in SPARSITIES for place in config.synthetic.places(length)]

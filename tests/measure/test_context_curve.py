@@ -79,9 +79,12 @@ def test_a_curve_reaches_what_it_is_compared_with() -> None:
 def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, tmp_path: Path) -> None:
     model = dataclasses.replace(tiny_config.model, position_embedding="absolute")
     training = dataclasses.replace(tiny_config.training, steps=1, warmup_steps=1)
-    config = dataclasses.replace(tiny_config, model=model, training=training)
+    context = dataclasses.replace(tiny_config.context, bos=True)  # which takes a position, too
+    config = dataclasses.replace(tiny_config, model=model, training=training, context=context)
     train(config, tmp_path / "run")
-    with pytest.raises(UserError, match=r"max_visible = 40: .*embedding of 20 positions.*use --max-visible 20 or less"):
+    with pytest.raises(
+        UserError, match=r"max_visible = 40: .*embedding of 21 positions.*use --max-visible 20 or less$"
+    ):
         measure_context_curve(config, tmp_path / "run")
     short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=20))
     assert measure_context_curve(short, tmp_path / "run").is_dir()
@@ -129,17 +132,25 @@ def test_where_the_local_tokens_are_visible_the_loss_is_l_short(
 
 
 def test_every_column_of_the_curve(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By transformers, which sees the last tokens alone; at a seed that is not 0, with weights, in several parts."""
     monkeypatch.setattr(context_curve_module, "WINDOWS_PER_PART", 15)
-    settings = dataclasses.replace(tiny_config.influence, num_windows=40, seed=4, max_windows_per_document=1)
+    plans, run_measurement = [], context_curve_module.run_measurement
+    monkeypatch.setattr(
+        context_curve_module,
+        "run_measurement",
+        lambda plan, **named: plans.append(plan) or run_measurement(plan, **named),
+    )
+    settings = dataclasses.replace(
+        tiny_config.influence, num_windows=40, seed=4, max_windows_per_document=1, min_preceding=41
+    )
     folder = measure_context_curve(
         dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "curve"
     )
     definition = Definition(load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu")), local_len=40)
     store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
-    drawn = sample_windows(store, 40, num_windows=40, max_per_document=1, seed=4)
+    drawn = sample_windows(store, 40, num_windows=40, max_per_document=1, seed=4, min_preceding=41)
     lengths = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
     rows = read_table(folder, "curve").to_pylist()
     for w, (row, ids) in enumerate(zip(rows, drawn.tokens(np.arange(40)).tolist(), strict=True)):
@@ -153,6 +164,13 @@ def test_every_column_of_the_curve(
         }
         assert_same_row(row, expected)
     assert len({row["weight"] for row in rows}) > 1
+    prepared = plans[0].prepare(None)
+    assert (prepared.num_windows, prepared.part_size, prepared.tokens_per_window) == (40, 15, sum(lengths))
+    assert prepared.manifest_entries == {
+        "sampling": "targets", "min_preceding": 41, "num_visible_tokens": lengths, "num_documents": drawn.num_documents,
+        "windows_sha256": drawn.sha256,
+    }  # fmt: skip
+    assert messages[-1] == f"{folder}: 40 windows of {drawn.num_documents} documents, 1 to 40 visible tokens"
 
 
 def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

@@ -64,6 +64,23 @@ def test_both_choices_are_compared(anchor_id: Optional[int], batch_tokens: int, 
             assert error == pytest.approx(deviation / number**0.5, abs=1e-5)
 
 
+@torch.no_grad()
+def test_the_local_tokens_alone_have_the_positions_at_which_they_are_measured() -> None:
+    """Compact ones begin directly behind the BOS."""
+    model, (tokens, targets) = build("llama"), windows().tensor_split((FULL,), dim=1)
+    row = torch.cat([torch.full((6, 1), BOS), tokens[:, FULL - LOCAL :]], dim=1)
+    expected = []
+    for begin, positions in ((FULL - LOCAL, "kept"), (0, "compact")):
+        ids = torch.tensor([0, *range(begin + 1, begin + LOCAL + 1)]).expand(6, -1)
+        expected.append(float(torch.nn.functional.cross_entropy(model.last_logits(row, ids), targets[:, 0])))
+        check = compare_first_tokens(
+            model, windows(), np.arange(6), bos=Anchor(BOS, "<s>"), chosen=None, local_len=LOCAL, first_look=6, name="tiny",
+            positions=positions,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert check.loss_short_nats["bos"] == pytest.approx(expected[-1], abs=1e-5)
+    assert abs(expected[0] - expected[1]) > 1e-3
+
+
 def test_windows_of_one_document_are_no_evidence_of_their_own() -> None:
     """Copies of a document's windows leave the error as it is; of one document it is not known."""
     values = np.random.default_rng(0).normal(size=20)
@@ -126,7 +143,12 @@ def test_more_windows_are_compared_until_they_decide(caplog: pytest.LogCaptureFi
     assert 64 < small.num_windows < 2048 and "bos" in small.lower_with.values() and small.is_settled
     again = compared(Planted(0.12, 0.12), None, num_windows=small.num_windows)
     assert (again.loss_short_nats, again.loss_long_nats) == (small.loss_short_nats, small.loss_long_nats)
-    assert "tiny: 64 windows do not decide whether its losses are lower with <s> in front or without" in caplog.text
+    caplog.clear()
+    assert compared(Planted(0.0, 0.0), None, num_windows=300).num_windows == 300
+    assert [record.getMessage() for record in caplog.records] == [
+        f"tiny: {now} windows do not decide whether its losses are lower with <s> in front or without; comparing on {then}"
+        for now, then in ((64, 128), (128, 256), (256, 300))
+    ]
 
 
 def test_without_a_difference_nothing_is_decided_and_all_windows_are_compared() -> None:

@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 from conftest import write_corpus
 
-from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
+from olmo_sparsity.config import (
+    Config,
+    ContextConfig,
+    InfluenceConfig,
+    fingerprint,
+    to_dict,
+)
 from olmo_sparsity.measure import context_curve, validation
+from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import RESOLVED, default_name, influence_run_id
+from olmo_sparsity.measure.measurement import MeasurementPlan
 from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
+from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
@@ -60,6 +69,56 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     names: dict[str, str] = {}
     for name, (config, run) in measurements.items():
         assert names.setdefault(run_id(config, run), name) == name
+
+
+def test_so_have_curves_and_validations(tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And folders of their own, whose names end with a part of it."""
+    plain = open_model(tiny_config, tiny_run)
+    other_text = dataclasses.replace(
+        plain.text, split="held-out", store=dataclasses.replace(plain.text.store, tokens_sha256="1")
+    )
+    models = {
+        "as it is": plain,
+        "text": dataclasses.replace(plain, open_text=lambda: other_text),
+        **{
+            name: dataclasses.replace(plain, **{name: value})
+            for name, value in {
+                "weights_sha256": "1", "anchor": plain.bos, "positions": "compact", "precision": "bf16",
+                "lengths": dataclasses.replace(plain.lengths, local_len=6),
+            }.items()
+        },
+    }  # fmt: skip
+    windows = {
+        "seed": 1, "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start", "min_preceding": 20,
+    }  # fmt: skip
+    settings = {name: changed(tiny_config, "influence", **{name: value}) for name, value in windows.items()}
+    of_curve = {
+        "num_windows": changed(tiny_config, "influence", num_windows=61),
+        "max_visible": changed(tiny_config, "context_curve", max_visible=33),
+    }
+    of_validation = {
+        "lasso_masks": changed(tiny_config, "influence", lasso_masks=7),
+        "suite windows": changed(tiny_config, "validation", num_windows=5),
+        "copies": changed(tiny_config, "validation", needle_copies=[3]),
+    }
+    plans: list[MeasurementPlan] = []
+    for module, measure, others in (
+        (context_curve, measure_context_curve, of_curve),
+        (validation, validate, of_validation),
+    ):
+        monkeypatch.setattr(module, "run_measurement", lambda plan, **_: plans.append(plan))
+        names: dict[str, str] = {}
+        cases = [(name, opened, tiny_config) for name, opened in models.items()]
+        cases += [(name, plain, config) for name, config in {**settings, **others}.items()]
+        for name, opened, config in cases:
+            monkeypatch.setattr(module, "open_model", lambda *_, opened=opened, **__: opened)
+            measure(config, tiny_run)
+            plan = plans.pop()
+            assert names.setdefault(plan.run_id, name) == name
+            of_text = "held-out" if name == "text" else "validation"
+            curve = f"{of_text}-{'bos-' if name == 'anchor' else ''}to{33 if name == 'max_visible' else 40}"
+            expected = curve if module is context_curve else f"planted-n{config.validation.num_windows}"
+            assert plan.folder == tiny_run / plan.kind / f"{expected}-{plan.run_id[:6]}"
 
 
 @pytest.mark.parametrize("screen_by", ["auto", "patching"])

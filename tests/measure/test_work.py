@@ -6,14 +6,17 @@ import dataclasses
 import functools
 import itertools
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tiny_windows
 import torch
+from conftest import Messages
 from tiny_models import NORMED, build
 from tiny_pretrained import save_llama
 from tqdm import tqdm
@@ -304,28 +307,41 @@ def test_every_part_is_in_one_share(shards: int, processes: int) -> None:
     assert set(owners) == set(range(40))
 
 
-def test_shares_measure_their_parts_and_a_rerun_what_is_missing(tmp_path: Path) -> None:
+def test_shares_measure_their_parts_and_a_rerun_what_is_missing(
+    tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parts keep the size that a measurement was begun with. Who measures nothing writes no session."""
     folder, asked = tmp_path / "curve", []
     manifest = {
         "kind": "context-curve", "run_id": "0", "run": "run", "source": "text", "split": "validation", "num_windows": 11,
         "num_documents": 11, "context": {"local_len": 8, "full_len": 24, "num_long_range": 16, "train_len": None},
-        "sampling": "targets", "num_visible_tokens": [1, 24], "tokens_sha256": "t", "windows_sha256": "w", "device": "cpu",
+        "sampling": "targets", "num_visible_tokens": [1, 24], "tokens_sha256": "t", "windows_sha256": "w", "device": "a GPU",
     }  # fmt: skip
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         asked.append(window_ids_W.tolist())
         return {"curve": pa.table({"window_id": window_ids_W})}
 
-    def run(part_size: int, share: Share = WHOLE) -> list[list[int]]:
+    def run(part_size: int, share: Share = WHOLE, **options: bool) -> list[list[int]]:
         asked.clear()
-        measurement.measure_parts(folder, manifest, part_size=part_size, measure_part=measure_part, share=share)
+        measurement.measure_parts(
+            folder, manifest, part_size=part_size, measure_part=measure_part, share=share, **options
+        )
         return list(asked)
 
     def shares() -> list[str]:
         return sorted(read_json(path)["share"] for path in (folder / "sessions").glob("*.json"))
 
+    monkeypatch.setattr(measurement, "environment", lambda: {"commit": "c"})
+    began = datetime.now(timezone.utc)
     assert run(3, Share(1, 2)) == [[3, 4, 5], [9, 10]]
+    (session,) = (read_json(path) for path in (folder / "sessions").iterdir())
+    assert began <= datetime.fromisoformat(session.pop("started")) <= datetime.now(timezone.utc)
+    assert session == {"share": "1/2", "device": "a GPU", "environment": {"commit": "c"}}
+    metadata = pq.read_schema(part_path(folder, "curve", part=1)).metadata
+    facts = {name: metadata[name.encode()].decode() for name in ("run_id", "local_len", "full_len", "num_long_range")}
+    assert facts == {"run_id": "0", "local_len": "8", "full_len": "24", "num_long_range": "16"}
+    assert b"train_len" not in metadata  # which is not known
     assert run(3, Share(1, 2)) == [] and shares() == ["1/2"]
     assert read_json(folder / "manifest.json")["status"] == "running"
     assert run(5) == [[0, 1, 2], [6, 7, 8]] and shares() == ["0/1", "1/2"]
@@ -333,6 +349,9 @@ def test_shares_measure_their_parts_and_a_rerun_what_is_missing(tmp_path: Path) 
     assert (done["status"], done["num_parts"], done["windows_per_part"]) == ("complete", 4, 3)
     part_path(folder, "curve", part=2).unlink()
     assert run(3, Share(0, 2)) == [[6, 7, 8]] and shares() == ["0/1", "0/2", "1/2"]
+    messages.clear()
+    assert run(6, overwrite=True) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10]] and shares() == ["0/1"]
+    assert messages[0] == f"{folder}: deleting its tables (--overwrite)"
 
 
 @pytest.mark.parametrize("shard", ["2/2", "3/2", "0/0", "1", "1/2/3", "-1/2", "1/2 ", "1234567890/1234567891"])
@@ -363,6 +382,21 @@ def test_a_bar_moves_within_a_part_and_ends_with_it() -> None:
     assert bar.n == 7
     unknown.finish()
     assert bar.n == 9
+
+
+@pytest.mark.parametrize(("num", "step"), [(9, 0.01), (10, 0.1), (99, 0.1), (100, 1), (101, 1)])
+def test_a_bar_moves_by_steps_of_about_a_thousandth_of_a_part(num: int, step: float) -> None:
+    bar: Any = tqdm(total=num, disable=True)
+    bar.update = functools.partial(moved, bar)
+    within, seen = WithinPart(bar, num, 1000), set()
+    for _ in range(1250):
+        within.tokens_ran(1)
+        seen.add(bar.n)
+    assert min(seen - {0}) == pytest.approx(step) and 1.25 - step - 1e-6 < max(seen) <= 1.25
+    few = WithinPart(bar, num, 1000)
+    few.tokens_ran(num - 1)
+    few.finish()
+    assert few.tokens_per_window == 1  # none takes less
 
 
 def moved(bar: Any, num: float) -> None:

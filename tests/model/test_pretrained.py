@@ -827,6 +827,13 @@ def test_transformers_talks_again_afterwards(llama: Path) -> None:
     before = logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr
     opened(llama)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr) == before
+    logging.disable_progress_bar()
+    try:
+        with pretrained._quiet():
+            pass
+        assert not logging.is_progress_bar_enabled()  # which somebody else has switched off
+    finally:
+        logging.enable_progress_bar()
 
 
 def test_a_first_token_that_is_not_the_bos_of_the_tokenizer_is_the_one_that_texts_begin_with(tmp_path: Path) -> None:

@@ -179,6 +179,22 @@ def test_layers_with_a_window_are_not_scaled() -> None:
     assert (full["rope_type"], full["factor"], full["original_max_position_embeddings"]) == ("yarn", 2.0, ROW)
 
 
+@torch.no_grad()
+def test_frequencies_of_layers_without_a_window_alone_depend_on_the_length() -> None:
+    kinds = {"full_attention": BASE, "sliding_attention": 500.0}
+    parameters = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in kinds.items()}
+    config = build_raw("gemma-3", rope_parameters=parameters).config
+    scale(config, name="gemma", method="dynamic", factor=FACTOR, row_len=ROW)
+    raw = build_raw("gemma-3", rope_parameters=config.rope_parameters, max_position_embeddings=ROW)
+    model, rotary, tokens = TransformersModel(raw), raw.model.rotary_emb, windows(2)
+    for length in (FULL, ROW, FULL - 5):
+        model.last_logits(tokens[:, :length], torch.arange(length).expand(2, -1))
+        assert rotary.full_attention_inv_freq.tolist() == pytest.approx(frequencies("dynamic", length), rel=1e-5)
+        assert rotary.sliding_attention_inv_freq.tolist() == pytest.approx(
+            [500 ** (-i / 4) for i in range(4)], rel=1e-5
+        )
+
+
 def test_without_a_stated_row_scaling_begins_at_the_models_positions(folder: Path) -> None:
     found = opened(folder, "yarn", row_len=None)
     assert rope_parameters(found.model.raw.config)["original_max_position_embeddings"] == 64  # type: ignore[attr-defined,index]

@@ -6,7 +6,9 @@ import dataclasses
 import hashlib
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import bridge, synthetic_accuracy
+from olmo_sparsity.measure.bridge import measure_bridge
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic, open_synthetic_run
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json, write_json
@@ -31,6 +35,7 @@ from olmo_sparsity.synthetic.data import (
     synthetic_batch,
     training_sequences,
 )
+from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.synthetic.sequences import Sequences
 from olmo_sparsity.tables.reading import newest_finished, read_table
 from olmo_sparsity.text.preparation import prepare
@@ -250,7 +255,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_table_has_the_places(trained: Path) -> None:
+def test_the_table_has_the_places(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = read_table(newest_finished(trained / "run", "synthetic"), "answers").to_pandas()
     cells = frame.groupby(["length_tokens", "sparsity", "place"]).size().to_dict()
     assert cells == {
@@ -258,6 +263,13 @@ def test_the_table_has_the_places(trained: Path) -> None:
     }
     assert frame.window_id.tolist() == list(range(len(frame)))
     assert {int(ids[0]) for ids in frame.true_ids} == {2, 3, 4, 5}
+    monkeypatch.chdir(trained)
+    experiment = load_config(Path("tiny.yaml"))
+    opened = open_synthetic_run(experiment, Path("run"))
+    placed = evaluated_sequences(experiment, 12, 3, place="beyond", background=opened.background)
+    answers = respond(opened.model, placed, predict_ids=False).tokens_WK.tolist()
+    rows = frame[(frame.length_tokens == 12) & (frame.sparsity == 3) & (frame.place == "beyond")]
+    assert [ids.tolist() for ids in rows.response_ids] == answers
 
 
 def test_training_and_evaluation_have_different_documents(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +325,41 @@ def test_the_bridge_measures_it_with_the_values_anywhere(trained: Path, monkeypa
     assert result.exit_code == 0, (result.output, result.exception)
     frame = read_table(newest_finished(trained / "run", "bridge"), "parities").to_pandas()
     assert len(frame) == 4 * 3 and "place" not in frame
+    experiment = load_config(Path("tiny.yaml"))
+    opened = open_synthetic_run(experiment, Path("run"))
+    anywhere = dataclasses.replace(experiment.synthetic, test_rows=3, test_row_len=None)
+    of_bridge = dataclasses.replace(experiment, synthetic=anywhere)
+    tokens = torch.from_numpy(evaluated_sequences(of_bridge, 12, 3, background=opened.background).sequences.tokens_BT)
+    logits = opened.model.last_logits(tokens[:, :13], torch.arange(13).expand(3, -1))
+    expected = torch.nn.functional.cross_entropy(logits, tokens[:, 13], reduction="none")
+    rows = frame[(frame.length_tokens == 12) & (frame.sparsity == 3)]
+    assert rows.loss_long_nats.to_numpy() == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "measure", "kind"),
+    [(synthetic_accuracy, evaluate_synthetic, "synthetic"), (bridge, measure_bridge, "bridge")],
+    ids=["answers", "bridge"],
+)
+def test_other_held_out_text_has_another_fingerprint(
+    module: ModuleType,
+    measure: Callable[..., Path],
+    kind: str,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(trained)
+    experiment, found = load_config(Path("tiny.yaml")), []
+    opened = open_synthetic_run(experiment, Path("run"))
+    monkeypatch.setattr(module, "measure_parts", lambda folder, manifest, **_: found.append(manifest["run_id"]))
+    for text_sha256 in ("1", "2", "2"):
+        of_text = dataclasses.replace(
+            opened, background=dataclasses.replace(opened.background, text_sha256=text_sha256)
+        )
+        monkeypatch.setattr(module, "open_synthetic_run", lambda *_, of_text=of_text: of_text)
+        assert measure(experiment, Path("run"), out=tmp_path / kind) == tmp_path / kind
+    assert found[0] != found[1] == found[2]
 
 
 def test_another_text_than_that_of_the_run_is_not_evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
