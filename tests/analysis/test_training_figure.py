@@ -204,14 +204,22 @@ def test_running_median() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "nothing is written"),
-        ("", "nothing is written"),
-        ("{oops\n", "not lines of JSON"),
+        (None, "nothing is written there yet; a run writes every training.log_every steps$"),
+        ("", "nothing is written there yet; a run writes every training.log_every steps$"),
+        ('{"step": 1, "tokens": 1, "loss_nats": 1}', "nothing is written there yet;"),  # a line that was cut short
+        (b"\xff\n", "cannot be read as text$"),
+        ("{oops\n", "not lines of JSON, the file is damaged$"),
         ('{"a": 1}\n', "no numbers under step, tokens, loss_nats"),
         ("null\nnull\n", "no numbers under step, tokens, loss_nats"),
         ('{"step": null, "tokens": null, "loss_nats": null}\n', "no numbers under step, tokens, loss_nats"),
-        ('{"step": true, "tokens": 1, "loss_nats": 1}\n', "no numbers under step;"),
-        ('{"step": 1, "tokens": 1, "loss_nats": 1}\n{"step": 2, "tokens": 2, "loss_nats": null}\n', "under loss_nats;"),
+        (
+            '{"step": true, "tokens": 1, "loss_nats": 1}\n',
+            "no numbers under step; this is not the metrics.jsonl of a run$",
+        ),
+        (
+            '{"step": 1, "tokens": 1, "loss_nats": 1}\n{"step": 2, "tokens": 2, "loss_nats": null}\n',
+            "no numbers under loss_nats;",
+        ),
     ],
 )
 def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) -> None:
@@ -219,9 +227,10 @@ def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) ->
     if content is None:
         (run / "metrics.jsonl").unlink()
     else:
-        (run / "metrics.jsonl").write_text(content)
-    with pytest.raises(UserError, match=said):
+        (run / "metrics.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=rf"run/metrics\.jsonl: {said}"):
         figures_of(training.draw([run]))
-    for folder, words in ((tmp_path / "nowhere", "no training run"), (tmp_path, "no run folder")):
+    advice = "there is no training run here; name the folder of one, or run `olmo-sparsity train` first$"
+    for folder, words in ((tmp_path / "nowhere", f"nowhere: {advice}"), (tmp_path, "no run folder")):
         with pytest.raises(UserError, match=words):
             figures_of(training.draw([folder]))
