@@ -131,6 +131,20 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
         "Models: pose (3 seeds), ceiling (1 seed); brackets: 95% intervals that include the documents and the seeds of models "
         "with 3 or more."
     )
+    alone = dataclasses.replace(found, models={"pose": 1}, pretrained=("pose",), ceiling=None, main=(own,))
+    assert list(hypothesis_sentences(alone)) == [
+        gain_sentence(own),
+        "Sparsity and gain are of one pretrained model, which has no further seeds, so its noise is in both.",
+        "Without a ceiling there is no share: in any model sparse reactions may gain more.",
+    ]
+    assert "last 8 tokens, as many as a training row has (stated for pose), minus loss with 20." in hypothesis_words(
+        alone
+    )
+    several = (entry(values), dataclasses.replace(by_ceiling, is_same_run=False))
+    assert list(hypothesis_sentences(dataclasses.replace(found, main=several))) == [
+        gain_sentence(several[0]),
+        share_sentence(several[1]),
+    ]
     few = dataclasses.replace(found, models={"pose": 2, "ceiling": 1})
     assert hypothesis_words(few).endswith("95% intervals that include the documents.")
     assert matched_words(own) == (
