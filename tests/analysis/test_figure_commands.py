@@ -18,7 +18,7 @@ from made_up import made_up_tables
 from matplotlib.figure import Figure
 from typer.main import get_command
 
-from analysis import choices, drawing, effective_sparsity, spectrum_by_length
+from analysis import choices, context_curve, drawing, effective_sparsity, planted, spectrum_by_length, training
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns, command_of
 from analysis.of_lengths import command_of_lengths
 from analysis.output import Drawn
@@ -238,3 +238,20 @@ def test_choices_are_drawn_at_8_and_told(run_script: Callable, monkeypatch: pyte
         code, lines, _ = run_script(lambda: typer.run(choices.command), line)
         assert (code, lines) == (0, [f"k = {k}.\ufffd", f"{out}/choices.png"])
         assert drawn.pop() == (["elsewhere", "runs/other/influence/only"], k, Width(width)) and not drawn
+
+
+@pytest.mark.parametrize(("module", "kind"), [(planted, "validation"), (context_curve, "context-curve")])
+def test_a_figure_of_tables_belongs_to_runs_that_have_them(
+    module: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "list_finished", lambda run, of: ["tables"] * ((run.name, of) == ("with", kind)))
+    assert [module.FIGURE.is_of(Path(name)) for name in ("with", "without")] == [True, False]
+
+
+def test_the_figure_of_training_belongs_to_runs_that_have_logged(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    is_of = [training.FIGURE.is_of(tmp_path)]
+    for text in ("", "{}\n"):
+        metrics.write_text(text)
+        is_of.append(training.FIGURE.is_of(tmp_path))
+    assert is_of == [False, False, True]

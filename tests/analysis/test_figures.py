@@ -15,7 +15,7 @@ from made_up import KS, M, made_up_tables
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from analysis import agreement, distance, every_figure, figure5, output, style
+from analysis import agreement, distance, every_figure, figure4, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -156,6 +156,18 @@ def test_figure5_shows_the_window_at_its_percentile(tables: Path) -> None:
     caption = " ".join(str(figure.get_label()).split())
     assert f"Window {window_id} (document " in caption
     assert f"its long gain, {gains[window_id]:.2f} nats, is nearest to the 90th percentile of the windows" in caption
+
+
+def test_tokens_of_figure5_fill_lines_of_96_characters() -> None:
+    """A space stands between them; one that is longer than a line has one of its own, and the first line is not left empty."""
+    words = figure5.Words(["x" * 100, "a" * 47, "b" * 48, "c" * 48, "d" * 48, "e"], "target", 3)
+    assert words.places() == [(0, 0), (1, 0), (1, 48), (2, 0), (3, 0), (3, 49), (3, 51)]
+    assert words.num_lines == 4
+
+
+def test_a_point_at_the_edge_of_the_frame_of_figure4_is_drawn() -> None:
+    x, y = np.array([(0, 1), (1, 0), (0.5, 0.5), (-0.1, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)]).T
+    assert figure4.Frame(0.0, 1.0).contains(x, y).tolist() == [True] * 3 + [False] * 4
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
