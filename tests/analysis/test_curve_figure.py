@@ -289,3 +289,32 @@ def test_the_largest_trained_position_is_marked_inside_the_curve(
     ):
         compared: Any = SimpleNamespace(models=models, full_len=32, row_len=row_len)
         assert context_curve._marked_lengths(compared) == {**others, **marked}
+
+
+@pytest.mark.parametrize(
+    ("models", "low", "high"),
+    [
+        ([[9.0, Estimate(0.0), Estimate(5.0)]], 0.0, 5.0),  # one alone is in the frame as a whole
+        ([[-9.0, Estimate(0.0, -0.1, 0.1), Estimate(-0.3, -0.5, -0.2)]], -0.5, 0.1),
+        ([[9.0, Estimate(0.0), Estimate(-0.3)], [9.0, Estimate(0.0), Estimate(5.0)]], -0.3, 0.3),
+        ([[9.0, Estimate(0.0), Estimate(-0.001)], [9.0, Estimate(0.0), Estimate(5.0)]], -0.001, 0.02),
+        ([[9.0, Estimate(0.0), Estimate(-0.3)], [9.0, Estimate(0.2), Estimate(0.1)]], -0.3, 0.2),
+    ],
+)
+def test_the_frame_of_changes_holds_what_falls_and_of_several_models_no_rise_that_is_larger(
+    models: list[list[Any]], low: float, high: float
+) -> None:
+    """From the first marked length on, here 8 of 4, 8 and 16 visible tokens."""
+    of_models = [
+        [
+            SimpleNamespace(num_visible_tokens=visible, change_nats=change if visible > 4 else Estimate(change))
+            for visible, change in zip((4, 8, 16), changes, strict=True)
+        ]
+        for changes in models
+    ]
+    compared: Any = SimpleNamespace(models=[SimpleNamespace(curve=SimpleNamespace(points=of)) for of in of_models])
+    figure, axis = plt.subplots()
+    context_curve._frame_changes(axis, compared, first=8)
+    margin = 0.08 * (high - low) + 0.001
+    assert axis.get_ylim() == pytest.approx((low - margin, high + margin))
+    plt.close(figure)
