@@ -234,3 +234,18 @@ def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) ->
     for folder, words in ((tmp_path / "nowhere", f"nowhere: {advice}"), (tmp_path, "no run folder")):
         with pytest.raises(UserError, match=words):
             figures_of(training.draw([folder]))
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_the_frame_by_position_leaves_out_the_first_positions_and_holds_the_rest_of_every_run(order: slice) -> None:
+    """Of 100 positions three lie above the frame."""
+    low_run, high_run = np.full(100, 2.0), np.full(100, 3.0)
+    low_run[-1], high_run[:3], high_run[3] = 1.5, 9.0, 4.0
+    figure, axis = plt.subplots()
+    training._frame_losses_by_position(axis, [low_run, high_run][order], row_lens={64, 32})
+    high = np.quantile(high_run, 0.97)
+    margin = 0.06 * (high - 1.5) + 0.01
+    assert axis.get_ylim() == pytest.approx((1.5 - margin, high + 3 * margin)) and 4.0 < axis.get_ylim()[1] < 9.0
+    assert [line.get_xdata()[0] for line in axis.lines] == [32, 64]  # type: ignore[index]
+    assert [text.xy[0] for text in axis.texts] == [32, 64]  # type: ignore[attr-defined]
+    plt.close(figure)
