@@ -156,8 +156,10 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         f"{measured_words(one.summary)}. {data_words(one.summary)}; {length_words(one.summary.lengths)}"
         for one in measured
     )
-    summary = measured[0].summary
-    text = f"{WORDS.format(k=k, units=units_of(summary))} {units_words(summary)} {finding}. {data}"
+    summaries = [one.summary for one in measured]
+    units = " or ".join(dict.fromkeys(map(units_of, summaries)))
+    counted = "".join(f"{words} " for words in dict.fromkeys(map(units_words, summaries)) if words)
+    text = f"{WORDS.format(k=k, units=units)} {counted}{finding}. {data}"
     caption_text(figure, text, handles=handles, columns=2 if len(measured) == 1 else 3)  # one panel is narrow
     return Drawn(figure, NAME, finding)
 

@@ -334,11 +334,6 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
     return Drawn(figure, "synthetic-bridge", finding, one_column=1)
 
 
-def _tables(runs: list[Path], kind: str) -> dict[Path, Path]:
-    """Return the newest finished tables of one kind, by the run, of the runs that have some."""
-    return {run: newest_finished(run, kind) for run in runs if (run / kind).is_dir()}
-
-
 def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw the figures of the tasks that the runs were trained on.
 

@@ -28,6 +28,7 @@ from matplotlib.ticker import FixedLocator
 
 from analysis.output import Drawn
 
+TICK_LOOKS = ("length", "labelsize", "labelrotation")  # where a script sets them
 MOST_POINTS = 16  # of an artist that are all written; of more the number, the mean, the spread, the first and the last
 SENTENCE_END = re.compile(r"(?<=[.;]) (?=\S)")
 
@@ -78,6 +79,7 @@ def looks(artist: Artist, usual_zorder: float) -> str:
     words = "" if artist.get_alpha() is None else f" alpha {number(artist.get_alpha())}"
     words += "" if artist.get_zorder() == usual_zorder else f" zorder {number(artist.get_zorder())}"
     words += f" effects {len(artist.get_path_effects())}" if artist.get_path_effects() else ""
+    words += " rasterized" if artist.get_rasterized() else ""
     return words
 
 
@@ -106,6 +108,7 @@ def text_looks(text: Text) -> str:
     words += f" {text.get_fontweight()}" if text.get_fontweight() not in ("normal", 400) else ""
     words += f" {text.get_fontfamily()[0]}" if text.get_fontfamily() != ["sans-serif"] else ""
     words += f" rotated {number(text.get_rotation())}" if text.get_rotation() else ""
+    words += f" by its {text.get_rotation_mode()}" if text.get_rotation_mode() not in (None, "default") else ""
     words += f" spacing {text._linespacing}" if text._linespacing not in (1.2, "normal") else ""  # type: ignore[attr-defined]
     box = text.get_bbox_patch()
     return words + (
@@ -197,6 +200,9 @@ def axis_line(axis: Axis, name: str) -> str:
         if drawn:
             label = drawn[0].label1
             words += f" {number(label.get_fontsize())} rotated {number(label.get_rotation())}"
+            words += (
+                f" by its {label.get_rotation_mode()}" if label.get_rotation_mode() not in (None, "default") else ""
+            )
             words += "" if label.get_visible() else " unlabelled"
     else:
         formatter = axis.get_major_formatter()
@@ -210,12 +216,21 @@ def axis_line(axis: Axis, name: str) -> str:
         )
     minor = axis.get_minorticklocs()
     words += f" minor {type(axis.get_minor_locator()).__name__}" if len(minor) else ""
-    return words + (" grid" if axis.get_tick_params().get("gridOn") else "")
+    params = axis.get_tick_params()
+    words += "".join(f" {name} {params[name]}" for name in TICK_LOOKS if name in params)
+    shared = getattr(axis.axes, f"get_shared_{name}_axes")().get_siblings(axis.axes)
+    words += f" of {len(shared)} panels" if len(shared) > 1 else ""
+    if not params.get("gridOn"):
+        return words
+    return f"{words} grid" + "".join(f" {params[name]}" for name in ("grid_color", "grid_linewidth") if name in params)
 
 
 def legend_lines(legend: Legend) -> Iterator[str]:
     """Yield what a legend says, one entry a line."""
-    yield f"legend {legend._ncols} columns, {number(legend.get_texts()[0].get_fontsize())}"  # type: ignore[attr-defined]
+    columns, at = legend._ncols, legend._loc  # type: ignore[attr-defined]
+    frame = " framed" if legend.get_frame_on() else ""
+    place = f" at {at}" + ("" if legend.get_in_layout() else " beside the layout")
+    yield f"legend {columns} columns, {number(legend.get_texts()[0].get_fontsize())}{place}{frame}"
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         drawn = (
             line_looks(handle) + looks(handle, handle.get_zorder())
@@ -241,7 +256,11 @@ def panel_lines(axes: Axes, before: dict[str, str]) -> Iterator[str]:
     cell = axes.get_subplotspec()
     at = "" if cell is None else f" row {cell.rowspan.start} column {cell.colspan.start}"
     titles = {where: axes.get_title(loc=where) for where in ("left", "center", "right")}
-    shown = [f"{where} {title!r} {number(axes.title.get_fontsize())}" for where, title in titles.items() if title]
+    looks_of_title = number(axes.title.get_fontsize())
+    looks_of_title += (
+        f" spacing {number(axes.title._linespacing)}" if axes.title._linespacing not in (1.2, "normal") else ""
+    )  # type: ignore[attr-defined]
+    shown = [f"{where} {title!r} {looks_of_title}" for where, title in titles.items() if title]
     if not axes.get_visible() or not (axes.axison or axes.get_children()):
         yield f"panel{at} not drawn"
         return
@@ -272,9 +291,25 @@ def _artist_lines(axes: Axes) -> Iterator[str]:
             yield artist_line(artist)
 
 
+def layout(figure: Figure) -> str:
+    """Return how panels are arranged, and the shares of columns and rows where they are not alike."""
+    engine = figure.get_layout_engine()
+    made = type(engine)(compress=True) if getattr(engine, "_compress", False) else type(engine)()
+    pads = (
+        [f"{key} {number(value)}" for key, value in engine.get().items() if value != made.get()[key]] if engine else []
+    )
+    words = "" if engine is None else " ".join(["", type(engine).__name__, *pads])
+    words += " compressed" if getattr(engine, "_compress", False) else ""
+    grids = dict.fromkeys(cell.get_gridspec() for axes in figure.axes if (cell := axes.get_subplotspec()) is not None)
+    for grid in grids:
+        for name, ratios in (("widths", grid.get_width_ratios()), ("heights", grid.get_height_ratios())):
+            words += f" {name} {numbers(ratios)}" if len(set(ratios)) > 1 else ""
+    return words
+
+
 def figure_lines(figure: Figure) -> Iterator[str]:
     """Yield what a figure shows, one artist a line."""
-    yield f"size {numbers(figure.get_size_inches())}"
+    yield f"size {numbers(figure.get_size_inches())}{layout(figure)}"
     yield from (f"caption: {sentence}" for sentence in SENTENCE_END.split(str(figure.get_label())))
     yield from (text_line(text).replace("\\n", "\n    ") for text in figure.texts if text.get_text())
     for legend in figure.legends:
@@ -284,7 +319,10 @@ def figure_lines(figure: Figure) -> Iterator[str]:
         if bar := getattr(axes, "_colorbar", None):
             scale = f"{bar.cmap.name} {type(bar.norm).__name__} {number(bar.norm.vmin)}-{number(bar.norm.vmax)}"
             words = bar.long_axis.get_label_text()
-            yield f"colour bar {words!r} {bar.orientation} {scale} {' '.join(bar.formatter.format_ticks([0.25, 1, 30]))}"
+            made = axes._colorbar_info  # type: ignore[attr-defined]
+            size = f"of {len(made['parents'])} panels, shrunk to {number(made['shrink'])}, {number(made['aspect'])} times as long"
+            ticks = " ".join(bar.formatter.format_ticks([0.25, 1, 30]))
+            yield f"colour bar {words!r} {bar.orientation} {scale} {ticks} {size}"
             continue
         yield from panel_lines(axes, before)
 

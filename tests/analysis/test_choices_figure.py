@@ -120,7 +120,15 @@ def test_every_selector_has_the_colour_of_what_it_chooses_from() -> None:
 
 def test_what_cannot_be_drawn_is_one_line(folders: dict[str, Path]) -> None:
     one: Measured = read(folders["passed"], "kl", "random")
-    with pytest.raises(UserError, match="k = 3 was not measured, but 1, 2, 8"):
-        choices.draw_measured([one], 3)
-    with pytest.raises(UserError, match="random was not measured"):
-        choices.draw_measured([read(folders["passed"], "kl")], 2)
+    name = "made-up, 8 of 20 tokens"
+    for measured, k, words in (
+        ([one], 3, "k = 3 was not measured, but 1, 2, 8; choose another --k"),
+        (
+            [one, read(folders["passed"], "kl")],
+            2,
+            "random was not measured, and gains are over it; name it with --selector random",
+        ),
+    ):
+        with pytest.raises(UserError) as refused:
+            choices.draw_measured(measured, k)
+        assert str(refused.value) == f"{name}: {words}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,17 @@ def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
     assert bottom > len(labels) - 1 > 0 > top  # the first on top, none cut off
     assert labels[:3] == GAINS and sorted(labels[3:]) == sorted(selections)
     comparison = comparison_of(read_subjects(runs))
+    first, second = comparison.subjects
+    words = compare._words(dataclasses.replace(comparison, subjects=(first, dataclasses.replace(first, label="b"))))
+    assert words.startswith(f"Both gates of all measurements passed. b minus {first.label}: ")
+    without = dataclasses.replace(first, summary=dataclasses.replace(first.summary, beyond_gate="not-applicable"))
+    words = compare._words(dataclasses.replace(comparison, subjects=(first, dataclasses.replace(without, label="b"))))
+    assert words.startswith("Every gate that applies passed. b: The gate beyond the training row does not apply: ")
+    words = compare._words(dataclasses.replace(comparison, subjects=(without, second)))
+    assert (
+        words.startswith(f"{second.label}: GATE BEYOND THE TRAINING ROW FAILED: ")
+        and f" {first.label}: The gate beyond" in words
+    )
     value_of = {
         (row.selector, row.k, row.words.removesuffix(", nats")): [mean(value) for value in row.values]
         for row in comparison.rows

@@ -135,6 +135,40 @@ def test_a_model_alone_has_the_first_colour_and_positions_are_marked_of_chunks_a
     assert marked == {"pose": True, "no-pose": False, "randpos": True, "ceiling": False}
 
 
+@pytest.mark.parametrize("runs", [(0,)], ids=["one seed"], indirect=True)
+def test_the_largest_positions_of_chunks_are_marked_and_a_stated_row_is_told(compared: ComparedCurves) -> None:
+    """Of the last of several models; the curves end at 48 tokens."""
+
+    def changed(number: int, **lengths: Any) -> ComparedCurves:
+        models = list(compared.models)
+        curve = models[number].curve
+        curve = dataclasses.replace(curve, lengths=dataclasses.replace(curve.lengths, **lengths))
+        models[number] = dataclasses.replace(models[number], curve=curve)
+        return dataclasses.replace(compared, models=tuple(models))
+
+    for position, marked in ((40, 40), (48, None), (30, 32)):
+        lengths = context_curve._marked_lengths(changed(3, num_chunks=2, max_position=position))
+        assert lengths.get("positions") == marked
+    alone = dataclasses.replace(
+        changed(3, num_chunks=2, max_position=FULL), models=changed(3, num_chunks=2, max_position=FULL).models[3:]
+    )
+    assert "positions" not in context_curve._marked_lengths(alone)
+    assert gain_beyond_lines(compared)[0].startswith("gain beyond the training row, from 8 to 24 visible tokens")
+    stated = gain_beyond_lines(changed(2, train_len_is_stated=True))
+    assert stated[0].startswith("gain beyond the stated training row, from 8 to 24 visible tokens")
+
+
+def test_the_changes_begin_at_a_row_that_is_shorter_than_the_local_context(tmp_path: Path) -> None:
+    """Else at the local context."""
+    for row_len, first in ((4, 4), (12, ROW)):
+        model = pretrained_curve(tmp_path / str(row_len), gain=0.2, row_len=row_len)
+        (figure,) = figures_of(context_curve.draw([model]))
+        axis = figure.axes[1]
+        assert axis.get_title() == f"change from {row_len} visible tokens (paired)"
+        assert axis.get_xlim()[0] == pytest.approx(first / 1.35)
+        assert axis.get_xticklabels()[0].get_text() == str(first)
+
+
 def test_without_a_training_row_the_figure_shows_the_losses_at_both_ends(tmp_path: Path) -> None:
     run = pretrained_curve(tmp_path / "model", gain=0.2)
     (drawn,) = context_curve.draw([run])
@@ -255,3 +289,32 @@ def test_the_largest_trained_position_is_marked_inside_the_curve(
     ):
         compared: Any = SimpleNamespace(models=models, full_len=32, row_len=row_len)
         assert context_curve._marked_lengths(compared) == {**others, **marked}
+
+
+@pytest.mark.parametrize(
+    ("models", "low", "high"),
+    [
+        ([[9.0, Estimate(0.0), Estimate(5.0)]], 0.0, 5.0),  # one alone is in the frame as a whole
+        ([[-9.0, Estimate(0.0, -0.1, 0.1), Estimate(-0.3, -0.5, -0.2)]], -0.5, 0.1),
+        ([[9.0, Estimate(0.0), Estimate(-0.3)], [9.0, Estimate(0.0), Estimate(5.0)]], -0.3, 0.3),
+        ([[9.0, Estimate(0.0), Estimate(-0.001)], [9.0, Estimate(0.0), Estimate(5.0)]], -0.001, 0.02),
+        ([[9.0, Estimate(0.0), Estimate(-0.3)], [9.0, Estimate(0.2), Estimate(0.1)]], -0.3, 0.2),
+    ],
+)
+def test_the_frame_of_changes_holds_what_falls_and_of_several_models_no_rise_that_is_larger(
+    models: list[list[Any]], low: float, high: float
+) -> None:
+    """From the first marked length on, here 8 of 4, 8 and 16 visible tokens."""
+    of_models = [
+        [
+            SimpleNamespace(num_visible_tokens=visible, change_nats=change if visible > 4 else Estimate(change))
+            for visible, change in zip((4, 8, 16), changes, strict=True)
+        ]
+        for changes in models
+    ]
+    compared: Any = SimpleNamespace(models=[SimpleNamespace(curve=SimpleNamespace(points=of)) for of in of_models])
+    figure, axis = plt.subplots()
+    context_curve._frame_changes(axis, compared, first=8)
+    margin = 0.08 * (high - low) + 0.001
+    assert axis.get_ylim() == pytest.approx((low - margin, high + margin))
+    plt.close(figure)

@@ -15,7 +15,7 @@ from made_up import KS, M, made_up_tables
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from analysis import agreement, distance, every_figure, figure5, output, style
+from analysis import agreement, distance, every_figure, figure4, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -156,6 +156,18 @@ def test_figure5_shows_the_window_at_its_percentile(tables: Path) -> None:
     caption = " ".join(str(figure.get_label()).split())
     assert f"Window {window_id} (document " in caption
     assert f"its long gain, {gains[window_id]:.2f} nats, is nearest to the 90th percentile of the windows" in caption
+
+
+def test_tokens_of_figure5_fill_lines_of_96_characters() -> None:
+    """A space stands between them; one that is longer than a line has one of its own, and the first line is not left empty."""
+    words = figure5.Words(["x" * 100, "a" * 47, "b" * 48, "c" * 48, "d" * 48, "e"], "target", 3)
+    assert words.places() == [(0, 0), (1, 0), (1, 48), (2, 0), (3, 0), (3, 49), (3, 51)]
+    assert words.num_lines == 4
+
+
+def test_a_point_at_the_edge_of_the_frame_of_figure4_is_drawn() -> None:
+    x, y = np.array([(0, 1), (1, 0), (0.5, 0.5), (-0.1, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)]).T
+    assert figure4.Frame(0.0, 1.0).contains(x, y).tolist() == [True] * 3 + [False] * 4
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
@@ -389,3 +401,42 @@ def test_agreement_names_the_longest_side_of_its_intervals() -> None:
     pair = Agreement(("a", "b"), "real", (Overlap(2, 0.1, Estimate(0.5, 0.3, 0.55)),), Estimate(0.2, 0.1, 0.35), 0)
     words = agreement._words([pair], ["a", "b"], k=2, screened=False)
     assert words.endswith("95% intervals over documents extend at most 0.20 to either side.")
+    partly = dataclasses.replace(pair, rank_correlation=Estimate(0.2))
+    assert "95%" not in agreement._words([pair, partly], ["a", "b"], k=2, screened=False)
+
+
+@pytest.mark.parametrize(
+    ("screened", "left_out", "words"),
+    [
+        (False, (0, 0), ""),
+        (False, (1, 0), " A window in which a selector scores all positions equally has no rank correlation: up to 1 window is "),
+        (True, (3, 1200), " A window in which a selector scores all positions equally, or screening leaves positions out, has no "
+         "rank correlation: up to 1,200 windows are "),
+    ],
+)  # fmt: skip
+def test_agreement_says_which_windows_are_left_out_and_which_rankings_tie(
+    screened: bool, left_out: tuple[int, int], words: str
+) -> None:
+    pair = Agreement(("a", "b"), "real", (Overlap(2, 0.1, Estimate(0.5)),), Estimate(0.2), 0)
+    pairs = [dataclasses.replace(pair, num_windows_left_out=number) for number in left_out]
+    start = "Each pair of selectors on the same windows, real context; means over windows."
+    said = f"{words}left out of a cell." if words else ""
+    assert agreement._words(pairs, ["a", "b"], k=2, screened=screened) == start + said
+    assert agreement._words(pairs, ["greedy", "b"], k=2, screened=screened) == (
+        f"{start} The rank correlation with greedy cannot reach 1: greedy ranks only the positions that it chooses, and the "
+        f"others tie. The same holds for lasso where coefficients are 0; its ties choose the nearer positions.{said}"
+    )
+
+
+def test_pairs_without_a_number_have_an_empty_cell() -> None:
+    """The cell stands in the row of the later name, and in the column of the earlier one."""
+    pairs = [
+        Agreement(("c", "a"), "real", (Overlap(2, 0.1, None),), Estimate(0.2), 0),
+        Agreement(("b", "c"), "real", (Overlap(2, 0.1, Estimate(0.5)),), None, 9),
+    ]
+    overlap, correlation = agreement._matrices(pairs, ["a", "b", "c"], k=2)
+    empty = np.full((3, 3), np.nan)
+    for values, at, value in ((overlap, (2, 1), 0.5), (correlation, (2, 0), 0.2)):
+        expected = empty.copy()
+        expected[at] = value
+        np.testing.assert_array_equal(values, expected)

@@ -59,8 +59,9 @@ def test_another_file_of_the_name_is_kept(tmp_path: Path, ending: str, content: 
         save(tmp_path)
     (tmp_path / f"gains{ending}").write_text(content)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    kind = {".txt": "caption of this figure", ".csv": "table of this figure"}.get(ending, "figure")
     with pytest.raises(
-        UserError, match=rf"gains\{ending}: this is no .* that olmo-sparsity wrote, so it is not replaced"
+        UserError, match=rf"gains\{ending}: this is no {kind} that olmo-sparsity wrote, so it is not replaced"
     ):
         save(tmp_path, "other words")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -21,7 +21,7 @@ from made_up import CONTEXTUAL
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from analysis import compare, context_curve, hypothesis, planted, scale, training
+from analysis import compare, context_curve, hypothesis, inside_and_beyond, planted, scale, training
 from analysis.drawing import mistakes_in_one_line, saved
 from analysis.style import RUN_LOOKS
 from olmo_sparsity.config import Config, ValidationConfig
@@ -32,6 +32,13 @@ from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.detection import Detection, PrecisionAtDistance, SelectorDetection, Suite, detection
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.hypothesis import (
+    THIRDS,
+    Analysis,
+    Contrasts,
+    SparsityAndGain,
+    ThirdOfTargets,
+)
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import summarize
@@ -272,6 +279,10 @@ def test_mistakes_of_the_scripts_are_one_line(tmp_path: Path) -> None:
     for error, line in (
         (UserError("no such run"), "analysis: error: no such run"),
         (PermissionError(13, "Permission denied", "out"), "analysis: error: out: Permission denied"),
+        (
+            OSError(28, "No space left"),
+            "analysis: error: a file cannot be read or written: No space left",
+        ),
     ):
 
         def fail(error: Exception = error) -> None:
@@ -292,8 +303,9 @@ def test_more_runs_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="9 runs or models in one figure: at most 8 can be told apart"):
             figures_of(draw(runs))
     assert len({(look["color"], look["marker"]) for look in RUN_LOOKS}) == 8
-    with pytest.raises(UserError, match="this figure is of one run"):
+    with pytest.raises(UserError) as refused:
         figures_of(planted.draw(runs[:2]))
+    assert str(refused.value) == f"{runs[1]}: this figure is of one run; draw each with its own --run and --out"
 
 
 def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None:
@@ -337,3 +349,49 @@ def test_a_number_that_a_third_lacks_is_not_drawn() -> None:
     hypothesis._draw_line(axis, whole, label="gain", look={"color": "black"})
     assert axis.lines[0].get_xydata().tolist() == [[0, 0.1], [1, 0.2], [2, 0.4]]
     plt.close(figure)
+
+
+def test_shares_of_several_models_have_a_legend_with_their_colours() -> None:
+    """Thirds have six numbers, of which the last is the share."""
+
+    def entry(name: str, shift: float) -> SparsityAndGain:
+        of_thirds = [(*[Estimate(9.0)] * 5, Estimate(shift + 0.1 * i)) for i in range(3)]
+        thirds = tuple(ThirdOfTargets(third, *of) for third, of in zip(THIRDS, of_thirds, strict=True))
+        contrasts = Contrasts(*[Estimate(0.1)] * 5)
+        return SparsityAndGain(Analysis("as planned"), "ceiling", name, False, 99, thirds, contrasts)
+
+    figure, axes = plt.subplots(1, 2)
+    entries = [entry("pose", 0.2), entry("no-pose", 0.5)]
+    hypothesis._draw_shares(axes[0], entries)
+    hypothesis._draw_shares(axes[1], entries[:1])
+    labelled = {
+        text.get_text(): handle.lines[0].get_color()
+        for text, handle in zip(axes[0].get_legend().get_texts(), axes[0].containers, strict=True)
+    }
+    assert labelled == {"pose": RUN_LOOKS[0]["color"], "no-pose": RUN_LOOKS[1]["color"]}
+    assert [list(one.lines[0].get_ydata()) for one in axes[0].containers] == [
+        pytest.approx([0.2, 0.3, 0.4]),
+        pytest.approx([0.5, 0.6, 0.7]),
+    ]
+    assert axes[1].get_legend() is None and axes[1].get_title() == "share, by the reactions of ceiling"
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("module", "reads", "draws", "kind"),
+    [
+        (hypothesis, "read_hypothesis", "draw_hypothesis", ""),
+        (inside_and_beyond, "read_inside_and_beyond", "draw_inside_and_beyond", "synthetic"),
+        (context_curve, "compare_curves", "draw_compared", ""),
+    ],
+)
+def test_a_figure_of_runs_is_of_all_of_them(
+    module: ModuleType, reads: str, draws: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order; of synthetic tasks their newest evaluations."""
+    monkeypatch.setattr(module, reads, lambda runs: [str(run) for run in runs])
+    monkeypatch.setattr(module, draws, lambda found: found)
+    if kind:
+        monkeypatch.setattr(module, "newest_finished", lambda run, of: run / of / "newest")
+    expected = [f"{run}/{kind}/newest" if kind else run for run in ("b", "a")]
+    assert list(module.draw([Path("b"), Path("a")])) == [expected]

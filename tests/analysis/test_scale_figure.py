@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -100,6 +101,52 @@ def test_sizes_that_were_measured_in_other_ways_are_refused(
         write_manifest(path.parent, {**manifest, **entries, "influence": settings})
     with pytest.raises(UserError, match=f"of different {name}; a ladder differs in size and seed alone"):
         scale.ladder(runs[:2])
+
+
+@pytest.mark.parametrize(
+    ("name", "manifest", "changes"),
+    [
+        ("windows", {"tokens_sha256": "other"}, {}),
+        ("windows", {"windows_sha256": "other"}, {}),
+        ("lengths", {"context": {"local_len": 8, "full_len": 20}}, {}),
+        ("lengths", {"context": {"local_len": 9, "full_len": 24}}, {}),
+        ("definitions of visible", {}, {"visibility": "contextual"}),
+        ("definitions of visible", {}, {"positions": "compact"}),
+        ("definitions of visible", {}, {"anchor": "<s>"}),
+        ("units", {}, {"unit": "word"}),
+        ("null contexts", {}, {"null_context": "shuffled"}),
+        ("numbers of training steps", {"checkpoint": {"step": 7}}, {}),
+        ("numbers of training steps", {"checkpoint": {}}, {}),
+    ],
+)
+def test_what_the_sizes_of_a_ladder_must_have_in_common_is_named(
+    name: str, manifest: dict[str, Any], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three measurements the last differs, in one thing."""
+    alike: dict[str, Any] = {
+        "visibility": "hidden",
+        "positions": "kept",
+        "anchor": None,
+        "unit": "token",
+        "null_context": "any",
+    }
+    of_all = {
+        "tokens_sha256": "t", "windows_sha256": "w", "context": {"local_len": 8, "full_len": 24}, "checkpoint": {"step": 9},
+        "influence": {"k": [1], "selectors": ["kl"]},
+    }  # fmt: skip
+
+    def load(run: Path) -> SimpleNamespace:
+        own = {**alike, **(changes if run.name == "last" else {})}
+        setup = SimpleNamespace(**own, screening=None)
+        return SimpleNamespace(**own, setup=setup, manifest={**of_all, **(manifest if run.name == "last" else {})})
+
+    monkeypatch.setattr(scale, "newest_finished", lambda run: run)
+    monkeypatch.setattr(scale, "load", load)
+    with pytest.raises(UserError) as refused:
+        scale.ladder([Path("one"), Path("two"), Path("last")])
+    assert str(refused.value) == (
+        f"these runs' newest measurements are of different {name}; a ladder differs in size and seed alone"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -331,3 +378,14 @@ def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: li
 def test_differences_of_single_seeds_are_the_paired_ones(rungs: list[scale.Rung]) -> None:
     first, second = rungs[0].measurements[0], rungs[2].measurements[0]
     assert difference_over_seeds([first], [second]) == difference(first, second)
+
+
+def test_differences_over_random_are_of_ladders_that_have_it(rungs: list[scale.Rung]) -> None:
+    without = [
+        dataclasses.replace(
+            rung, measurements=tuple(one.restrict_selectors({"kl": "kl"}) for one in rung.measurements[:1])
+        )
+        for rung in rungs
+    ]
+    words = scale._differences_words(without)
+    assert re.fullmatch(r"Largest minus smallest, paired, nats: long gain 0\.\d{3} \[[\d., ]+\]\.", words), words

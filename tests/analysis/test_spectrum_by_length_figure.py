@@ -17,6 +17,7 @@ from planted_lengths import planted_needs
 from analysis import spectrum_by_length as figure_of
 from analysis.output import save
 from analysis.style import LOOKS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.several.spectrum_by_length import LongerKey, SpectrumByLength, spectrum_by_length
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, TOLERANCES, Curve
@@ -137,6 +138,18 @@ def test_targets_that_need_more_and_fewer_are_told_apart_in_either_context() -> 
     )
     assert difference == "Suffix minus choice: 30 percentage points: suffixes grow for more targets than choices do."
     assert null == "Under the null context these need more: 10% chosen by attention, 60% nearest."
+    key = LongerKey(Curve("attention", "real", TOLERANCE, lasting=False), 512)
+    for of, verdict in (
+        (
+            Estimate(-0.3, -0.4, -0.2),
+            "-30 [-40, -20] percentage points: choices grow for more targets than suffixes do.",
+        ),
+        (Estimate(0.1, -0.1, 0.3), "10 [-10, 30] percentage points: no clear difference."),
+    ):
+        model = found.models[0]
+        growth = {**model.growth, key: dataclasses.replace(model.growth[key], suffix_minus_this=of)}
+        said = length_sentences(found, dataclasses.replace(model, growth=growth))[2]
+        assert said == f"Suffix minus choice: {verdict}"
     table = (
         figure_of.table(found).query("full_len == 512 and tolerance_nats == 0.05 and not lasting").set_index("family")
     )

@@ -25,6 +25,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.synthetic_tasks import setting_words
 
 LENGTHS = (6, 12, 24)
 # By k. Variables: 3, 6 and 12 chains of one assignment, or 2, 3 and 6 chains of two; one is right, the others are in one of ten.
@@ -270,6 +271,8 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
     ("task", "scratchpad", "part", "value"),
     [
         ("parity", False, "max_position", 64),
+        ("parity", False, "hide_tokens", True),
+        ("parity", False, "positions", "randpos"),
         ("parity", False, "train_lengths", (8, 20)),
         ("parity", False, "modulus", 4),
         ("parity", False, "num_chunks", 3),
@@ -283,8 +286,15 @@ def test_runs_that_one_caption_cannot_describe_are_refused(
 ) -> None:
     setting = Setting(task, scratchpad, "pose", 2, (4, 8), 32)
     other = dataclasses.replace(setting, **{part: value})
-    with pytest.raises(UserError, match=f"one figure cannot show runs that differ in {part}: .*; give the runs of one"):
-        draw(accuracies_of(setting, (1,)) + accuracies_of(other, (1,)), [])
+    with pytest.raises(UserError) as refused:
+        synthetic._only_setting([setting, setting, other], "task", part)
+    assert str(refused.value) == (
+        f"one figure cannot show runs that differ in {part}: {getattr(setting, part)} ({setting_words(setting)}) and "
+        f"{value} ({setting_words(other)}); give the runs of one of them"
+    )
+    drawn = synthetic._draw_parity if (task, scratchpad) == ("parity", False) else synthetic._draw_methods(task, "name")
+    with pytest.raises(UserError, match=f"differ in {part}: "):
+        drawn(accuracies_of(setting, (1,)) + accuracies_of(other, (1,)), {setting: (3, 3), other: (3, 3)})
 
 
 def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own(draw) -> None:
@@ -329,8 +339,12 @@ def test_sums_have_their_own_chance_and_name(draw) -> None:
 
 def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
     placed = [dataclasses.replace(one, place="beyond") for one in accuracies_of(PARITY, (2,))]
-    with pytest.raises(UserError, match=r"analysis\.inside_and_beyond"):
+    with pytest.raises(UserError) as refused:
         draw(placed, [])
+    assert str(refused.value) == (
+        "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
+        "`python -m analysis.inside_and_beyond` draws them"
+    )
 
 
 def test_what_has_not_learned_is_drawn_and_marked(draw) -> None:

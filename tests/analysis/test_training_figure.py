@@ -204,14 +204,22 @@ def test_running_median() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "nothing is written"),
-        ("", "nothing is written"),
-        ("{oops\n", "not lines of JSON"),
+        (None, "nothing is written there yet; a run writes every training.log_every steps$"),
+        ("", "nothing is written there yet; a run writes every training.log_every steps$"),
+        ('{"step": 1, "tokens": 1, "loss_nats": 1}', "nothing is written there yet;"),  # a line that was cut short
+        (b"\xff\n", "cannot be read as text$"),
+        ("{oops\n", "not lines of JSON, the file is damaged$"),
         ('{"a": 1}\n', "no numbers under step, tokens, loss_nats"),
         ("null\nnull\n", "no numbers under step, tokens, loss_nats"),
         ('{"step": null, "tokens": null, "loss_nats": null}\n', "no numbers under step, tokens, loss_nats"),
-        ('{"step": true, "tokens": 1, "loss_nats": 1}\n', "no numbers under step;"),
-        ('{"step": 1, "tokens": 1, "loss_nats": 1}\n{"step": 2, "tokens": 2, "loss_nats": null}\n', "under loss_nats;"),
+        (
+            '{"step": true, "tokens": 1, "loss_nats": 1}\n',
+            "no numbers under step; this is not the metrics.jsonl of a run$",
+        ),
+        (
+            '{"step": 1, "tokens": 1, "loss_nats": 1}\n{"step": 2, "tokens": 2, "loss_nats": null}\n',
+            "no numbers under loss_nats;",
+        ),
     ],
 )
 def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) -> None:
@@ -219,9 +227,25 @@ def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) ->
     if content is None:
         (run / "metrics.jsonl").unlink()
     else:
-        (run / "metrics.jsonl").write_text(content)
-    with pytest.raises(UserError, match=said):
+        (run / "metrics.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=rf"run/metrics\.jsonl: {said}"):
         figures_of(training.draw([run]))
-    for folder, words in ((tmp_path / "nowhere", "no training run"), (tmp_path, "no run folder")):
+    advice = "there is no training run here; name the folder of one, or run `olmo-sparsity train` first$"
+    for folder, words in ((tmp_path / "nowhere", f"nowhere: {advice}"), (tmp_path, "no run folder")):
         with pytest.raises(UserError, match=words):
             figures_of(training.draw([folder]))
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_the_frame_by_position_leaves_out_the_first_positions_and_holds_the_rest_of_every_run(order: slice) -> None:
+    """Of 100 positions three lie above the frame."""
+    low_run, high_run = np.full(100, 2.0), np.full(100, 3.0)
+    low_run[-1], high_run[:3], high_run[3] = 1.5, 9.0, 4.0
+    figure, axis = plt.subplots()
+    training._frame_losses_by_position(axis, [low_run, high_run][order], row_lens={64, 32})
+    high = np.quantile(high_run, 0.97)
+    margin = 0.06 * (high - 1.5) + 0.01
+    assert axis.get_ylim() == pytest.approx((1.5 - margin, high + 3 * margin)) and 4.0 < axis.get_ylim()[1] < 9.0
+    assert [line.get_xdata()[0] for line in axis.lines] == [32, 64]  # type: ignore[index]
+    assert [text.xy[0] for text in axis.texts] == [32, 64]  # type: ignore[attr-defined]
+    plt.close(figure)

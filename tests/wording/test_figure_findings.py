@@ -93,3 +93,14 @@ def test_the_pairs_that_choose_most_and_least_alike(tables: Path) -> None:
     finding = agreement_finding(pairs, k=8, what="positions")
     assert f"{most[0]} and {most[1]} have {means[most]:.0%} in common, the most of all pairs" in finding
     assert f"{least[0]} and {least[1]} {means[least]:.0%}, the least" in finding
+    undefined = [
+        dataclasses.replace(pair, overlap=tuple(dataclasses.replace(of, share=None) for of in pair.overlap))
+        for pair in pairs
+    ]
+    assert agreement_finding(undefined, k=8, what="words") == "No two selectors have a common share of their 8 words."
+    (one,) = (pair for pair in pairs if pair.selectors == most)
+    chance = pairs[0].overlap_at(8).chance
+    assert agreement_finding([*undefined[:1], one], k=8, what="words") == (
+        f"Of the 8 words that each chooses, {most[0]} and {most[1]} have {means[most]:.0%} in common; two random choices: "
+        f"{chance:.0%}."
+    )

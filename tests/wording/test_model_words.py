@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
@@ -14,6 +15,7 @@ from planted_gains import made_up
 from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.inside_and_beyond import InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow
 from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
     Analysis,
@@ -25,7 +27,7 @@ from olmo_sparsity.statistics.several.hypothesis import (
 from olmo_sparsity.statistics.several.subjects import Pairing
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.statistics.synthetic import Setting
-from olmo_sparsity.wording.comparison import pairing_words
+from olmo_sparsity.wording.comparison import differences_sentences, pairing_words
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.hypothesis import gain_sentence, hypothesis_sentences, matched_words, share_sentence
 from olmo_sparsity.wording.hypothesis import measured_words as hypothesis_words
@@ -80,9 +82,23 @@ def test_shares_of_the_ceiling_are_of_dense_middle_and_sparse_targets(values: It
 @pytest.mark.parametrize(
     ("bounds", "of_gain", "of_share"),
     [
-        ((0.1, 0.3), "sparse gain more", "it reaches a larger share"),
-        ((-0.3, -0.1), "sparse gain less", "it reaches a smaller share"),
-        ((-0.1, 0.3), "it is not shown that targets", "it is not shown that it reaches a larger"),
+        (
+            (0.1, 0.3),
+            ": targets whose reaction is sparse gain more from beyond the training row than targets whose reaction is as large "
+            "and dense. ",
+            ": it reaches a larger share of the ceiling's gain where the reaction is sparse. ",
+        ),
+        (
+            (-0.3, -0.1),
+            ": targets whose reaction is sparse gain less from beyond the training row than targets whose reaction is as large "
+            "and dense. ",
+            ": it reaches a smaller share of the ceiling's gain where the reaction is sparse. ",
+        ),
+        (
+            (-0.1, 0.3),
+            ": it is not shown that targets whose reaction is sparse gain more from beyond the training row than dense ones. ",
+            ": it is not shown that it reaches a larger share of the ceiling's gain where the reaction is sparse. ",
+        ),
         ((None, None), "there are too few documents to tell sparse", "there are too few documents to tell sparse"),
     ],
 )
@@ -115,6 +131,20 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
         "Models: pose (3 seeds), ceiling (1 seed); brackets: 95% intervals that include the documents and the seeds of models "
         "with 3 or more."
     )
+    alone = dataclasses.replace(found, models={"pose": 1}, pretrained=("pose",), ceiling=None, main=(own,))
+    assert list(hypothesis_sentences(alone)) == [
+        gain_sentence(own),
+        "Sparsity and gain are of one pretrained model, which has no further seeds, so its noise is in both.",
+        "Without a ceiling there is no share: in any model sparse reactions may gain more.",
+    ]
+    assert "last 8 tokens, as many as a training row has (stated for pose), minus loss with 20." in hypothesis_words(
+        alone
+    )
+    several = (entry(values), dataclasses.replace(by_ceiling, is_same_run=False))
+    assert list(hypothesis_sentences(dataclasses.replace(found, main=several))) == [
+        gain_sentence(several[0]),
+        share_sentence(several[1]),
+    ]
     few = dataclasses.replace(found, models={"pose": 2, "ceiling": 1})
     assert hypothesis_words(few).endswith("95% intervals that include the documents.")
     assert matched_words(own) == (
@@ -123,6 +153,11 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
     )
     alone = dataclasses.replace(own, analysis=Analysis("reaction alone", matched=("reaction",)))
     assert matched_words(alone) == "thirds of 1,234 targets that are alike in the size of the reaction"
+    gaining = dataclasses.replace(own, analysis=Analysis("others", matched=("gaining", "distance")))
+    assert matched_words(gaining) == (
+        "thirds of 1,234 targets that are alike in the size of the reactions of the runs that gain and the distance of the "
+        "chosen token"
+    )
     unmatched = dataclasses.replace(own, analysis=Analysis("not matched", matched=()))
     assert matched_words(unmatched) == "thirds of 1,234 targets"
 
@@ -158,12 +193,74 @@ def test_what_two_measurements_have_in_common_names_the_first_before_the_second(
         "the null context differs (same-source, shuffled)",
     ):
         assert expected in said
+    other_tokens = pairing_words(
+        one, dataclasses.replace(one, null_context="shuffled"), Pairing(False, False, False, True, (9, 8), 0)
+    )
+    assert other_tokens == (
+        "NOT PAIRED: 9 and 8 windows that are not the same; 0 documents are in both, and intervals are wider than with the same "
+        "windows; the tokenizers differ, so that nothing in nats is compared; each mean is over its own given windows, so the "
+        "means are not the same quantity; the null context differs (same-source, shuffled), so the long gain under it and the "
+        "excess gain are other quantities"
+    )
+    documents = dataclasses.replace(one, estimand="documents")
+    unlike = Pairing(False, True, True, True, (9, 8), 0)
+    assert pairing_words(documents, documents, unlike).endswith("than with the same windows")
+    assert pairing_words(documents, one, unlike).endswith(
+        "; means over documents and over given windows are not the same quantity"
+    )
     both = Pairing(True, True, True, True, (1090, 1090), 47)
     assert pairing_words(one, one, both) == "paired, window by window: both hold the same 1,090 windows"
     unknown = dataclasses.replace(one, lengths=dataclasses.replace(lengths, train_len=None))
     assert "only one of them has a known training row" in pairing_words(one, unknown, both)
     of_units = pairing_words(dataclasses.replace(one, unit="word"), one, both)
     assert "NOT THE SAME SETTING: k counts words in one and tokens in the other" in of_units
+
+
+@pytest.mark.parametrize(
+    ("same_tokens", "words"),
+    [
+        (True, "b and a have no quantity in common."),
+        (False, "b and a have different tokenizers, so nothing in nats is compared."),
+    ],
+)
+def test_what_cannot_be_compared_in_nats_is_said(summary: Summary, same_tokens: bool, words: str) -> None:
+    subjects = tuple(ComparedSubject(label, Path(label), None, summary) for label in ("a", "b"))
+    row = ComparisonRow("long gain, nats", "long_gain_nats", None, None, (Estimate(0.1), Estimate(0.2)), (None,), True)
+    pairing = Pairing(False, same_tokens, False, True, (9, 8), 0)
+    assert differences_sentences(Comparison(subjects, (pairing,), (row,))) == [words]
+
+
+def test_differences_are_of_the_first_selector_that_has_them_of_each_later_measurement(summary: Summary) -> None:
+    """Three measurements; the second has other units and windows. Of attention no difference is known."""
+
+    def row(quantity: str, selector: Optional[str], k: Optional[int], *means: Optional[float]) -> ComparisonRow:
+        differences = tuple(None if mean is None else Estimate(mean, mean - 0.1, mean + 0.1) for mean in means)
+        name = quantity.replace("_nats", ", nats").replace("_", " ")
+        return ComparisonRow(name, quantity, selector, k, (), differences, True)
+
+    rows = (
+        row("long_gain_nats", None, None, 0.3, -0.3),
+        row("gain_over_random_nats", "attention", 1, None, None),
+        row("gain_over_random_nats", "kl", 1, 0.05, None),
+        row("gain_over_random_nats", "kl", 4, -0.25, 0.25),
+        row("gain_over_random_nats", "greedy-kl", 1, 0.7, 0.7),
+        row("corrected_gain_nats", "unmask-one", 1, 0.8, 0.8),
+    )
+    words = dataclasses.replace(summary, unit="word")
+    of_labels = zip("abc", (summary, words, summary), strict=True)
+    subjects = tuple(ComparedSubject(label, Path(label), None, of) for label, of in of_labels)
+    pairings = tuple(Pairing(paired, True, True, True, (9, 9), 0) for paired in (False, True))
+    assert differences_sentences(Comparison(subjects, pairings, rows)) == [
+        "b minus a, on other windows, where k counts something else: long gain: higher (0.300 [0.200, 0.400] nats); gain over "
+        "random of kl, k = 1: no clear difference (0.050 [-0.050, 0.150] nats); gain over random of kl, k = 4: lower (-0.250 "
+        "[-0.350, -0.150] nats).",
+        "c minus a: long gain: lower (-0.300 [-0.400, -0.200] nats); gain over random of kl, k = 4: higher (0.250 [0.150, 0.350] "
+        "nats).",
+    ]
+    assert (
+        "unmask-one, k = 1: higher (0.800"
+        in differences_sentences(Comparison(subjects, pairings, (*rows[:2], rows[-1])))[0]
+    )
 
 
 def cell(
