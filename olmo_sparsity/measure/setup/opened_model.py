@@ -61,7 +61,6 @@ class OpenedModel:
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
         can_be_longer: rows may have more position IDs than that.
-        is_spread: it lies on several devices (``pretrained.device_map``), and cannot be copied.
         pose: position IDs of the training of a run; None for a pretrained model.
         checkpoint: which checkpoint of the run the weights come from; None for a pretrained model.
         record: what a pretrained model is; None for a run.
@@ -83,7 +82,6 @@ class OpenedModel:
     precision: str
     max_position: int
     can_be_longer: bool = True
-    is_spread: bool = False
     pose: Optional[PoseConfig] = None
     checkpoint: Optional[CheckpointInfo] = None
     record: Optional[ModelRecord] = None
@@ -312,7 +310,6 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
         can_be_longer=opened.can_be_longer,
-        is_spread=config.pretrained.device_map is not None,
         record=opened.record,
     )
 
