@@ -394,7 +394,7 @@ def _recorded(name: str, entry: Mapping[str, Any]) -> Optional[Selector]:
         num_evaluations=_unknown_cost,
         cost="",
         by_name_only=True,
-        own=OwnSource(printable(str(entry["file"])), str(entry["sha256"])),
+        own=OwnSource(printable(str(entry["file"])), None if entry["sha256"] is None else str(entry["sha256"])),
     )
 
 
