@@ -30,10 +30,10 @@ from olmo_sparsity.statistics.synthetic import Accuracy, Setting, read_accuracie
 
 
 def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Path) -> None:
-    """Of the training lengths and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
+    """Of the training lengths, 4 to 8, and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
     folders = [
         answers(tmp_path / f"seed{seed}", lambda length, k, place, n=n: n if (length, k) == (8, 2) else 0,
-                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience")
+                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience", lengths=(2, 8, 16, 80))
         for seed, n in ((6, 18), (5, 19))
     ]  # fmt: skip
     first, second = task_runs(folders)
@@ -51,6 +51,12 @@ def test_where_places_are_evaluated_that_of_training_decides(tmp_path: Path) -> 
     elsewhere = answers(tmp_path / "other", lambda length, k, place: ROWS, places=("any/1",))
     assert [one.accuracy_within for one in task_runs([elsewhere])] == [None]
     assert not task_runs([elsewhere])[0].has_learned
+    in_row = answers(
+        tmp_path / "row", lambda length, k, place: ROWS * (place == "inside"), places=("inside", "beyond"), lengths=(8,)
+    )
+    assert [one.accuracy_within for one in task_runs([in_row])] == [1.0]
+    plain = answers(tmp_path / "plain", lambda length, k, place: ROWS // 2)
+    assert [(one.run, one.accuracy_within) for one in task_runs([folder, plain])] == [("plain", 0.5)]
 
 
 def accuracy(length: int, mean: float, bounds: Optional[tuple[float, float]], *seeds: float, **keys: Any) -> Accuracy:
@@ -195,7 +201,13 @@ def test_the_rank_correlation_is_that_of_the_ranks_with_an_interval_over_runs() 
     ranks = [rankdata(values) for values in zip(*pairs, strict=True)]
     assert found.mean == pytest.approx(np.corrcoef(*ranks)[0, 1])
     assert -1 <= found.bounds[0] < found.mean < found.bounds[1] <= 1
-    falling = rank_correlation(points([(x, 1 - x) for x, _ in pairs]))
+    drawn = np.random.default_rng(5).integers(0, 12, (4000, 12))
+    resampled = [rankdata(np.array(values)[drawn], axis=1) for values in zip(*pairs, strict=True)]
+    a, b = (of - of.mean(axis=1, keepdims=True) for of in resampled)
+    correlations = (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    assert found.bounds == pytest.approx(np.quantile(correlations, [0.025, 0.975]), abs=0.06)
+    assert found.standard_error == pytest.approx(correlations.std(ddof=1), rel=0.1)
+    falling = rank_correlation(points([(x, 1 - x) for x in (0.1, 0.4, 0.2, 0.3)]))  # the fewest runs that have one
     assert falling is not None and falling.mean == pytest.approx(-1)
     assert rank_correlation(points(pairs[:3])) is rank_correlation(points([(1.0, y) for _, y in pairs])) is None
 
@@ -225,6 +237,7 @@ def test_each_setting_is_in_the_figures_that_compare_it() -> None:
     assert of_sparsity_alone(everything) == [base, larger, text]
     assert of_sparsity_alone([steps, base, ordinary]) == []
     assert of_sparsity_alone([base]) == [base]
+    assert of_sparsity_alone([base, dataclasses.replace(steps, task="variables")]) == [base]
     assert of_methods(everything, "parity") == [steps, base, ordinary]
     assert of_methods([base, larger], "parity") == []
     with_steps = dataclasses.replace(none, scratchpad=True)
