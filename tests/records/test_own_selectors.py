@@ -208,6 +208,8 @@ def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
     assert SELECTORS["seeing"].own == OwnSource("<function>", None) and not SELECTORS["seeing"].sees_target
     with pytest.raises(AssertionError, match="never run"):
         read.score(None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"selectors\[1\] = seeing: only tables name it; give the function itself"):
+        names_of(["kl", "seeing"])
 
 
 @pytest.mark.parametrize(
