@@ -167,6 +167,17 @@ def test_what_has_no_source_or_does_not_tell_its_arguments_can_be_a_selector(fol
     assert declared_selectors(["own.py:f"]) == ["f"]
 
 
+def named(window: WindowInput) -> None:
+    """A function of this file."""
+
+
+def test_a_function_that_is_given_from_python_is_known_by_its_own_lines(folder: Path) -> None:
+    assert names_of([named, "kl"]) == ["named", "kl"]
+    own = SELECTORS["named"].own
+    assert own == OwnSource("test_own_selectors.py", hashlib.sha256(inspect.getsource(named).encode()).hexdigest())
+    assert own_selectors.sources_of(["kl", "named"]) == [("named", own.sha256)]
+
+
 def lambda_named(name: str) -> OwnSelector:
     return OwnSelector(lambda window: None, name=name)
 

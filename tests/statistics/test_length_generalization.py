@@ -23,6 +23,8 @@ from olmo_sparsity.statistics.length_generalization import (
     of_sparsity_alone,
     place_sweeps,
     rank_correlation,
+    reaches_further,
+    read_generalization,
     spectrum_points,
     task_runs,
 )
@@ -76,6 +78,39 @@ def test_the_furthest_length_ends_before_the_first_that_fails() -> None:
     assert (found.length, found.low, found.high, found.of_seeds, found.longest) == (16, 8, 80, (8, 80), 80)
     (never,) = furthest_lengths([accuracy(8, 0.5, None, 0.5), accuracy(16, 1.0, None, 1.0)])
     assert (never.length, never.low, never.high, never.of_seeds) == (None, None, None, (None,))
+
+
+def test_one_holds_further_where_the_intervals_of_the_lengths_do_not_touch() -> None:
+    (far,) = furthest_lengths(
+        [accuracy(8, 1.0, (1.0, 1.0)), accuracy(16, 1.0, (0.94, 1.0)), accuracy(40, 0.9, (0.8, 1.0))]
+    )
+    (near,) = furthest_lengths([accuracy(8, 0.94, (0.9, 0.94))])
+    (close,) = furthest_lengths([accuracy(8, 0.94, (0.9, 0.96))])
+    assert [(of.low, of.length, of.high) for of in (far, near, close)] == [
+        (8, 16, 40), (None, None, None), (None, None, 8),
+    ]  # fmt: skip
+    assert reaches_further(far, near) and not reaches_further(far, close)
+    assert not reaches_further(near, far) and not reaches_further(near, near)
+
+
+def test_all_evaluations_of_runs_are_read_and_a_setting_has_learned_with_all_of_its_seeds(tmp_path: Path) -> None:
+    """Prompts that are placed as in training come first."""
+    plain = [
+        answers(tmp_path / f"{seed}", lambda length, k, place, n=n: n, training_seed=seed)
+        for seed, n in ((5, 20), (6, 1))
+    ]
+    shorter = dataclasses.replace(LOCAL, train_lengths=(4, 6))
+    learned = answers(tmp_path / "learned", lambda length, k, place: ROWS, setting=shorter, lengths=(6,))
+    placed = answers(tmp_path / "placed", lambda length, k, place: ROWS, places=("any/1", "4/2"))
+    found = read_generalization([placed, *plain, learned])
+    assert [(run.seed, run.has_learned) for run in found.runs] == [(5, True), (6, False), (5, True)]
+    assert (found.has_learned(LOCAL), found.has_learned(shorter)) == (False, True)
+    assert [(one.setting, one.k, one.place) for one in found.furthest] == [
+        *((setting, k, None) for setting in (LOCAL, shorter) for k in (2, 3)),
+        *((LOCAL, k, place) for k in (2, 3) for place in ("4/2", "any/1")),
+    ]
+    (sweep,) = found.sweeps
+    assert (sweep.near, sweep.far) == ("4/2", "any/1")
 
 
 def test_each_k_and_place_has_its_own_furthest_length() -> None:
@@ -219,8 +254,10 @@ def test_settings_that_differ_in_locality_or_spread_are_no_seeds_of_one_model(tm
         for number, keys in enumerate(({}, {"locality": None}, {"spread": 1}))
     ]
     assert len({one.setting for one in read_accuracies(folders)}) == 3
-    with pytest.raises(UserError, match="the same setting and seed"):
-        read_accuracies([folders[0], answers(tmp_path / "again", right)])
+    again = answers(tmp_path / "again", right)
+    with pytest.raises(UserError) as error:
+        read_accuracies([folders[0], again])
+    assert str(error.value) == f"{again}: the same setting and seed as {folders[0]}; give one of them"
 
 
 def test_each_setting_is_in_the_figures_that_compare_it() -> None:
