@@ -22,6 +22,7 @@ from olmo_sparsity.records.window_input import NEEDS, WindowInput
 pytestmark = pytest.mark.usefixtures("only_here")
 
 GOOD = '''
+from __future__ import annotations
 from dataclasses import dataclass
 from olmo_sparsity.records.own_selectors import OwnSelector
 
