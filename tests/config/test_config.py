@@ -203,7 +203,6 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
         "gpt2": "gpt2",
         "OLMo-1B/step1000-unsharded": "OLMo-1B-step1000-unsharded",
         "models/gpt2/main": "gpt2-main",
-        "checkpoints/step5": "checkpoints-step5",
         ".gpt2.": "gpt2",
         "long" * 30: "long" * 20,
     }

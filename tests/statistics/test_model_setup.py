@@ -89,6 +89,7 @@ def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
         ("data/SmolLM2.Q4_1.gguf", "SmolLM2.Q4_1.gguf"),
         ("runs/demo/checkpoints/step400", "demo-step400"),
         ("runs/demo/checkpoints/latest", "demo-latest"),
+        ("demo/step400", "demo-step400"),
         (".", "."),
     ):
         setup = setup_of(path)
