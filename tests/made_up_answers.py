@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -29,6 +29,7 @@ def made_up_answers(
     longest: int = ROW,
     test_row_len: Optional[int] = ROW,
     truth_seed: int = 0,
+    lengths: Sequence[int] = (ROW, LENGTH),
 ) -> Path:
     """Write a run and its evaluation; return the run. Which answers are right depends on the seed, what was asked does not."""
     settings = SyntheticConfig(modulus=4, max_sparsity=2, train_lengths=[3, longest], test_lengths=[ROW, LENGTH])
@@ -36,7 +37,7 @@ def made_up_answers(
     rng, truth = np.random.default_rng([seed, num_chunks, longest]), np.random.default_rng(truth_seed)
     cells = [
         (length, k, place)
-        for length in (ROW, LENGTH)
+        for length in lengths
         for k in accuracies
         for place in (("inside", "beyond") if length > ROW else ("inside",))
     ]

@@ -104,12 +104,14 @@ def names_of(selectors: Iterable[Any]) -> list[str]:
     """Return the names of selectors that are given from Python; functions and ``OwnSelector`` objects are declared.
 
     Raises:
-        UserError: one is something else, or unusable, or two have one name.
+        UserError: one is something else, or unusable, or known from tables alone, or two have one name.
     """
     names: list[str] = []
     for number, given in enumerate(selectors):
         if isinstance(given, str):
             name = given
+            if name in SELECTORS and SELECTORS[name].score is _not_loaded:
+                raise UserError(f"selectors[{number}] = {name}: only tables name it; give the function itself")
         elif isinstance(given, OwnSelector) or callable(given):
             own = given if isinstance(given, OwnSelector) else OwnSelector(given)
             selector = as_selector(own, name=None, source=_source_of(own.score))
@@ -394,7 +396,7 @@ def _recorded(name: str, entry: Mapping[str, Any]) -> Optional[Selector]:
         num_evaluations=_unknown_cost,
         cost="",
         by_name_only=True,
-        own=OwnSource(printable(str(entry["file"])), str(entry["sha256"])),
+        own=OwnSource(printable(str(entry["file"])), None if entry["sha256"] is None else str(entry["sha256"])),
     )
 
 

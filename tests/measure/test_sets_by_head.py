@@ -211,6 +211,9 @@ def test_random_entries_depend_on_seed_window_and_context_alone() -> None:
     assert (np.diff(np.sort(found, axis=-1), axis=-1) > 0).all() and found.min() >= 0 and found.max() < M
     assert len({tuple(kept) for kept in found.reshape(-1, 4).tolist()}) == W * 4  # another draw in each
     assert (choose(scores_of(max_k=2)) == found[..., :2]).all()
+    for w, layer, head in np.ndindex(found.shape[:3]):
+        drawn = np.random.default_rng([0, 23, w, 0]).random((2, 2, M))[layer, head]  # 23: its purpose
+        assert found[w, layer, head].tolist() == np.argsort(-drawn)[:4].tolist()
     assert not (choose(scores_of(seed=1)) == found).all() and not (choose(scores_of(context="null")) == found).all()
     many = [best_entries(np.random.default_rng(i).random((1, 1, M)), 1, num_key_heads=1).item() for i in range(800)]
     assert np.bincount(many, minlength=M) == pytest.approx(np.full(M, 50), abs=30)

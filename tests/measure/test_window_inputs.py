@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -157,7 +158,12 @@ def test_a_group_has_the_sum_of_its_tokens() -> None:
         (lambda window: "high", ": selector mine returned str, not numbers"),
         (lambda window: None, r": selector mine returned scores of shape \(\)"),
         (lambda window: np.full(M, np.nan), ": selector mine returned NaN for every long-range token of a window"),
-        (lambda window: np.full(M, np.inf), ": selector mine returned an infinite score"),
+        (
+            lambda window: np.full(M, np.inf),
+            ": selector mine returned an infinite score; NaN says that a token has none$",
+        ),
+        (lambda window: np.zeros(M, complex), ": selector mine returned ndarray, not numbers$"),
+        (lambda window: sys.exit(3), ": selector mine: SystemExit: 3$"),
     ],
 )
 def test_what_fails_is_one_line_with_file_and_line(function: Callable[[WindowInput], Any], line: str) -> None:

@@ -15,12 +15,14 @@ from known_selectors import only_here as only_here
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records import own_selectors
 from olmo_sparsity.records.own_selectors import OwnSelector, declare_recorded, declared_selectors, names_of, own_entries
+from olmo_sparsity.records.selector import OwnSource, ScoringSize
 from olmo_sparsity.records.selectors import SELECTORS, main_among
 from olmo_sparsity.records.window_input import NEEDS, WindowInput
 
 pytestmark = pytest.mark.usefixtures("only_here")
 
 GOOD = '''
+from __future__ import annotations
 from dataclasses import dataclass
 from olmo_sparsity.records.own_selectors import OwnSelector
 
@@ -65,7 +67,10 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
     assert (plain.own.file, plain.own.sha256) == ("own.py", hashlib.sha256(GOOD.encode()).hexdigest())
     assert plain.meaning.format(unit="token", units="tokens") == "How long {the text} is."
     assert plain.needs == {"token_ids", "texts", "positions"} and not plain.sees_target
-    assert (seeing.look.color, seeing.look.marker, seeing.meaning, seeing.sees_target) == ("#123456", "s", "x", True)
+    assert (seeing.look.marker, seeing.meaning, seeing.sees_target) == ("s", "x", True)
+    assert {seeing.look.color, seeing.look.on_light, seeing.look.on_dark} == {"#123456"}
+    size = ScoringSize(num_candidates=12, max_k=4, lasso_masks=8)
+    assert [(of.num_evaluations(size), of.cost) for of in (plain, seeing)] == [(0, "0"), (1, "1")]
     assert main_among(["mask-one", "seeing", "kl"]) == ["seeing", "kl"]
 
 
@@ -74,6 +79,7 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
     [
         ("", "own.py: nothing is named f there; it holds no function"),
         ("def g(window): ...\nh = g", "own.py: nothing is named f there; there are g, h"),
+        ("from os.path import join\ndef _g(window): ...", "own.py: nothing is named f there; it holds no function"),
         ("f = 5", "own.py: f is no function, but int"),
         ("\n\nf = (", "own.py:3: SyntaxError: '(' was never closed"),
         ("\nimport nowhere_to_be_found", "own.py:2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
@@ -106,7 +112,7 @@ def test_a_file_that_is_no_selector_is_one_line(folder: Path, text: str | bytes,
         ("sees_target='no'", "sees_target = 'no': must be True or False"),
         ("color='red'", "color = red: must be #rrggbb"),
         ("marker='potato'", "marker = potato: no marker"),
-        ("name='kl'", "kl is the name of a selector of olmo-sparsity"),
+        ("name='kl'", "own.py: kl is the name of a selector of olmo-sparsity; choose another name"),
         ("name='h2 o'", "the name of a selector has at most 40 letters"),
         ("name='all'", "the name of a selector has at most 40 letters"),
     ],
@@ -131,8 +137,12 @@ def test_two_of_one_name_are_refused(folder: Path) -> None:
         Path(name).write_text("def f(window): ...")
     with pytest.raises(UserError, match=r"two.py:f: a selector is named f already, one.py:f; rename one"):
         declared_selectors(["one.py:f", "two.py:f"])
-    with pytest.raises(UserError, match="another selector is named f, too"):
-        names_of([lambda_named("f"), lambda_named("f")])
+    with pytest.raises(UserError, match=r"one.py:f: a selector is named f already; rename one"):
+        declared_selectors(["kl", "one.py:f", "f"])
+    with pytest.raises(UserError, match=r"one.py:f: a selector is named f already, f; rename one"):
+        declared_selectors(["f", "one.py:f"])
+    with pytest.raises(UserError, match=r"selectors\[2\]: another selector is named f, too; rename one"):
+        names_of(["kl", lambda_named("f"), lambda_named("f")])
     with pytest.raises(UserError, match=r"selectors\[0\] = 5: must be text, a function of one window, or a Selector"):
         names_of([5])
 
@@ -158,8 +168,32 @@ def test_what_has_no_source_or_does_not_tell_its_arguments_can_be_a_selector(fol
     assert declared_selectors(["own.py:f"]) == ["f"]
 
 
+def named(window: WindowInput) -> None:
+    """A function of this file."""
+
+
+def test_a_function_that_is_given_from_python_is_known_by_its_own_lines(folder: Path) -> None:
+    assert names_of([named, "kl"]) == ["named", "kl"]
+    own = SELECTORS["named"].own
+    assert own == OwnSource("test_own_selectors.py", hashlib.sha256(inspect.getsource(named).encode()).hexdigest())
+    assert own_selectors.sources_of(["kl", "named"]) == [("named", own.sha256)]
+
+
 def lambda_named(name: str) -> OwnSelector:
     return OwnSelector(lambda window: None, name=name)
+
+
+@pytest.mark.parametrize("name", ["f", "by_length", "a-5"])
+def test_the_look_of_a_selector_that_names_none_depends_on_its_name(name: str) -> None:
+    """So it is the same in every measurement; its meaning is then a line of its docstring, if it has one."""
+    number = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % 8
+    names_of([lambda_named(name)])
+    look = SELECTORS[name].look
+    assert (look.color, look.on_light, look.on_dark) == own_selectors.COLORS[number]
+    assert look.marker == own_selectors.MARKERS[number]
+    assert SELECTORS[name].meaning == SELECTORS[name].definition == f"score of {name}"
+    names_of([OwnSelector(lambda window: None, name=name, meaning="word " * 80)])
+    assert SELECTORS[name].meaning == "word " * 40
 
 
 def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
@@ -167,16 +201,27 @@ def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
     declared_selectors(["own.py:seeing"])
     loaded = SELECTORS["seeing"]
     entries = json.loads(json.dumps(own_entries(["kl", "seeing"])))
-    assert list(entries) == ["seeing"]
+    assert entries == {
+        "seeing": {
+            "file": "own.py", "sha256": hashlib.sha256(GOOD.encode()).hexdigest(), "needs": ["keys", "texts"],
+            "sees_target": True, "meaning": "x",
+            "look": {"color": "#123456", "marker": "s", "on_light": "#123456", "on_dark": "#123456"},
+        }
+    }  # fmt: skip
     declare_recorded(entries, where="x")
     assert SELECTORS["seeing"] is loaded  # what was loaded stays
     del SELECTORS["seeing"]
     (folder / "own.py").write_text("raise AssertionError")
     declare_recorded(entries, where="x")
     read = SELECTORS["seeing"]
-    assert (read.look, read.meaning, read.sees_target) == (loaded.look, loaded.meaning, True)
+    assert (read.look, read.meaning, read.sees_target, read.own) == (loaded.look, loaded.meaning, True, loaded.own)
+    typed_in = {**entries["seeing"], "file": "<function>", "sha256": None, "sees_target": False}
+    declare_recorded({"seeing": typed_in}, where="x")  # of other tables, which are read after the first
+    assert SELECTORS["seeing"].own == OwnSource("<function>", None) and not SELECTORS["seeing"].sees_target
     with pytest.raises(AssertionError, match="never run"):
         read.score(None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"selectors\[1\] = seeing: only tables name it; give the function itself"):
+        names_of(["kl", "seeing"])
 
 
 @pytest.mark.parametrize(
@@ -217,3 +262,8 @@ def test_every_need_can_be_read_and_is_described() -> None:
     assert all(getattr(window, need) == 5 for need in NEEDS)
     with pytest.raises(own_selectors.UndeclaredNeedError, match="sees_target=True"):
         _ = window.target
+    some = WindowInput(2, 1, dict.fromkeys(("keys", "texts"), 5))
+    with pytest.raises(
+        own_selectors.UndeclaredNeedError, match=r"^values .*Selector\(\.\.\., needs=\['keys', 'texts', 'values'\]\)$"
+    ):
+        _ = some.values

@@ -66,6 +66,10 @@ def test_a_curve_says_what_was_measured(tmp_path: Path) -> None:
     assert context_curve(folder).estimand == "documents"  # of tables that do not say
     assert (curve.num_windows, curve.num_documents) == (len(losses_WN), len(set(document_W)))
     assert (curve.windows_sha256, curve.tokens_sha256) == ("x", "t")
+    with_preceding = {**manifest, "min_preceding": 40}
+    assert Lengths.from_manifest(with_preceding) == dataclasses.replace(curve.lengths, min_preceding=40)
+    of_tables = {**with_preceding, "influence": {"min_preceding": 30}}  # the key of a curve is none of other tables
+    assert Lengths.from_manifest(of_tables).min_preceding == 30
     assert curve.lengths == Lengths.from_manifest(manifest) and curve.setup == ModelSetup.from_manifest(manifest)
     assert (curve.lengths.train_len, curve.lengths.full_len, POSE.num_chunks) == (
         ROW_LEN,

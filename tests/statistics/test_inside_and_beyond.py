@@ -50,6 +50,11 @@ def read(*groups: list[Path]) -> Twin:
     return read_inside_and_beyond(newest_finished(run, "synthetic") for group in groups for run in group)
 
 
+def of_run(run: Path) -> Path:
+    """Return the folder of its answers."""
+    return newest_finished(run, "synthetic")
+
+
 def right_of(run: Path, *, k: int, place: str, length: int = LENGTH) -> list[bool]:
     rows = read_table(newest_finished(run, "synthetic"), "answers").to_pylist()
     return [row["right"] for row in rows if (row["length_tokens"], row["sparsity"], row["place"]) == (length, k, place)]
@@ -134,6 +139,13 @@ def test_accuracies_in_one_row(runs: dict[str, list[Path]]) -> None:
     assert len(found) == 6
 
 
+def test_shorter_prompts_are_not_in_one_row(tmp_path: Path) -> None:
+    run = made_up_answers(tmp_path / "run", POSE[0], lengths=(ROW - 2, ROW, LENGTH))
+    assert [(one.k, one.right.mean) for one in read([run]).in_a_row] == [
+        (k, pytest.approx(mean(right_of(run, k=k, place="inside", length=ROW)))) for k in POSE[0]
+    ]
+
+
 def test_the_reference_has_the_longest_rows(runs: dict[str, list[Path]]) -> None:
     twin = read(runs["no-pose"], runs["pose"], runs["ceiling"])
     assert {one.reference.train_lengths[1] for one in twin.minus_reference} == {LENGTH}
@@ -150,7 +162,7 @@ def test_the_reference_has_the_longest_rows(runs: dict[str, list[Path]]) -> None
     # The only seed without PoSE has not learned k = 2, so there is nothing to compare.
     alone = {one.k: one for one in twin.minus_reference if one.setting.num_chunks == 1}
     assert alone[2].beyond is None and alone[2].difference is None and alone[1].beyond is not None
-    assert not read(runs["pose"]).minus_reference
+    assert not read(runs["pose"]).minus_reference and not read(runs["pose"], runs["no-pose"]).minus_reference
 
 
 def test_a_difference_of_differences_reaches_beyond_1(tmp_path: Path) -> None:
@@ -228,14 +240,26 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, lis
     anywhere = made_up_answers(tmp_path / "anywhere", POSE[0], seed=7, test_row_len=None)
     other_row = made_up_answers(tmp_path / "other-row", POSE[0], seed=8, test_row_len=5)
     asked_else = made_up_answers(tmp_path / "else", POSE[0], seed=9, truth_seed=1)
-    for run, message in (
-        (anywhere, "the planted tokens of these sequences lie anywhere"),
-        (other_row, "another synthetic.test_row_len than"),
-        (asked_else, "measured on different sequences"),
+    in_one_row = made_up_answers(tmp_path / "in-one-row", POSE[0], seed=7, num_chunks=1, lengths=(ROW,))
+    other_setting = made_up_answers(tmp_path / "other-setting", POSE[0], num_chunks=1, truth_seed=1)
+    first = runs["pose"][:1]
+    different = (
+        "its seeds were measured on different sequences, or with different selectors; measure them with the same "
+    )
+    for of, run, message in (
+        (
+            first,
+            anywhere,
+            f"{of_run(anywhere)}: the planted tokens of these sequences lie anywhere, not inside a row or ",
+        ),
+        (first, other_row, f"{of_run(other_row)}: evaluated with another synthetic.test_row_len than {of_run(*first)}"),
+        ([], in_one_row, f"{of_run(in_one_row)}: no prompt is longer than the row of {ROW} tokens"),
+        (first, asked_else, f"parity, pose: {different}"),
+        (first, other_setting, f"parity, pose: {different}"),
     ):
-        with pytest.raises(UserError, match=message) as error:
-            read(runs["pose"][:1], [run])
-        assert "\n" not in str(error.value)
+        with pytest.raises(UserError) as error:
+            read(of, [run])
+        assert str(error.value).startswith(message) and "\n" not in str(error.value)
     with pytest.raises(UserError, match="measured on different sequences"):  # nor are their seeds put together
         read_accuracies([run / "synthetic" / "made-up" for run in (*runs["pose"], asked_else)])
     with pytest.raises(UserError, match=r"the same training\.seed"):

@@ -23,6 +23,8 @@ from olmo_sparsity.statistics.length_generalization import (
     of_sparsity_alone,
     place_sweeps,
     rank_correlation,
+    reaches_further,
+    read_generalization,
     spectrum_points,
     task_runs,
 )
@@ -30,10 +32,10 @@ from olmo_sparsity.statistics.synthetic import Accuracy, Setting, read_accuracie
 
 
 def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Path) -> None:
-    """Of the training lengths and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
+    """Of the training lengths, 4 to 8, and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
     folders = [
         answers(tmp_path / f"seed{seed}", lambda length, k, place, n=n: n if (length, k) == (8, 2) else 0,
-                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience")
+                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience", lengths=(2, 8, 16, 80))
         for seed, n in ((6, 18), (5, 19))
     ]  # fmt: skip
     first, second = task_runs(folders)
@@ -51,6 +53,12 @@ def test_where_places_are_evaluated_that_of_training_decides(tmp_path: Path) -> 
     elsewhere = answers(tmp_path / "other", lambda length, k, place: ROWS, places=("any/1",))
     assert [one.accuracy_within for one in task_runs([elsewhere])] == [None]
     assert not task_runs([elsewhere])[0].has_learned
+    in_row = answers(
+        tmp_path / "row", lambda length, k, place: ROWS * (place == "inside"), places=("inside", "beyond"), lengths=(8,)
+    )
+    assert [one.accuracy_within for one in task_runs([in_row])] == [1.0]
+    plain = answers(tmp_path / "plain", lambda length, k, place: ROWS // 2)
+    assert [(one.run, one.accuracy_within) for one in task_runs([folder, plain])] == [("plain", 0.5)]
 
 
 def accuracy(length: int, mean: float, bounds: Optional[tuple[float, float]], *seeds: float, **keys: Any) -> Accuracy:
@@ -70,6 +78,39 @@ def test_the_furthest_length_ends_before_the_first_that_fails() -> None:
     assert (found.length, found.low, found.high, found.of_seeds, found.longest) == (16, 8, 80, (8, 80), 80)
     (never,) = furthest_lengths([accuracy(8, 0.5, None, 0.5), accuracy(16, 1.0, None, 1.0)])
     assert (never.length, never.low, never.high, never.of_seeds) == (None, None, None, (None,))
+
+
+def test_one_holds_further_where_the_intervals_of_the_lengths_do_not_touch() -> None:
+    (far,) = furthest_lengths(
+        [accuracy(8, 1.0, (1.0, 1.0)), accuracy(16, 1.0, (0.94, 1.0)), accuracy(40, 0.9, (0.8, 1.0))]
+    )
+    (near,) = furthest_lengths([accuracy(8, 0.94, (0.9, 0.94))])
+    (close,) = furthest_lengths([accuracy(8, 0.94, (0.9, 0.96))])
+    assert [(of.low, of.length, of.high) for of in (far, near, close)] == [
+        (8, 16, 40), (None, None, None), (None, None, 8),
+    ]  # fmt: skip
+    assert reaches_further(far, near) and not reaches_further(far, close)
+    assert not reaches_further(near, far) and not reaches_further(near, near)
+
+
+def test_all_evaluations_of_runs_are_read_and_a_setting_has_learned_with_all_of_its_seeds(tmp_path: Path) -> None:
+    """Prompts that are placed as in training come first."""
+    plain = [
+        answers(tmp_path / f"{seed}", lambda length, k, place, n=n: n, training_seed=seed)
+        for seed, n in ((5, 20), (6, 1))
+    ]
+    shorter = dataclasses.replace(LOCAL, train_lengths=(4, 6))
+    learned = answers(tmp_path / "learned", lambda length, k, place: ROWS, setting=shorter, lengths=(6,))
+    placed = answers(tmp_path / "placed", lambda length, k, place: ROWS, places=("any/1", "4/2"))
+    found = read_generalization([placed, *plain, learned])
+    assert [(run.seed, run.has_learned) for run in found.runs] == [(5, True), (6, False), (5, True)]
+    assert (found.has_learned(LOCAL), found.has_learned(shorter)) == (False, True)
+    assert [(one.setting, one.k, one.place) for one in found.furthest] == [
+        *((setting, k, None) for setting in (LOCAL, shorter) for k in (2, 3)),
+        *((LOCAL, k, place) for k in (2, 3) for place in ("4/2", "any/1")),
+    ]
+    (sweep,) = found.sweeps
+    assert (sweep.near, sweep.far) == ("4/2", "any/1")
 
 
 def test_each_k_and_place_has_its_own_furthest_length() -> None:
@@ -195,7 +236,13 @@ def test_the_rank_correlation_is_that_of_the_ranks_with_an_interval_over_runs() 
     ranks = [rankdata(values) for values in zip(*pairs, strict=True)]
     assert found.mean == pytest.approx(np.corrcoef(*ranks)[0, 1])
     assert -1 <= found.bounds[0] < found.mean < found.bounds[1] <= 1
-    falling = rank_correlation(points([(x, 1 - x) for x, _ in pairs]))
+    drawn = np.random.default_rng(5).integers(0, 12, (4000, 12))
+    resampled = [rankdata(np.array(values)[drawn], axis=1) for values in zip(*pairs, strict=True)]
+    a, b = (of - of.mean(axis=1, keepdims=True) for of in resampled)
+    correlations = (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    assert found.bounds == pytest.approx(np.quantile(correlations, [0.025, 0.975]), abs=0.06)
+    assert found.standard_error == pytest.approx(correlations.std(ddof=1), rel=0.1)
+    falling = rank_correlation(points([(x, 1 - x) for x in (0.1, 0.4, 0.2, 0.3)]))  # the fewest runs that have one
     assert falling is not None and falling.mean == pytest.approx(-1)
     assert rank_correlation(points(pairs[:3])) is rank_correlation(points([(1.0, y) for _, y in pairs])) is None
 
@@ -207,8 +254,10 @@ def test_settings_that_differ_in_locality_or_spread_are_no_seeds_of_one_model(tm
         for number, keys in enumerate(({}, {"locality": None}, {"spread": 1}))
     ]
     assert len({one.setting for one in read_accuracies(folders)}) == 3
-    with pytest.raises(UserError, match="the same setting and seed"):
-        read_accuracies([folders[0], answers(tmp_path / "again", right)])
+    again = answers(tmp_path / "again", right)
+    with pytest.raises(UserError) as error:
+        read_accuracies([folders[0], again])
+    assert str(error.value) == f"{again}: the same setting and seed as {folders[0]}; give one of them"
 
 
 def test_each_setting_is_in_the_figures_that_compare_it() -> None:
@@ -225,6 +274,7 @@ def test_each_setting_is_in_the_figures_that_compare_it() -> None:
     assert of_sparsity_alone(everything) == [base, larger, text]
     assert of_sparsity_alone([steps, base, ordinary]) == []
     assert of_sparsity_alone([base]) == [base]
+    assert of_sparsity_alone([base, dataclasses.replace(steps, task="variables")]) == [base]
     assert of_methods(everything, "parity") == [steps, base, ordinary]
     assert of_methods([base, larger], "parity") == []
     with_steps = dataclasses.replace(none, scratchpad=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any, Optional
 
@@ -11,7 +12,7 @@ import pytest
 from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
 from planted_gains import made_up, mean
 
-from olmo_sparsity.records.measured import Anchor, ModelRecord
+from olmo_sparsity.records.measured import Anchor, AnchorCheck, AnchorChoice, ModelRecord
 from olmo_sparsity.statistics.single.measurement import OF_ROW, Lengths, load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name, subject_names
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, Summary, summarize
@@ -88,6 +89,7 @@ def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
         ("data/SmolLM2.Q4_1.gguf", "SmolLM2.Q4_1.gguf"),
         ("runs/demo/checkpoints/step400", "demo-step400"),
         ("runs/demo/checkpoints/latest", "demo-latest"),
+        ("demo/step400", "demo-step400"),
         (".", "."),
     ):
         setup = setup_of(path)
@@ -101,6 +103,18 @@ def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
     assert subject_names(alike[1:]) == ["model", "model", "c"]
     run = ModelSetup.from_manifest({"run": "c"})
     assert subject_names([("c", run), ("r", setup_of("x/c"))]) == ["c", "x/c"]
+
+
+@pytest.mark.parametrize(("short", "long"), product(("bos", "none", None), repeat=2))
+@pytest.mark.parametrize("chosen", ["bos", "none"])
+def test_windows_decide_on_the_anchor_where_one_mean_is_lower_without_the_chosen_one_or_both_with_it(
+    chosen: AnchorChoice, short: Optional[AnchorChoice], long: Optional[AnchorChoice]
+) -> None:
+    losses: dict[AnchorChoice, float] = {"bos": 3.0, "none": 2.0}
+    check = AnchorCheck(chosen, "<s>", 64, losses, losses, 0.1, 0.1, {"short": short, "long": long})
+    assert {chosen, check.other} == {"bos", "none"}
+    assert check.is_undecided == (short is None and long is None)
+    assert check.is_settled == (check.other in (short, long) or (short == long == chosen))
 
 
 SHORT = "the mean loss with the local tokens alone is lower"
