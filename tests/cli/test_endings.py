@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
 import subprocess
 import sys
@@ -10,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from tokenizers import Tokenizer, models
 
 from olmo_sparsity.cli.endings import LONGEST_LINE, os_error_line, run
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.storage.files import partial_path
 
 
@@ -45,6 +48,52 @@ def test_the_line_names_the_file_that_was_to_be_written() -> None:
     assert os_error_line(error) == "folder/report.html: permission denied; allow it, or name another"
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "permission denied; allow it, or name another"),
+        (errno.EPERM, "permission denied; allow it, or name another"),
+        (errno.EROFS, "this file system is read-only; name a folder that can be written"),
+        (errno.ENAMETOOLONG, "the name is too long; choose a shorter one"),
+        (errno.ELOOP, "its symbolic links lead back to themselves; correct them, or name another"),
+        (errno.EISDIR, "this is a folder, where a file was expected"),
+        (errno.ENOTDIR, "a file stands where this path needs a folder; choose another"),
+        (errno.EEXIST, "something else has this name already; choose another"),
+        (errno.ENOENT, "no such file or folder"),
+        (errno.EMFILE, "too many open files; allow more (ulimit -n)"),
+        (errno.ENFILE, "too many open files on this machine; close some"),
+        (errno.EIO, "the disk cannot be read or written (input/output error); copy what is there to another"),
+        (errno.ESTALE, "the network file system has lost this file; run the same command again"),
+        (errno.EBUSY, "words of the system; choose another"),
+    ],
+)
+def test_what_to_do_about_an_error_follows_its_number(number: int, advice: str) -> None:
+    """Some have no name of a file, but the number of one that is open."""
+    assert os_error_line(OSError(number, "words of the system", "a/b")) == f"a/b: {advice}"
+    for unnamed in (OSError(number, "words of the system"), OSError(number, "words of the system", 3)):
+        assert os_error_line(unnamed) == f"a file cannot be read or written: {advice}"
+
+
+def test_the_code_and_the_line_follow_what_ended_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """An interruption is no error; help that was not asked for is shown as one; a command may end with a code of its own."""
+    assert fails_with(Interrupted("stopped; all is saved")) == 130
+    assert capsys.readouterr().err == "olmo-sparsity: stopped; all is saved\n"
+    assert [run(lambda *_, code=code, **__: code, []) for code in (None, 0, 2)] == [0, 0, 2]
+    app = typer.Typer(no_args_is_help=True)
+    app.command()(lambda: None)
+    app.command("other")(lambda: None)
+    assert run(app, []) == 2
+    shown = capsys.readouterr()
+    assert "Usage: olmo-sparsity" in shown.out + shown.err and "error:" not in shown.err
+
+
+def test_standard_error_takes_all_characters_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(file, encoding="ascii", errors="strict"))
+    assert fails_with(UserError("\u00e9")) == 2
+    assert file.getvalue() == b"olmo-sparsity: error: ?\n"
+
+
 def test_an_error_without_a_number_is_a_bug() -> None:
     with pytest.raises(OSError, match="of a library"):
         fails_with(OSError("of a library"))
@@ -64,6 +113,25 @@ def test_memory_that_is_not_enough_is_one_line_with_its_reason(capsys: pytest.Ca
         fails_with(MemoryError(words))
         line = capsys.readouterr().err
         assert line == f"olmo-sparsity: error: not enough memory ({shown}); use smaller batches or a smaller model\n"
+
+
+def test_memory_of_a_device_is_not_enough_and_where_it_was_found_is_in_the_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of torch, which is not imported: one of its own class, and one that says so."""
+    monkeypatch.setattr(logging.getLogger("olmo_sparsity"), "propagate", True)
+    caplog.set_level(logging.DEBUG, "olmo_sparsity")
+    of_device = type("OutOfMemoryError", (RuntimeError,), {})("CUDA: no memory")
+    for error in (of_device, RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")):
+        caplog.clear()
+        assert fails_with(error) == 2
+        line = f"not enough memory ({error}); use smaller batches or a smaller model"
+        assert capsys.readouterr().err == f"olmo-sparsity: error: {line}\n"
+        ((_, level, _),) = caplog.record_tuples
+        (record,) = caplog.records
+        assert level == logging.DEBUG and record.exc_info is not None and record.exc_info[1] is error
+    with pytest.raises(RuntimeError, match="another"):
+        fails_with(RuntimeError("another"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")

@@ -37,7 +37,9 @@ def test_options_reach_the_measurement(
         monkeypatch, "--run", str(tiny_run), "--text", str(letter), "--target", "zebra", "--selector", "kl", "--selector",
         "greedy", "--k", "2", "--json", "--html", str(page),
     )  # fmt: skip
-    value = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    value = json.loads(shown.out)
+    assert str(page) in shown.err.splitlines()
     text = letter.read_text()
     expected = api.explain(
         api.open_model(tiny_run), text, target="zebra", selectors=["kl", "greedy"], k=[1, 2], source="letter.txt"

@@ -212,6 +212,8 @@ def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> 
         check(folder, str(tmp_path / "e"))
     gone = save_results(tmp_path / "runs" / "gone", "/elsewhere/x.gguf")
     check(gone, "x.gguf")  # unlike that of a folder, the name of a file tells which it is
+    named = save_results(tmp_path / "runs" / "named", "x.gguf")
+    check(named, "/elsewhere/x.gguf")
     with pytest.raises(UserError, match=r"not of y\.gguf"):
         check(gone, "y.gguf")
 

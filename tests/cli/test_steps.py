@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from olmo_sparsity.cli import steps
-from olmo_sparsity.cli.steps import check_before_torch, finish_share, measure_first, train_first
+from olmo_sparsity.cli.steps import check_before_torch, finish_share, measure_first, needs_training, train_first
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.work import WHOLE, Share
@@ -117,3 +118,24 @@ def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
     monkeypatch.setattr("olmo_sparsity.measure.influence.measure", stopped)
     with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
         measure_first(tiny_config, tiny_run, asked=False)
+    monkeypatch.undo()
+    monkeypatch.setattr("olmo_sparsity.training.loop.train", stopped)
+    with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
+        train_first(tiny_config, Path("nowhere"), share=WHOLE, asked=True, kind=None, out=None)
+
+
+def test_a_share_of_a_run_that_is_not_there_is_refused_by_how_it_is_trained(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    """And a trained run without its checkpoint, by where it is trained again."""
+    run = tmp_path / "elsewhere"
+    check_before_torch(tiny_config, run, share=Share(0, 2), asked=False)
+    with pytest.raises(UserError, match=f"{run}: this run is not trained yet; run `olmo-sparsity train` first, alone"):
+        train_first(tiny_config, run, share=Share(0, 2), asked=False, kind=None, out=None)
+    run.mkdir()
+    shutil.copy(tiny_run / "manifest.json", run)
+    for share in (WHOLE, Share(0, 2)):
+        with pytest.raises(
+            UserError, match=f"its last checkpoint is gone; .* `synth train x --run {run}`, which writes"
+        ):
+            needs_training(tiny_config, run, share=share, command="synth train x")

@@ -99,7 +99,9 @@ def test_options_reach_what_is_called(
     assert calls == [(arguments, keywords)]
 
 
-def test_compare_prints_and_writes_the_same_subjects(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_prints_and_writes_the_same_subjects(
+    measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[tuple[Any, ...]] = []
     for module, name in (
         ("statistics.several.subjects", "read_subjects"),
@@ -121,6 +123,7 @@ def test_compare_prints_and_writes_the_same_subjects(measured: Path, monkeypatch
         ("write_comparison", "subjects", Path("page.html"), {"overwrite": True}),
         ("print_comparison", "subjects", {"every": True, "as_json": True}),
     ]
+    assert capsys.readouterr() == ("", "page.html\n")  # standard output is for the results
 
 
 def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +225,8 @@ def test_models_come_behind_the_runs_that_they_are_compared_with(
     invoke("compare --model org/b --model a x:kl y", monkeypatch)
     invoke("compare --model org/b --revision v2 x", monkeypatch)
     assert found == [["x:kl", "y", "runs/org-b", "runs/a"], ["x", "runs/org-b-v2"]]
+    with pytest.raises(UserError, match="compare: --revision v2 is that of one --model; 2 are given"):
+        invoke("compare --model org/b --model a --revision v2", monkeypatch)
 
 
 def test_a_window_has_a_number_of_up_to_18_digits(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:

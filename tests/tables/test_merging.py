@@ -210,6 +210,15 @@ def test_check_on_the_command_line(copy: Path) -> None:
     assert wrong.stdout == ""
     assert len(wrong.stderr.splitlines()) == 11
     assert wrong.stderr.endswith("and 11 more\n")
+    problems = check_tables(copy).problems
+    assert len(problems) == 21 and wrong.stderr.splitlines()[:10] == [str(problem) for problem in problems[:10]]
+    whole = Path(shutil.copytree(copy, copy.with_name("whole"), ignore=shutil.ignore_patterns("more*")))
+    both = CliRunner().invoke(app, ["merge", "--check", str(copy), str(whole)])
+    assert both.exit_code == 2 and both.stdout.startswith(f"{whole}: ")  # whatever comes behind the wrong one
+    for path in list((copy / "windows").glob("more*"))[: len(problems) - 10]:
+        path.unlink()
+    ten = CliRunner().invoke(app, ["merge", "--check", str(copy)])
+    assert (ten.exit_code, len(ten.stderr.splitlines())) == (2, len(check_tables(copy).problems)) == (2, 10)
 
 
 def test_check_includes_optional_tables(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

@@ -125,6 +125,11 @@ def test_optimism_of_three_draws_is_their_mean() -> None:
     optimism = optimism_of([*rows, *others, {**other, "kl_short_to_sparse_nats": None}], None)
     assert list(optimism) == ["greedy"]
     assert optimism["greedy"] == pytest.approx([1.29 / 3, 1.89 / 3])
+    # The expectation over all labels is of k = 1, which was not measured here.
+    of_one = [{**one, "selector": "unmask-one"} for one in rows]
+    assert optimism_of(of_one, 0.7)["unmask-one"] == optimism["greedy"]
+    assert optimism_of([{**one, "k": [1, 4]} for one in of_one], 0.7)["unmask-one"] == [0.7, optimism["greedy"][1]]
+    assert optimism_of([{**one, "k": [1, 4]} for one in rows], 0.7) == optimism
 
 
 def test_groups_have_a_rank_and_a_score_for_each_of_their_tokens() -> None:

@@ -377,6 +377,22 @@ def test_the_slider_goes_through_the_measured_k(page: Any, record: Record) -> No
             assert sorted(framed(page, side)) == sorted(chosen(record, target, name, k=k))
         assert [row[0] for row in rows(page, "#panel table:not(.tokens)")].count(str(k)) == 2
         assert page.locator("#panel tr.now th").all_inner_texts() == [str(k)] * 2
+        if k == 0:
+            assert (
+                page.locator("#map")
+                .get_attribute("aria-label")
+                .startswith(
+                    "Map of the tokens that targets need: no target needs tokens chosen by kl; no target needs tokens chosen by "
+                    "attention."
+                )
+            )
+    page.locator("#own").check()
+    own = [int(min(smallest(record, target, name), KS[-1])) for name in ("kl", "attention")]
+    assert page.locator("#k-shown").inner_text() == page.locator("#k").get_attribute("aria-valuetext") == "each its own"
+    assert sorted(framed(page, "a")) == sorted(chosen(record, target, "kl", k=own[0]))
+    assert page.locator("#panel tr.now th").all_inner_texts() == [str(k) for k in own]
+    page.locator("#own").uncheck()
+    assert page.locator("#k-shown").inner_text() == str(KS[-1])
 
 
 @in_browser
@@ -481,6 +497,46 @@ def test_the_null_context_and_other_selectors(page: Any, record: Record) -> None
     page.locator("#beside").select_option("")
     check_panel(page, record, 42, names=("random",))
     assert framed(page, "b") == {} and page.locator("#links .of-b").count() == 0
+
+
+@in_browser
+def test_a_token_that_is_no_target_or_has_no_number_says_so(page: Any, record: Record) -> None:
+    """No command explains a token that no full window precedes, or a further part of a character."""
+    page.locator("h1").hover()
+    assert page.locator("#panel").inner_text().startswith("Point at a token, or move to one with the keys")
+    token(page, 3).click()
+    said = page.locator("#panel").inner_text()
+    assert "No full window stands before it, so it is no target." in said and "token 3, character" in said
+    assert page.locator("#panel code, #panel dl, #panel table").count() == 0 and framed(page, "a") == {}
+    assert token(page, 3).get_attribute("aria-posinset") == "4"
+    assert token(page, 3).get_attribute("aria-setsize") == str(len(record.texts))
+    part = record.texts.index("", FULL)
+    token(page, part).click()
+    assert page.locator("#panel dl").count() == 1 and page.locator("#panel code").count() == 0
+    real = record.contexts["real"]
+    worth = np.array(real.kl_short_nats, dtype=float)
+    most = int(worth.argmax())
+    page.evaluate("most => { DATA.contexts.real.kl_short_nats[most] = null; redraw(); }", most)
+    assert token(page, record.first_target + most).get_attribute("aria-label").endswith(", not a number")
+    listed = page.locator("#largest li").all_inner_texts()
+    assert len(listed) == 10 and not any(f" token {record.first_target + most}," in one for one in listed)
+    token(page, record.first_target + most).click()
+    assert page.locator("#panel .numbers dd").first.inner_text() == "\u2013 nats"
+
+
+@in_browser
+def test_the_colours_of_both_sides_are_those_of_their_selectors(page: Any) -> None:
+    colour_of = """name => {
+      const one = document.createElement("canvas").getContext("2d");
+      one.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+      return one.fillStyle;
+    }"""
+    page.locator("#selector").select_option("random")
+    page.locator("#beside").select_option("unmask-one")
+    assert page.evaluate(colour_of, "--a") == SELECTORS["random"].look.on_light.lower()
+    assert page.evaluate(colour_of, "--b") == SELECTORS["unmask-one"].look.on_light.lower()
+    page.locator("#theme").select_option("dark")
+    assert page.evaluate(colour_of, "--a") == SELECTORS["random"].look.on_dark.lower()
 
 
 @in_browser
@@ -602,6 +658,21 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     assert layout[selected()] == layout[-1]
     page.keyboard.press("Home")
     assert selected() == 0
+    page.evaluate("box.style.height = '140px'")
+    layout, height = page.evaluate("[layout.places.map(place => place.line), box.clientHeight]")
+    page.keyboard.press("PageDown")
+    assert layout[selected()] == height // 34 - 1 > 1  # a page of lines of 34 pixels leaves one of them in view
+    page.keyboard.press("PageUp")
+    assert layout[selected()] == 0
+    pressed = "key => box.dispatchEvent(new KeyboardEvent('keydown', { cancelable: true, ...key }))"
+    for other in (
+        {"key": "End", "ctrlKey": True},
+        {"key": "n", "metaKey": True},
+        {"key": "r", "altKey": True},
+        {"key": "x"},
+    ):
+        assert page.evaluate(pressed, other) and layout[selected()] == 0  # left to the browser
+    assert not page.evaluate(pressed, {"key": "Home"})  # the page does not scroll
     page.keyboard.press("n")
     first = next(target for target in range(record.num_targets) if smallest(record, target, "kl") > 0)
     assert selected() == record.first_target + first
@@ -612,6 +683,7 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     assert "used by" in page.locator("#said").inner_text()
     page.keyboard.press("Escape")
     assert page.locator("#document").get_attribute("aria-activedescendant") is None
+    assert page.locator("#said").text_content() == ""
     page.locator("#find").fill("lamp")
     page.locator("#find").press("Enter")
     lamps = [number for number, text in enumerate(record.texts) if text == " lamp"]
@@ -619,6 +691,13 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     for lamp in (*lamps[1:], lamps[0]):  # from the end on to the beginning
         page.locator("#find").press("Enter")
         assert selected() == lamp
+    page.locator("#find").fill("LAMP")
+    page.locator("#find").press("Enter")
+    assert selected() == lamps[1]
+    page.locator("#find").fill("Lamps")
+    page.locator("#find").press("Enter")
+    assert selected() == lamps[1]
+    assert page.locator("#said").text_content() == "Lamps: not in the document"
 
 
 def k_words(k: float) -> str:
@@ -739,6 +818,32 @@ def test_n_pressed_first_goes_to_the_first_token_in_view_that_needs_others(brows
     page.locator("#document").focus()
     page.keyboard.press("n")
     assert page.evaluate("state.token") == begins[number]
+    # The map shows which tokens are in view, and where the chosen one is; its axes are named.
+    drawn = page.evaluate(
+        """() => {
+          const pen = CanvasRenderingContext2D.prototype;
+          const [fillText, fillRect, words, boxes] = [pen.fillText, pen.fillRect, [], []];
+          box.scrollTop = 40 * LINE;
+          pen.fillRect = (...of) => boxes.push(of);
+          showMap();
+          pen.fillText = (...text) => words.push(text);
+          mapLayer(byId("map"), DATA, []);
+          Object.assign(pen, { fillText, fillRect });
+          const [at, [first, behind]] = [mapScales(DATA, byId("map")), inView()];
+          const ends = [layout.lines[first][0], layout.lines[behind - 1][1] - 1].map(at.x);
+          return { boxes, ends, chosen: at.x(state.token), words, left: at.x(0), bars: at.right + MARGIN.gap };
+        }"""
+    )
+    (band, line), (first, last) = drawn["boxes"], drawn["ends"]
+    assert drawn["left"] < first < last and (band[0], band[0] + band[2]) == pytest.approx((first, max(last, first + 2)))
+    assert line[0] + line[2] / 2 == pytest.approx(drawn["chosen"]) and line[3] == band[3]
+    named = {words: x for words, x, _ in drawn["words"]}
+    assert (named["token of the document \u2192"], named["targets"]) == (drawn["left"], drawn["bars"])
+    # Lines are arranged anew in a narrower window.
+    lines = page.evaluate("layout.lines.length")
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.wait_for_function(f"() => layout.lines.length !== {lines}")
+    assert page.evaluate("layout.lines.at(-1)[1]") == 3000
     page.context.close()
     assert not complaints
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,7 @@ def test_a_damaged_manifest_is_one_line_and_hides_nothing_else(tmp_path: Path) -
     listing = read_listing(tmp_path)
     assert [run.run for run in listing.runs] == [str(tmp_path / "good")]
     assert len(listing.unreadable) == 1 and str(tmp_path / "bad") in listing.unreadable[0]
+    assert "".join(listing.unreadable[0].split()) in "".join(printed("list", tmp_path).split())
 
 
 def test_a_folder_without_runs_says_so_and_a_missing_one_is_a_mistake(tmp_path: Path) -> None:
@@ -146,9 +148,11 @@ def test_it_is_said_that_there_are_other_measurements(tmp_path: Path, messages: 
 
 
 def test_the_gate_of_the_long_gain_comes_first(tmp_path: Path) -> None:
-    """Of tables that pass it, and fail the gate beyond the training row."""
+    """Of tables that pass it, and fail the gate beyond the training row. Copies that lie elsewhere are not listed."""
     run = made_up_run(tmp_path / "run")
-    made_up_tables(run / "influence" / "made-up", gain_beyond=-0.1, selectors=MAIN_SELECTORS)
+    tables = made_up_tables(run / "influence" / "made-up", gain_beyond=-0.1, selectors=MAIN_SELECTORS)
+    for copy in ("loose", "run/explore/letter", "run/validation/other"):  # as an explored document has them
+        shutil.copytree(tables, tmp_path / copy)
     (listed,) = read_listing(tmp_path).tables
     assert (listed.gate, listed.beyond_gate) == ("passed", "failed")
     assert "passed, FAILED" in printed("list", tmp_path)

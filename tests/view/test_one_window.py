@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,29 @@ def test_hostile_text_is_only_text(tables: Path) -> None:
     said = shown(tables, window=0, k=8)
     assert "[red]markup[/red]" in said
     assert "\x1b" not in said and "\u202e" not in said
+
+
+def test_a_terminal_is_as_wide_as_it_is_and_no_wider_than_is_easy_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a pipe or file has the widest lines that are, however wide the terminal is."""
+    for is_terminal, columns, width in ((True, 70, 70), (True, 130, 100), (False, 70, 100), (False, 130, 100)):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert one_window.terminal().width == width
+
+
+def test_what_is_blank_or_a_part_of_a_character_is_marked_by_a_sign(tables: Path) -> None:
+    """As a target, as a chosen token, and in the ranking. Local tokens begin without the space in front of the first."""
+    (excerpt,) = read_excerpts(tables, [5])
+    choice = Choice([1, 2], [1, 2], [0.0] * 12, [2], [1.0], [1.0])
+    texts = ["a", " ", "", *[" b"] * 9, " local", *[" c"] * 7]
+    excerpt = dataclasses.replace(excerpt, token_texts=texts, target_text=" ", selections={("kl", "real"): choice})
+    window = one_window.ShownWindow(excerpt, "kl", False, "real", 2, [2], "token", "hidden", 8, "made up")
+    out = io.StringIO()
+    one_window.print_choice(window, Console(file=out, width=100))
+    lines = out.getvalue().splitlines()
+    assert f"  local{' c' * 7} >>\u2423<<" in lines and f"  a \u2423\u2025[1,2]{' b' * 9}" in lines
+    assert [row.text for row in one_window.ranking(window)] == ["\u2423", "\u2025"]
+    assert choice.largest_score == 1.0 and [window.heat(position) for position in (1, 2)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100])

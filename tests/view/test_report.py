@@ -8,6 +8,7 @@ import dataclasses
 import gzip
 import html
 import io
+import itertools
 import json
 import re
 import shutil
@@ -427,6 +428,7 @@ def test_what_is_shown_first_does_not_see_the_target(tables: dict[str, Path]) ->
 
     assert first_of(*ALL_SELECTORS) == "kl"
     assert first_of("unmask-one", "random", "attention") == "attention"
+    assert first_of("greedy-kl", "kl") == "kl"  # one of the main ones
     assert first_of("unmask-one", "random") == "unmask-one"
 
 
@@ -536,15 +538,21 @@ def test_nothing_is_overwritten_without_the_option(tables: dict[str, Path], tmp_
     with pytest.raises(UserError, match="--out"):
         default_out(tables["passed"])
     assert default_out(Path("runs/a/influence/b")) == Path("runs/a/figures/b/report.html")
+    assert default_out(Path("runs/a/influence/b"), Path("c")) == Path("c/figures/b/report.html")
 
 
 def test_long_windows_bring_the_scores_of_chosen_tokens_only(
     tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("olmo_sparsity.view.report_data.MAX_SCORES", 10)
-    data = page_json(read_report(read(tables["passed"]), num_windows=5))
+    report = read_report(read(tables["passed"]), num_windows=5)
+    data = page_json(report)
     one = data["windows"][0]["selections"]["kl"]["real"]
     assert {i for i, score in enumerate(one["scores"]) if score is not None} == set(one["positions"])
+    number = (5 + 10) * 2 * len(report.measured.measurement.selectors) * M  # of scores: windows, contexts, selectors
+    for most in (number - 1, number):
+        monkeypatch.setattr("olmo_sparsity.view.report_data.MAX_SCORES", most)
+        assert report.has_all_scores == (most == number)
 
 
 # --- in a browser
@@ -675,15 +683,18 @@ def test_figure4_shows_both_contexts_and_its_points_lead_to_their_windows(
     assert card.evaluate("card => card === document.activeElement && card.classList.contains('here')")
     first_words = data["windows"][57]["tokens"][0].strip()
     assert first_words in card.inner_text()
+    view_is(page, "#page=3&window=57")
     top = card.evaluate("card => card.getBoundingClientRect().top")
-    assert 0 < top < 450  # below the bar, in sight
+    bar = page.locator(".bar").evaluate("bar => bar.getBoundingClientRect().bottom")
+    assert bar < top < 450  # below the bar, in sight
     card.get_by_role("button", name="its point in Figure 4").click()
     assert page.evaluate("document.activeElement.dataset.window") == "57"
     assert page.locator("#figure4 circle.here").count() == 2
     # The same by keyboard: one stop for the whole cloud, arrows walk from the smallest sparse gain up, Enter opens.
     page.locator('#figure4 figure:first-child circle[tabindex="0"]').focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("End")
+    for key in ("Home", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowUp", "ArrowDown"):
+        page.keyboard.press(key)
     gains = [window["selections"]["kl"]["real"]["gain"][-1] for window in data["windows"]]
     second = int(np.argsort(gains, kind="stable")[1])
     assert page.evaluate("document.activeElement.dataset.window") == str(second)
@@ -725,10 +736,33 @@ def test_filters(page: Any, tables: dict[str, Path]) -> None:
     # A point that the filters hide is still gone to.
     page.locator('#figure4 circle[data-window="30"]').first.dispatch_event("click")
     assert page.evaluate("document.activeElement.id") == "w30"
+    assert page.locator("#figure4 circle.faded").count() == 0
     gains = read(tables["passed"]).measurement.gains
     excess = gains["kl", "real", 8] - gains["kl", "null", 8]
-    page.locator("#excess-to").fill("0")
-    assert page.locator("#count").inner_text().startswith(f"{int((excess <= 0).sum())} of 90 windows")
+    gained = windows.set_index("window_id")["gain_long_nats"]
+    middles = [
+        float((values.sort_values().iloc[44] + values.sort_values().iloc[45]) / 2) for values in (excess, gained)
+    ]
+    for end, limit, passing in (
+        ("excess-to", 0, excess <= 0),
+        ("excess-from", middles[0], excess >= middles[0]),
+        ("gain-to", middles[1], gained <= middles[1]),
+        ("gain-from", middles[1], gained >= middles[1]),
+    ):
+        page.locator("#clear").click()
+        page.locator(f"#{end}").fill(f"{limit:.5f}")
+        assert page.locator("#count").inner_text().startswith(f"{int(passing.sum())} of 90 windows"), end
+        view_is(page, f"#{end}={limit:.5f}")
+
+
+@in_browser
+def test_other_filters_begin_with_the_first_page_and_let_the_window_go(page: Any) -> None:
+    page.locator('#figure4 circle[data-window="57"]').first.dispatch_event("click")
+    assert page.locator("#count").inner_text() == "90 of 90 windows, 41 to 60 shown"
+    view_is(page, "#page=3&window=57")
+    page.locator("#gain-from").fill("-99")
+    assert page.locator("#count").inner_text() == "90 of 90 windows, 1 to 20 shown"
+    view_is(page, "#gain-from=-99")
 
 
 @in_browser
@@ -773,8 +807,12 @@ def test_the_largest_gains_are_a_group_of_their_own(opened: Any, pages: dict[str
     assert page.locator("#count").inner_text() == "30 of 30 windows, 1 to 20 shown"
     page.get_by_role("button", name="Next windows").click()
     assert page.locator(".card").count() == 10
+    drawn = "Drawn: the random sample of 30 windows; the numbers above are of all 90. Real context: "
+    assert page.locator("#figure4-words").inner_text().startswith(drawn)
     page.locator("#group").select_option("largest")
     assert page.locator("#count").inner_text() == "10 of 10 windows"
+    view_is(page, "#group=largest")
+    assert opened("sample", address="#group=largest").locator("#count").inner_text() == "10 of 10 windows"
     largest = next(window for window in data["windows"] if window["group"] == "largest")
     assert "among the largest long gains" in page.locator(f"#w{largest['id']}").inner_text()
 
@@ -803,6 +841,7 @@ def test_on_a_phone_no_words_are_cut_and_no_number_is_broken(opened: Any, which:
     """The bar leaves room. Panels of charts are as wide as the screen at most, and legible; intervals stand on one line."""
     page = opened(which, viewport={"width": 390, "height": 844})
     if which == "all":
+        assert not page.locator("#search").is_visible()  # the filters are folded
         assert page.locator(".bar").evaluate("bar => bar.offsetHeight") < 0.1 * 844
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         for control in ("#selector", "#k", 'input[name="context"]'):
@@ -824,6 +863,11 @@ def test_on_a_phone_no_words_are_cut_and_no_number_is_broken(opened: Any, which:
         })"""
     )
     assert len(panels) > 3 and all(right <= 390 and pixels_a_point > 0.9 for right, pixels_a_point in panels)
+    if which == "all":  # in a wide window Figure 4 is drawn anew
+        box = "document.querySelector('#figure4 svg').viewBox.baseVal.width"
+        narrow = page.evaluate(box)
+        page.set_viewport_size({"width": 1200, "height": 844})
+        page.wait_for_function(f"() => {box} > {narrow}")
 
 
 @in_browser
@@ -855,9 +899,12 @@ def view_is(page: Any, address: str) -> None:
 def test_a_view_can_be_sent(page: Any, opened: Any) -> None:
     """What the controls are set to is in the address; another browser that opens the address shows the same."""
     page.locator("#selector").select_option("unmask-one")
+    view_is(page, "#selector=unmask-one")
     slide(page, 3)
     page.get_by_label("null", exact=True).check()
+    view_is(page, "#selector=unmask-one&k=3&context=null")
     page.locator("#range").select_option("shared")
+    view_is(page, "#selector=unmask-one&k=3&context=null&range=shared")
     page.get_by_label("other", exact=True).uncheck()
     page.locator("#gain-from").fill("-0.5")
     page.locator("#search").fill("w1 & <b>")
@@ -878,6 +925,8 @@ def test_a_view_can_be_sent(page: Any, opened: Any) -> None:
     other.evaluate("location.hash = '#k=8&window=57'")  # an address that is pasted into the same page
     other.wait_for_function("document.activeElement.id === 'w57'")
     assert other.locator("#selector").input_value() == "kl" and other.locator("#search").input_value() == ""
+    other.evaluate("location.hash = '#w31'")  # as the title of a card leads to it
+    other.wait_for_function("() => document.activeElement.id === 'w31'")
 
 
 @in_browser
@@ -886,7 +935,16 @@ def test_the_page_of_windows_that_is_shown_is_in_the_address(page: Any, opened: 
     view_is(page, "#page=2")
     shown = page.locator("#pages").inner_text()
     assert "Page 2 of" in shown
-    assert opened("all", address="#page=2").locator("#pages").inner_text() == shown
+    other = opened("all", address="#page=2")
+    assert other.locator("#pages").inner_text() == shown
+    buttons = [other.get_by_role("button", name=f"{name} windows") for name in ("Previous", "Next")]
+    buttons[0].click()
+    assert "Page 1 of 5" in other.locator("#pages").inner_text()
+    assert [button.is_disabled() for button in buttons] == [True, False]
+    for _ in range(4):
+        buttons[1].click()
+    assert other.locator("#count").inner_text() == "90 of 90 windows, 81 to 90 shown"
+    assert [button.is_disabled() for button in buttons] == [False, True]
 
 
 @in_browser
@@ -917,14 +975,82 @@ def test_many_windows_are_shown(page: Any) -> None:
 
 
 @in_browser
+def test_parts_of_the_scripts_do_what_they_say(page: Any) -> None:
+    """What the numbers of this measurement do not show: commas, borders of a frame, tokens without text, and round ticks."""
+    cells = page.evaluate("csv([['a,b', 'say \"c\"', 'd\\ne', null, undefined, 1.5, '']])")
+    assert next(csv.reader(io.StringIO(cells))) == ["a,b", 'say "c"', "d\ne", "", "", "1.5", ""]
+    frame = page.evaluate(
+        """() => {
+          const of = (gain, null_gain) => ({ gain: [gain], null_gain });
+          const windows = Array.from({ length: 101 }, (_, i) => ({
+            group: "sample", gain_long_nats: 10 * i, null_gain_long_nats: 0,
+            selections: { one: { real: { gain: [0, i - 200] }, null: { gain: [0, -150] } } },
+          }));
+          windows.push({ ...windows[0], group: "largest", gain_long_nats: 1e6 });
+          return figure4Frame({ ks: [1, 2], windows }, ["one"], ["real", "null"], [2]);
+        }"""
+    )
+    assert frame == {"x": pytest.approx([-199 - 0.06 * 199, 0.06 * 199]), "y": pytest.approx([-0.06 * 990, 1.06 * 990])}
+    nodes = page.evaluate("tokenNodes([' a', 'b', ' ', '', '  c'], (text) => `<${text}>`)")
+    assert nodes == [" ", "<a>", "", "<b>", " ", "<\u2423>", "", "<>", " ", "< c>"]
+    for low, high in ((0.0, 1.0), (-0.31, 0.42), (3.0, 17.5), (0.0, 0.07), (-1e3, 2e3)):
+        ticks = page.evaluate("([low, high]) => roundTicks(low, high, 6)", [low, high])
+        steps = {round(after - before, 12) for before, after in itertools.pairwise(ticks)}
+        assert len(steps) == 1 and 3 <= len(ticks) <= 8 and low <= ticks[0] and ticks[-1] <= high
+        step = steps.pop()
+        assert float(f"{step:.0e}"[0]) in (1, 2, 5) and step == float(f"{step:.0e}")
+        assert ticks[0] - step < low and ticks[-1] + step > high and all(len(str(tick)) < 6 for tick in ticks)
+    entry = {"sees_target": True, "recovered_fraction": None, "corrected_gain_nats": None, "k": 2}
+    assert page.evaluate("entry => numberOf(DATA, entry)", entry) == "its corrected gain is not known"
+
+
+@in_browser
+def test_a_window_of_groups_counts_them_and_has_a_rank_behind_each(opened: Any) -> None:
+    """And of screened candidates no score is said; the slider ends with the largest k, of which more are measured than shown."""
+    page = opened("selection")
+    page.evaluate(
+        """() => {
+          Object.assign(DATA.summary, { unit: "word" });
+          Object.assign(DATA, { units: { one: "word", many: "words" }, first_k: 2 });
+          const [window] = listed();
+          Object.assign(window.selections.kl.real, {
+            positions: [4, 5, 6, 9], ranks: [1, 1, 2, 3], scores: [null, ...window.selections.kl.real.scores.slice(1)],
+          });
+          fillControls();
+          setView(DATA, state, viewOf("#k=2"));
+          drawAll();
+        }"""
+    )
+    card = page.locator(".card").first
+    assert "12 long-range tokens, 2 words of 3 tokens visible" in card.inner_text()
+    assert "8 local tokens, always visible, and the target" in card.inner_text()
+    marked = card.locator("mark").evaluate_all(
+        "all => all.map(m => m.querySelector('sup')?.lastChild.textContent ?? '')"
+    )
+    assert marked == ["", "1", "2"]
+    first = card.locator(".far .token").first
+    assert first.get_attribute("title") == "20 tokens before the target"
+    assert first.evaluate("token => Number(token.style.getPropertyValue('--heat-share'))") == 0
+    assert page.locator("#k-shown").inner_text() == "2" and page.locator("#k").get_attribute("max") == "8"
+    page.evaluate("setView(DATA, state, viewOf('#k=8')); drawAll()")
+    assert page.locator("#k").input_value() == "8" and "3 words of 4 tokens" in card.inner_text()
+    slide(page, 1)
+    assert "1 word of 2 tokens visible" in card.inner_text()
+    assert "sparse gain with 1 word, nats" in page.locator("#figure4").inner_html()
+
+
+@in_browser
 def test_figure4_says_which_k_it_shows(page: Any) -> None:
     note = page.locator(".unmeasured")
     assert not note.is_visible()
     slide(page, 5)
     assert note.inner_text() == "k = 5 was not measured: what follows is of k = 2."
     assert "k = 2" in page.locator("#figure4 svg").first.get_attribute("aria-label")
+    assert page.locator("#k-shown").inner_text() == "5 of 12"
     slide(page, 2)
     assert not note.is_visible()
+    slide(page, 0)
+    assert note.inner_text() == "k = 0 was not measured: what follows is of k = 1."
 
 
 @in_browser
@@ -948,6 +1074,19 @@ def test_numbers_windows_and_citation_are_saved_without_a_network(
     assert window["document"] == measurement.windows["doc_id"].iloc[index]
     assert float(window["gain_kl_null_k8_nats"]) == data["windows"][0]["selections"]["kl"]["null"]["gain"][-1]
     cited = page.locator("#citation").input_value()
+    for allowed, said in ((False, "Selected: copy it with the keyboard."), (True, "Copied.")):
+        page.evaluate(
+            """allowed => Object.defineProperty(navigator, "clipboard", { configurable: true, value: {
+              writeText: async (text) => { if (!allowed) throw new Error(); window.copied = text; } } })""",
+            allowed,
+        )
+        page.evaluate("getSelection().removeAllRanges()")
+        page.locator("#copy-citation").click()
+        page.locator("#copied", has_text=said).wait_for()
+        area = (
+            "(({ selectionStart, selectionEnd, value }) => value.slice(selectionStart, selectionEnd))(byId('citation'))"
+        )
+        assert page.evaluate("window.copied" if allowed else area) == cited
     assert "Golowich" in cited and summarize(measurement).run_id in cited
 
 
@@ -998,6 +1137,10 @@ def test_the_words_below_figure4_have_each_number_under_its_name(
         expected["gain over random, real context"] = entry.gain_over_random_nats
     said = page.locator("#figure4-words").inner_text()
     sides, minus_words, difference = said.partition("Real minus null context")
+    fraction = f"; R({k}) with its optimism: {printed(entry.recovered_fraction, 2)}"
+    assert (fraction in sides) == (" with its optimism" in sides) == (selector == "unmask-one")
+    titles = page.locator("#figure4 figure:first-child svg > g text:not(.tick)").all_text_contents()
+    assert titles == [f"sparse gain with {k} token{'s' * (k > 1)}, nats", "long gain, nats"]
     found = re.findall(r"(?:, the |; )([a-z][a-z ,]*): (\S+ \[\S+ \S+\]) nats", minus_words + difference)
     assert found == [(name, printed(value)) for name, value in expected.items()]
     assert sides.startswith("All 90 windows. Real context: mean sparse gain ")
@@ -1066,6 +1209,15 @@ def test_a_card_says_each_number_of_its_window_under_its_name(
     )
     assert [name for name, *_ in bars] == list(named)
     widths = [float(width) for *_, width in bars]
+    longest = max(
+        *(loss for choice in choices if choice["context"] in ("real", "null") for loss in choice["loss_sparse_nats"]),
+        *(
+            of[name]
+            for of in read_table(tables["signed"], "windows").to_pylist()
+            for name in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats")
+        ),
+    )
+    assert widths[0] == pytest.approx(100 * short / longest, rel=1e-3)
     for (_, loss, *_), width, expected in zip(bars, widths, named.values(), strict=True):
         assert number_in(loss.removesuffix(" nats")) == pytest.approx(expected, abs=6e-4)
         assert width / widths[0] == pytest.approx(expected / short, abs=1e-3)
@@ -1077,6 +1229,12 @@ def test_a_card_says_each_number_of_its_window_under_its_name(
     header = page.locator(f"#w{window_id} header").inner_text()
     assert f"document {window['doc_id'][:8]}, from token {window['start_token']}" in header
     assert window["target_class"] in header
+    assert page.locator(f"#w{window_id} header .tag").get_attribute("title") == CLASSES[window["target_class"]]
+    filters = page.locator("#class-filters label").evaluate_all("all => all.map(l => [l.textContent.trim(), l.title])")
+    assert dict(filters) == {name: CLASSES[name] for name, _ in filters}
+    heads = page.locator(f"#w{window_id} h4").all_inner_texts()
+    assert heads[0].startswith("12 long-range tokens") and heads[0].endswith(f", {k} of them visible")
+    assert heads[1] == "8 local tokens, always visible, and the target"
     assert (f"of document {window['null_doc_id'][:8]}" in page.locator(f"#w{window_id}").inner_text()) == (
         context == "null"
     )
@@ -1093,6 +1251,9 @@ def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tab
     panels = page.locator("#figure4 figure").evaluate_all(
         """panels => panels.map(p => ({
           said: p.querySelector("figcaption").textContent,
+          inks: [...new Set([...p.querySelectorAll("circle")].flatMap(c => [c.getAttribute("fill"), c.getAttribute("stroke")]))],
+          lines: ["zero", "same"].map(name => [...p.querySelectorAll(`line.${name}`)].map(l =>
+            ["x1", "y1", "x2", "y2"].map(n => Number(l.getAttribute(n))))),
           ticks: [...p.querySelectorAll("text.tick")].map(t =>
             ["x", "y", "text-anchor"].map(n => t.getAttribute(n)).concat(t.textContent)),
           points: [...p.querySelectorAll("circle")].map(c => [c.dataset.window, c.getAttribute("cx"), c.getAttribute("cy"),
@@ -1105,6 +1266,11 @@ def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tab
         of_x = [(float(x), number_in(words)) for x, _, anchor, words in panel["ticks"] if anchor == "middle"]
         of_y = [(float(y) - 4, number_in(words)) for _, y, anchor, words in panel["ticks"] if anchor == "end"]
         to_x, to_y = (np.polyfit(*zip(*ticks, strict=True), 1) for ticks in (of_x, of_y))
+        assert panel["inks"] == ["var(--unmask-one)"]
+        (upright, level), ((x1, y1, x2, y2),) = panel["lines"]
+        assert np.polyval(to_x, [upright[0], upright[2]]) == pytest.approx([0, 0], abs=0.01)
+        assert np.polyval(to_y, [level[1], level[3]]) == pytest.approx([0, 0], abs=0.01)
+        assert np.polyval(to_x, [x1, x2]) == pytest.approx(np.polyval(to_y, [y1, y2]), abs=0.01) and x1 < x2
         num_inside = 0
         for name, cx, cy, radius, is_edge, label in panel["points"]:
             window_id = int(name)
@@ -1181,6 +1347,11 @@ def test_a_point_that_is_hovered_says_its_gains_and_its_words(
     numbers = re.search(r"sparse (\S+), long (\S+) nats$", said)
     assert numbers is not None and [number_in(one) for one in numbers.groups()] == pytest.approx([gain, long], abs=6e-4)
     assert "".join(window["token_texts"][-6:]) + " \u25b8 end" in said.replace("\u25b8", "\u25b8 ").replace("  ", " ")
+    for begins, ends in (("mouseenter", "mouseleave"), ("focus", "blur")):
+        figure.locator('circle[data-window="7"]').dispatch_event(begins)
+        assert figure.locator(".tip").is_visible()
+        figure.locator('circle[data-window="7"]').dispatch_event(ends)
+        assert not figure.locator(".tip").is_visible()
 
 
 @in_browser

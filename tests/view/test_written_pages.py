@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import itertools
 import os
 import re
@@ -17,7 +20,7 @@ from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.storage import files
 from olmo_sparsity.view import comparison_page, report
 from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.pages import COLOURS, check_free, write_page
+from olmo_sparsity.view.pages import COLOURS, check_free, minus, render, write_page
 from olmo_sparsity.view.report import write_report
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -142,6 +145,34 @@ def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
     with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
         write(tables, page)
     assert page.read_text() == f'{GENERATOR}1">' and list(tmp_path.iterdir()) == [page]
+
+
+def test_a_page_allows_its_own_scripts_and_styles_by_their_hashes_and_nothing_else() -> None:
+    """And what is no number in JSON never reaches it."""
+    for scripts in ((), ("draw.js", "saving.js")):
+        page = render("page.html", styles=("explain.css",), scripts=scripts, data=None)
+        hashes = {
+            kind: " ".join(
+                f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+                for text in re.findall(f"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+            )
+            for kind in ("script", "style")
+        }
+        (policy,) = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+        assert html.unescape(policy) == (
+            f"default-src 'none'; script-src {hashes['script'] if scripts else chr(39) + 'none' + chr(39)}; "
+            f"style-src {hashes['style']}; base-uri 'none'; form-action 'none'"
+        )
+        assert '<meta name="referrer" content="no-referrer">' in page
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render("page.html", styles=(), scripts=(), data={"a": float("nan")})
+
+
+def test_minus_signs_stand_before_numbers_only() -> None:
+    assert (
+        minus("-1 to (-2), k-1 and n1-2f; a - b, [-0.3, -.5]")
+        == "\u22121 to (\u22122), k-1 and n1-2f; a - b, [\u22120.3, -.5]"
+    )
 
 
 def luminance(colour: str) -> float:
