@@ -36,11 +36,12 @@ def make_scores(
     with_kl: bool = True,
     visibility: Visibility = "hidden",
     screening: Any = None,
+    batch_tokens: int = 65_536,
     **batch: Any,
 ) -> WindowScores:
     """Return the scores of ``num`` tiny windows; ``batch`` overrides fields of their ``WindowBatch``."""
     tokens_WT, targets_W = windows(num)
-    evaluator = Evaluator(model, LOCAL, path=path, visibility=visibility)
+    evaluator = Evaluator(model, LOCAL, path=path, visibility=visibility, batch_tokens=batch_tokens)
     of_text = {"tokenizer": TOKENIZER, "store": STORE}
     fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **of_text, **batch}
     predictions = Predictions(

@@ -89,6 +89,12 @@ def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) 
     assert added in every_figure.figures_of(FigureOfMeasurement)
 
 
+def test_scripts_are_found_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [every_figure.figures_of(kind) for kind in (FigureOfMeasurement, FigureOfRuns)]
+    monkeypatch.chdir(tmp_path)
+    assert [every_figure.figures_of(kind) for kind in (FigureOfMeasurement, FigureOfRuns)] == found and all(found)
+
+
 @pytest.mark.parametrize("selectors", [["random"], ["nearest", "lasso"]])
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_few_selectors_are_enough(tables: Path, name: str, selectors: list[str]) -> None:

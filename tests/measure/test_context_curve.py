@@ -90,6 +90,16 @@ def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, t
     assert measure_context_curve(short, tmp_path / "run").is_dir()
 
 
+def test_a_model_without_positions_has_a_curve_of_any_length(tiny_config: Config, tmp_path: Path) -> None:
+    model = dataclasses.replace(tiny_config.model, position_embedding="none")
+    training = dataclasses.replace(tiny_config.training, steps=1, warmup_steps=1)
+    pose = dataclasses.replace(tiny_config.pose, method="pose", num_chunks=1)
+    config = dataclasses.replace(tiny_config, model=model, training=training, pose=pose)
+    train(config, tmp_path / "run")
+    folder = measure_context_curve(config, tmp_path / "run")
+    assert read_json(folder / "manifest.json")["num_visible_tokens"][-1] == 40 > config.num_positions
+
+
 def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
     """The reference puts the visible tokens at the end of a longer window: rotary attention is relative."""
     latest = tiny_run / "checkpoints" / "latest"

@@ -27,7 +27,7 @@ from olmo_sparsity.measure.visible.losses import (
     long_log_probs_and_attention,
     short_log_probs,
 )
-from olmo_sparsity.measure.visible.visibility import PositionIDs
+from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA, SELECTORS, rank
@@ -269,15 +269,19 @@ def test_losses_without_a_group_do_not_depend_on_how_many_windows_are_held_at_on
 
 
 @pytest.mark.parametrize("anchor_id", [None, ANCHOR])
-@pytest.mark.parametrize("positions", ["kept", "compact"])
+@pytest.mark.parametrize(
+    ("visibility", "positions"), [("hidden", "kept"), ("hidden", "compact"), ("contextual", "kept")]
+)
 def test_what_precedes_a_group_is_shared_where_a_pass_holds_one_row(
-    model: OLMoWithPositions, positions: PositionIDs, anchor_id: Optional[int]
+    model: OLMoWithPositions, visibility: Visibility, positions: PositionIDs, anchor_id: Optional[int]
 ) -> None:
-    """Of compact position IDs the tokens behind a group close up by as many as it has."""
+    """Of compact position IDs the tokens behind a group close up by as many as it has; entries have read it, if they may."""
     tokens_WT, targets_W = windows(W)
     found, expected = (
         group_losses.all_but_one_group_losses(
-            Evaluator(model, LOCAL, path=path, batch_tokens=1, anchor_id=anchor_id, positions=positions),
+            Evaluator(
+                model, LOCAL, path=path, batch_tokens=1, visibility=visibility, anchor_id=anchor_id, positions=positions
+            ),
             tokens_WT, groups=GROUPS, labels_WA=torch.stack([targets_W, targets_W - 1], dim=1),
         )
         for path in ("compact", "masked")

@@ -99,6 +99,16 @@ def test_gradient_is_the_derivative_at_gate_0(kind: ModelConfig) -> None:
     assert np.abs(scores).max() > 0.05
 
 
+@pytest.mark.parametrize("name", SELECTORS)
+def test_scores_do_not_depend_on_how_many_windows_share_a_pass(model: OLMoWithPositions, name: str) -> None:
+    together, apart = (
+        SELECTORS[name].score(make_scores(model, num=2, visibility="contextual", batch_tokens=tokens))
+        for tokens in (10**6, 1)
+    )
+    assert together.shape == (2, M)
+    assert apart == pytest.approx(together, rel=1e-5, abs=1e-5)
+
+
 @KINDS
 def test_attention_is_the_mean_over_heads_and_layers(kind: ModelConfig) -> None:
     model = build(kind).eval()

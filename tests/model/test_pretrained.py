@@ -704,13 +704,18 @@ def test_a_checkpoint_has_more_positions_where_a_row_is_stated_and_positions_are
         state=CheckpointState(weights=built.state_dict(), optimizer={}),
         keep=1,
     )
-    (tmp_path / "tokenizer.json").write_text(train_bpe(["a text"], 300, eos_token="<eos>").to_str())
+    tokenizer = train_bpe(["a text"], 300, eos_token="<eos>")
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=50)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
     for row_len, beyond in ((None, 1), (None, 100), (48, -1), (48, 0), (48, 1), (48, 100)):
         settings = PretrainedConfig(model=str(checkpoint), train_len=row_len)
         found = open_pretrained(settings, device=CPU, precision="fp32", longest=own + beyond)
         can_be_longer = row_len is not None and embedding != "absolute"
         assert found.can_be_longer == can_be_longer and found.record.max_position == own
         assert found.model.max_position == (own + max(beyond, 0) if can_be_longer else own)
+        assert (found.tokenizer.truncation, found.tokenizer.padding) == (None, None)
+        assert tokenizer.token_to_id("<eos>") not in found.tokenizer.encode("a <eos>").ids  # it is text
 
 
 def rewrite(folder: Path, section: str, **changes: Any) -> None:

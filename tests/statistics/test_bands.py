@@ -87,6 +87,12 @@ def test_bands_rise_and_hold_their_shares_in_batches_of_any_size(monkeypatch: py
         assert (lows <= means).all() and (means <= highs).all() and lows.min() >= 0 and highs.max() <= 1
 
 
+def test_bands_are_of_2000_resamples() -> None:
+    parts, weight_U = experiments(120, np.random.default_rng(2))
+    assert share_bands(parts, weight_U) == share_bands(parts, weight_U, num_resamples=2000)
+    assert share_bands(parts, weight_U) != share_bands(parts, weight_U, num_resamples=1999)
+
+
 def test_few_documents_have_no_band() -> None:
     parts, weight_U = experiments(MIN_DOCUMENTS - 1, np.random.default_rng(2))
     assert all(not of.has_interval for band in share_bands(parts, weight_U).values() for of in band)

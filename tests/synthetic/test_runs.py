@@ -138,9 +138,21 @@ def test_each_place_has_its_answers(parity_run: Path, tmp_path: Path) -> None:
         (length, k, place): 10 for length in (6, 12) for k in (1, 3) for place in ("3/1", "any/1")
     }
     assert {one.place for one in read_accuracies([folder])} == {"3/1", "any/1"}
+    assert read_json(folder / "manifest.json")["context"] == {"max_position": 24, "num_long_range": 12}
     for placed in ([], ["3/1"], ["any/1", "3/1"], ["3/1", "any/2"]):
         with pytest.raises(UserError, match="other settings"):
             evaluate_synthetic(tiny("pose", hide_tokens=True, test_placed=placed), parity_run, out=folder)
+
+
+def test_answers_are_measured_again_only_where_they_are_to_be_overwritten(parity_run: Path, tmp_path: Path) -> None:
+    config = tiny("pose", hide_tokens=True)
+    folder = evaluate_synthetic(config, parity_run, out=tmp_path / "tables")
+    table = folder / "answers" / "part-00000.parquet"
+    first = table.stat().st_mtime_ns
+    evaluate_synthetic(config, parity_run, out=folder)
+    assert table.stat().st_mtime_ns == first
+    evaluate_synthetic(config, parity_run, out=folder, overwrite=True)
+    assert table.stat().st_mtime_ns > first
 
 
 def stopping(**keys: Any) -> Config:
