@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from shown_commands import IN_NAVIGATION, PAGES, ROOT, code_lines
+from syrupy.assertion import SnapshotAssertion
 
 import olmo_sparsity
 from olmo_sparsity.config import Config
@@ -214,3 +215,9 @@ def test_every_number_of_an_alternative_text_stands_on_a_page() -> None:
     assert all(
         len({words for words, path in said if Path(path).name == one}) == 1 for one in {Path(p).name for _, p in said}
     )
+
+
+@pytest.mark.parametrize("generated", ["columns_reference", "selectors_reference"])
+def test_generated_tables(generated: str, text_snapshot: SnapshotAssertion) -> None:
+    """What a reader is told of every column, and of every selector."""
+    assert getattr(reference, generated)() == text_snapshot

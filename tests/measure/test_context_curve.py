@@ -18,6 +18,7 @@ from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
+from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
@@ -88,6 +89,14 @@ def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, t
         measure_context_curve(config, tmp_path / "run")
     short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=20))
     assert measure_context_curve(short, tmp_path / "run").is_dir()
+
+
+def test_the_longest_row_has_room_for_an_anchor(tiny_config: Config, tiny_run: Path) -> None:
+    run = open_model(tiny_config, tiny_run)
+    for anchor, most in ((None, 20), (run.bos, 19)):
+        fixed = dataclasses.replace(run, anchor=anchor, max_position=20, can_be_longer=False)
+        assert fixed.most_visible == most
+        assert dataclasses.replace(fixed, can_be_longer=True).most_visible is None
 
 
 def test_a_model_without_positions_has_a_curve_of_any_length(tiny_config: Config, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from made_up import made_up_tables
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.view import comparison_page, report
+from olmo_sparsity.view import comparison_page, pages, report
 from olmo_sparsity.view.report_data import read_report
 from olmo_sparsity.view.result_table import ResultTable, keys, words
 
@@ -196,3 +196,16 @@ def test_a_comparison_says_of_each_subject_what_is_its_own(
     assert re.findall(r"<svg>(.*?)</svg>.*?<p class=\"note\" id=\"(.*?)-words\">(.*?)</p>", page, re.DOTALL) == [
         ("figure compare", "compare", "caption compare")
     ]
+
+
+@pytest.mark.parametrize(
+    "page", sorted((Path(pages.__file__).parent / "templates").glob("*.html")), ids=lambda page: page.name
+)
+def test_what_has_a_label_for_screen_readers_has_a_role(page: Path) -> None:
+    """Of elements that have none of their own, a label is not announced without one; of a picture it is ``img``."""
+    markup = page.read_text(encoding="utf-8")
+    labelled = re.findall(r"<(div|span|p|canvas|svg|table)\b([^>]*\baria-label(?:ledby)?=[^>]*)>", markup)
+    for element, attributes in labelled:
+        (role,) = re.findall(r'\brole="([^"]+)"', attributes) or ["none"]
+        assert role == "img" if element in ("canvas", "svg") else role in ("img", "region", "group", "listbox")
+    assert page.name not in ("explore.html", "parts.html", "report.html") or labelled
