@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -92,6 +93,7 @@ def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) 
 def test_scripts_are_found_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [every_figure.figures_of(kind) for kind in (FigureOfMeasurement, FigureOfRuns)]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path_importer_cache", {})  # which remembers folders by how they were named
     assert [every_figure.figures_of(kind) for kind in (FigureOfMeasurement, FigureOfRuns)] == found and all(found)
 
 
