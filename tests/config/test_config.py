@@ -297,7 +297,7 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
         "runs/demo/checkpoints/latest": "demo-latest",
         f"cache/models--gpt2/snapshots/{commit}": "models-gpt2-0123456789ab",
         "gpt2": "gpt2",
-        "OLMo-1B/step1000-unsharded": "OLMo-1B-step1000-unsharded",
+        "models/OLMo-1B/step1000-unsharded": "OLMo-1B-step1000-unsharded",
         "models/gpt2/main": "gpt2-main",
         ".gpt2.": "gpt2",
         "long" * 30: "long" * 20,
