@@ -83,6 +83,14 @@ def stays_empty(empty_folder: Path) -> Iterator[None]:
     assert not left, f"this test has written {left} into the current directory; change to tmp_path first"
 
 
+@pytest.fixture(autouse=True)
+def log_of_a_new_process() -> None:
+    """Forget where the commands that ran before send the package's log: ``set_up_messages`` is for a whole process."""
+    logger = logging.getLogger("olmo_sparsity")
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def only_the_packages_selectors() -> Iterator[None]:
     """Forget the selectors of one's own that a file of tests declared."""

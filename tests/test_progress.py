@@ -7,7 +7,6 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from conftest import Messages
 from tqdm import tqdm
 
-from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
+from olmo_sparsity.cli.messages import set_up_messages
 from olmo_sparsity.config import Config
 from olmo_sparsity.progress import count_slow_start, listening, progress_bar, stages, tokens_ran
 from olmo_sparsity.text import scheduling
@@ -36,15 +35,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr("tqdm.std.time", clock)
     monkeypatch.setattr(tqdm, "monitor_interval", 0)  # its thread reads another clock
     return clock
-
-
-@pytest.fixture
-def log_restored() -> Iterator[None]:
-    """``set_up_messages`` changes the package's logger: restore it."""
-    handlers, level = list(PACKAGE_LOGGER.handlers), PACKAGE_LOGGER.level
-    yield
-    PACKAGE_LOGGER.handlers[:] = handlers
-    PACKAGE_LOGGER.setLevel(level)
 
 
 class Terminal(io.StringIO):
@@ -78,7 +68,6 @@ def work(clock: Clock, *, steps: int, total: int | None, seconds_per_step: float
             bar.update()
 
 
-@pytest.mark.usefixtures("log_restored")
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [
@@ -132,7 +121,6 @@ def test_a_slow_start_is_left_out_of_the_time_that_is_left(clock: Clock, message
     assert messages.lines[-1].startswith("train: 100%, 101 of 101 steps, 11:40 elapsed, 00:00 left")
 
 
-@pytest.mark.usefixtures("log_restored")
 def test_a_terminal_names_the_stage_of_the_work(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -164,7 +152,6 @@ def test_short_work_logs_nothing(clock: Clock, messages: Messages, tiny_config: 
     assert not [line for line in messages if line.startswith("train:")]
 
 
-@pytest.mark.usefixtures("log_restored")
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("reason", ["quiet", "rank"])
 def test_nothing_is_shown_with_quiet_or_in_other_processes(
@@ -182,7 +169,6 @@ def test_nothing_is_shown_with_quiet_or_in_other_processes(
     assert stderr.getvalue() == "error: out of memory\n"
 
 
-@pytest.mark.usefixtures("log_restored")
 def test_the_leader_of_several_processes_shows_progress(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -193,7 +179,6 @@ def test_the_leader_of_several_processes_shows_progress(clock: Clock, monkeypatc
     assert stderr.getvalue().startswith("train: 30%, 30 of 100 steps")
 
 
-@pytest.mark.usefixtures("log_restored")
 def test_in_a_terminal_messages_stand_above_the_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

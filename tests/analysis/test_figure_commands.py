@@ -129,15 +129,11 @@ def test_figures_of_runs_are_in_the_folder_of_the_first(
     assert not FigureOfRuns(draw).is_of(Path("runs/demo"))  # of a run alone only where a script says so
 
 
-def test_what_the_package_tells_is_a_line_of_its_own_while_a_script_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = logging.getLogger("olmo_sparsity")
-    monkeypatch.setattr(package, "handlers", [])  # a command that ran before has one
+def test_what_the_package_tells_is_a_line_of_its_own_while_a_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with drawing.mistakes_in_one_line():
         logging.getLogger("olmo_sparsity.tables").warning("a \x1b[31mrun\nof two lines")
     assert capsys.readouterr().err == "warning: a \ufffd[31mrun\u21b5of two lines\n"
-    assert package.handlers == []
+    assert logging.getLogger("olmo_sparsity").handlers == []
 
 
 @pytest.mark.parametrize("module", [effective_sparsity, spectrum_by_length])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,6 @@ from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.cli.messages import PACKAGE_LOGGER, print_line, set_up_messages
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
-
-
-@pytest.fixture(autouse=True)
-def log_restored() -> Iterator[None]:
-    handlers, level = list(PACKAGE_LOGGER.handlers), PACKAGE_LOGGER.level
-    yield
-    PACKAGE_LOGGER.handlers[:] = handlers
-    PACKAGE_LOGGER.setLevel(level)
 
 
 @pytest.fixture
