@@ -47,7 +47,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 
 
 def read(*groups: list[Path]) -> Twin:
-    return read_inside_and_beyond(newest_finished(run, "synthetic") for group in groups for run in group)
+    return read_inside_and_beyond(of_run(run) for group in groups for run in group)
 
 
 def of_run(run: Path) -> Path:
@@ -56,7 +56,7 @@ def of_run(run: Path) -> Path:
 
 
 def right_of(run: Path, *, k: int, place: str, length: int = LENGTH) -> list[bool]:
-    rows = read_table(newest_finished(run, "synthetic"), "answers").to_pylist()
+    rows = read_table(of_run(run), "answers").to_pylist()
     return [row["right"] for row in rows if (row["length_tokens"], row["sparsity"], row["place"]) == (length, k, place)]
 
 
