@@ -29,6 +29,19 @@ SAYING = (
     "checked",
     "selected",
     "lang",
+    "role",
+    "scope",
+    "tabindex",
+    "min",
+    "step",
+    "rows",
+    "inputmode",
+    "autocomplete",
+    "spellcheck",
+    "charset",
+    "aria-describedby",
+    "aria-live",
+    "aria-hidden",
 )
 VOID = {"input", "meta", "br", "link", "hr"}
 DIGITS = 6
