@@ -18,7 +18,16 @@ from made_up import made_up_tables
 from matplotlib.figure import Figure
 from typer.main import get_command
 
-from analysis import choices, context_curve, drawing, effective_sparsity, planted, spectrum_by_length, training
+from analysis import (
+    choices,
+    context_curve,
+    drawing,
+    effective_sparsity,
+    every_figure,
+    planted,
+    spectrum_by_length,
+    training,
+)
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns, command_of
 from analysis.of_lengths import command_of_lengths
 from analysis.output import Drawn
@@ -251,3 +260,36 @@ def test_the_figure_of_training_belongs_to_runs_that_have_logged(tmp_path: Path)
         metrics.write_text(text)
         is_of.append(training.FIGURE.is_of(tmp_path))
     assert is_of == [False, False, True]
+
+
+@pytest.mark.parametrize("tables", [None, Path("runs/demo/influence/older")])
+def test_every_figure_of_a_run_is_of_the_tables_that_are_named_or_of_the_newest(
+    checkout: Path, tables: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures of a measurement are in a folder of its name, those of the run in the folder around it."""
+    drawn: list[tuple[str, Any, Width | None]] = []
+
+    def figure(name: str) -> Callable[[Any], Iterator[Drawn]]:
+        def draw(of: Any) -> Iterator[Drawn]:
+            drawn.append((name, of, width_in_force()))
+            yield Drawn(Figure(), name, "It shows 1.")
+
+        return draw
+
+    run, name = Path("runs/demo"), tables.name if tables else "newer"
+    declared: dict[type, list] = {
+        FigureOfMeasurement: [FigureOfMeasurement(figure("first")), FigureOfMeasurement(figure("second"))],
+        FigureOfRuns: [
+            FigureOfRuns(figure("never"), is_of=lambda of: of != run),
+            FigureOfRuns(figure("run"), is_of=lambda of: of == run),
+        ],
+    }
+    monkeypatch.chdir(checkout)
+    monkeypatch.setattr(every_figure, "figures_of", declared.__getitem__)
+    monkeypatch.setattr(every_figure, "Measured", SimpleNamespace(read=str))
+    monkeypatch.setattr(drawing, "save", lambda drawn, folder: [folder / f"{drawn.name}.png"])
+    paths = list(map(str, every_figure.draw_run(run, tables, width="two")))
+    figures = f"runs/demo/figures/{name}/paper-two"
+    assert paths == [f"{figures}/first.png", f"{figures}/second.png", "runs/demo/figures/paper-two/run.png"]
+    shown = f"runs/demo/influence/{name}"
+    assert drawn == [("first", shown, Width.two), ("second", shown, Width.two), ("run", [run], Width.two)]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
+import time
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
@@ -96,6 +101,33 @@ def test_a_drawing_that_was_killed_is_drawn_again(
             save(tmp_path, "new words")
     save(tmp_path, "newer words")
     assert (tmp_path / "gains.txt").read_text() == "newer words\n"
+
+
+@pytest.mark.usefixtures("quick_pictures")
+def test_what_a_drawing_that_was_killed_left_half_written_is_gone_after_the_next(tmp_path: Path) -> None:
+    left = tmp_path / ".gains.pdf.elsewhere.7.01234567.partial"
+    left.write_text("half")
+    os.utime(left, (time.time() - 4000,) * 2)
+    save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"gains.png", "gains.pdf", "gains.txt", "gains.csv"}
+
+
+@pytest.mark.parametrize(("backend", "chosen"), [(None, ["Agg"]), ("svg", [])])
+def test_figures_need_no_screen_but_a_notebook_may_show_them(
+    backend: str | None, chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook names what shows figures before anything is imported."""
+    used: list[str] = []
+    monkeypatch.setattr(matplotlib, "use", used.append)
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    if backend:
+        monkeypatch.setenv("MPLBACKEND", backend)
+    spec = importlib.util.spec_from_file_location("analysis.imported_once_more", output.__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    assert used == chosen
 
 
 @pytest.mark.usefixtures("quick_pictures")

@@ -599,3 +599,35 @@ def test_the_newest_evaluation_of_either_kind_is_read(tmp_path: Path, monkeypatc
     )
     found = synthetic._answers([tmp_path / "none", tmp_path / "run"])
     assert [folder.name for folder in found] == ["plain-1", "placed-1"]
+
+
+def test_the_newest_bridge_of_every_run_that_has_one_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three runs; the bridge alone is drawn."""
+    for name in ("b", "a"):
+        (tmp_path / name / "bridge").mkdir(parents=True)
+    read: list[list[Path]] = []
+
+    def points_of(folders: list[Path]) -> list[BridgePoint]:
+        read.append(folders)
+        return bridge_points()
+
+    monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
+    monkeypatch.setattr(synthetic, "read_bridge", points_of)
+    monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: [])
+    drawn = list(synthetic.draw([tmp_path / name for name in ("b", "none", "a")]))
+    assert [one.name for one in drawn] == ["synthetic-bridge"]
+    assert read == [[tmp_path / name / "bridge/newest" for name in ("b", "a")]]
+    plt.close("all")
+
+
+def test_a_place_that_a_panel_has_no_numbers_of_has_no_line_in_it(draw) -> None:
+    local = dataclasses.replace(PARITY, locality=4)
+    made = [
+        Accuracy(setting, length, 2, share(), share(), (share().mean, share().mean), place)
+        for setting, places in ((PARITY, ("4/1", "4/2", "any/3")), (local, ("4/1",))) for place in places for length in (6, 24)
+    ]  # fmt: skip
+    sweep = PlaceSweep("noise", "4/1", "any/3", (), None, 3, 4)
+    figure = draw([], [], None, made, None, [sweep])["synthetic-places"]
+    panels = [axis for axis in figure.axes if axis.get_visible()]
+    num_lines = [sum(list(line.get_ydata()) != [0, 1] for line in axis.lines) for axis in panels]
+    assert num_lines == [3, 3 + 1 + 3]  # each of the ends has its mean and two seeds, a place between its mean
