@@ -36,6 +36,7 @@ from olmo_sparsity.statistics.single.summary import (
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,
     gate_of,
+    is_fragile,
     summarize,
 )
 from olmo_sparsity.tables.checksums import write_parquet
@@ -327,6 +328,26 @@ def test_a_failed_gate_hides_fractions_and_is_stated_in_words() -> None:
 @pytest.mark.parametrize(("low", "gate"), [(0.01, "passed"), (0.0, "failed"), (-0.01, "failed"), (None, "failed")])
 def test_gate_of(low: float | None, gate: str) -> None:
     assert gate_of(Estimate(0.02, low, 0.03)) == gate
+
+
+@pytest.mark.parametrize(
+    ("gain", "fragile"),
+    [
+        (Estimate(0.29, 0.09, 0.49, 0.1), True),
+        (Estimate(0.75, 0.25, 1.25, 0.25), False),  # three standard errors are enough
+        (Estimate(0.29, 0.0, 0.58, 0.1), False),  # no gain is shown, so the gate failed
+        (Estimate(0.29, 0.09, 0.49), False),
+        (Estimate(-0.29, -0.49, -0.09, 0.1), False),
+    ],
+)
+def test_a_gain_below_three_standard_errors_is_fragile(gain: Estimate, fragile: bool) -> None:
+    assert is_fragile(gain) == fragile
+
+
+def test_a_summary_without_fractions_has_no_fragile_ones() -> None:
+    summary = dataclasses.replace(summarize(made_up(60, long_gain=0.5)), is_fragile=True)
+    without = summary.without_recovered_fractions()
+    assert not without.is_fragile and all(one.recovered_fraction is None for one in without.selections)
 
 
 def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> None:

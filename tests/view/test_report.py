@@ -1000,6 +1000,13 @@ def test_parts_of_the_scripts_do_what_they_say(page: Any) -> None:
         step = steps.pop()
         assert float(f"{step:.0e}"[0]) in (1, 2, 5) and step == float(f"{step:.0e}")
         assert ticks[0] - step < low and ticks[-1] + step > high and all(len(str(tick)) < 6 for tick in ticks)
+    numbers = {"loss_short_nats": 1, "loss_long_nats": 2, "null_loss_long_nats": 3, "real": [4, 5], "null": [7, 6]}
+    for largest in numbers:  # in each place the largest loss is found, of whichever window
+        of = {name: 9 if name == largest else value for name, value in numbers.items() if not isinstance(value, list)}
+        chosen = {name: {"loss": [numbers[name][0], 9 if name == largest else 5]} for name in ("real", "null")}
+        windows = [{**of, "selections": {"one": chosen}}, {**of, "loss_short_nats": 1, "selections": {}}]
+        assert page.evaluate("longestOf", windows) == 9 == page.evaluate("longestOf", windows[::-1]), largest
+    assert page.evaluate("longestOf", []) == 0
     entry = {"sees_target": True, "recovered_fraction": None, "corrected_gain_nats": None, "k": 2}
     assert page.evaluate("entry => numberOf(DATA, entry)", entry) == "its corrected gain is not known"
 
