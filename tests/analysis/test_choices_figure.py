@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import data_words, length_words, measured_words
 
 GREEN, BLUE, ORANGE, GREY = "#009E73", "#0072B2", "#D55E00", "#777777"
 
@@ -64,7 +66,17 @@ def test_dots_are_the_numbers_of_the_summary_in_the_order_of_the_mean_gain(folde
             shown = {at[name]: (value.mean, colors[name]) for name, value in recovered.items() if value}
             assert dots(below, filled=filled) == shown and len(shown) == 5
         lengths = one.summary.lengths
-        assert above.get_title().endswith(f"{lengths.local_len} of {lengths.full_len} tokens")
+        assert above.get_title() == f"{one.summary.run}\n{lengths.local_len} of {lengths.full_len} tokens"
+        places = {
+            (line.get_markerfacecolor() == "white", round(line.get_ydata()[0] % 1, 2)) for line in below.lines[:-1]
+        }
+        assert places == {
+            (True, 0.8),
+            (False, 0.15),
+        }  # foreign text below the line of its selector, the real one above it
+        assert {line.get_ydata()[0] % 1 for line in above.lines[:-1]} == {0}
+        for axis in (above, below):
+            assert list(axis.lines[-1].get_xdata()) == [0, 0]  # what a choice without worth has
     legend = {text.get_text(): handle.get_color() for text, handle in zip(
         drawn.figure.legends[0].get_texts(), drawn.figure.legends[0].legend_handles, strict=True
     )}  # fmt: skip
@@ -81,6 +93,24 @@ def test_the_legend_has_the_kinds_that_are_drawn_alone(folders: dict[str, Path])
     figure = choices.draw_measured([read(folders["passed"], "random", "attention")], 2).figure
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["one pass: attention, keys, values", "control", "foreign text"]
+
+
+def test_each_column_has_its_own_name_and_the_caption_the_data_of_each(folders: dict[str, Path]) -> None:
+    one, other = (read(folders[name], "attention", "random") for name in ("passed", "not applicable"))
+    lengths = dataclasses.replace(other.summary.lengths, local_len=1_006, full_len=2_012)
+    summary = dataclasses.replace(other.summary, run="a-run-of-a-name-that-is-long", lengths=lengths)
+    other = dataclasses.replace(other, summary=summary)
+    drawn = choices.draw_measured([one, other], 2)
+    assert [axis.get_title() for axis in drawn.figure.axes] == [
+        "made-up\n8 of 20 tokens", "a-run-of-a-name-that-is-\n1,006 of 2,012 tokens", "", "",
+    ]  # fmt: skip
+    words = str(drawn.figure.get_label())
+    for of_one in (one.summary, summary):
+        assert words.count(f"{measured_words(of_one)}. {data_words(of_one)}; {length_words(of_one.lengths)}") == 1
+    first, second = drawn.finding.split("; a-run-of-a-name-that-is-long, 1,006 of 2,012 tokens: ")
+    assert first.startswith("k = 2. made-up, 8 of 20 tokens: attention gains most over random, ")
+    assert interval(one.summary.at("attention", "real", 2).gain_over_random_nats, 3) in first
+    assert interval(summary.at("attention", "real", 2).gain_over_random_nats, 3) in second
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
