@@ -415,6 +415,18 @@ def test_many_are_not_few(passed: Summary) -> None:
     )
 
 
+def test_one_few_choice_is_enough_to_say_that_nothing_is_shown_about_few(passed: Summary) -> None:
+    """Of groups k = 1 and 4 may both be up to a quarter of all groups, and have more than a quarter of the tokens."""
+    of_16 = dataclasses.replace(clear(passed), num_units=16.0, unit="word")
+    unclear = planted(of_16, "kl", k=1, gain_over_random_nats=UNCLEAR, mean_tokens=2.9)
+    not_shown = "So it is not shown that few words (at most a quarter of the long-range tokens) give back the long gain"
+    for few, many in ((1, 4), (4, 1)):
+        one = planted(planted(unclear, "kl", k=few, mean_tokens=3.0), "kl", k=many, mean_tokens=3.1)
+        assert not_shown in conclusion(one) and "These are not few" not in conclusion(one)
+        none = planted(one, "kl", k=few, mean_tokens=3.2)
+        assert not_shown not in conclusion(none) and "These are not few words" in conclusion(none)
+
+
 def test_without_random_no_choice_is_said_to_matter() -> None:
     words = conclusion(only("kl"))
     assert "Without random, it is not shown that it matters which tokens these are." in words
