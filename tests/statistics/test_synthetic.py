@@ -201,7 +201,7 @@ def test_a_setting_names_how_positions_are_given_and_embedded(changes: dict[str,
 @pytest.mark.parametrize(
     ("changes", "encoding", "positions"),
     [
-        ({}, "RoPE with PoSE", "PoSE"),
+        ({"num_chunks": 2}, "RoPE with PoSE", "PoSE"),
         ({"num_chunks": 1}, "RoPE without PoSE", "without PoSE"),
         ({"num_chunks": 2, "position_embedding": "alibi"}, "ALiBi with PoSE", "ALiBi with PoSE"),
         ({"num_chunks": 1, "position_embedding": "alibi"}, "ALiBi without PoSE", "ALiBi without PoSE"),
