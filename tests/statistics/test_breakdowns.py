@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import KS, SEES_TARGET, M, made_up_tables
+from planted_gains import made_up
 from scipy.stats import spearmanr
 
 from olmo_sparsity.statistics.intervals import bootstrap
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single import breakdowns
 from olmo_sparsity.statistics.single.agreement import Agreement, agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, by_class, by_distance, by_sample_size, sample_sizes
 from olmo_sparsity.statistics.single.measurement import Measurement, load
@@ -192,6 +194,26 @@ def test_no_class_has_a_recovered_fraction_where_the_gate_of_all_windows_failed(
     assert all(e.recovered_fraction is None for summary in by_sample_size(changed) for e in summary.selections)
 
 
+def test_the_gate_of_all_windows_decides_whether_fewer_have_a_recovered_fraction() -> None:
+    """Of the fewest windows the long gain is clearly above 0, or clearly not; of all it is the other way round."""
+    measurement = made_up(120, long_gain=0.0, seed=1).restrict_selectors({"kl": "kl"})
+    gain_W = measurement.windows["gain_long_nats"]
+    assert len(gain_W) > 220
+    is_first_W = np.arange(len(gain_W)) < 100
+    for of_first, of_others, passed in ((-0.3, 2.0, (False, True)), (1.0, -2.0, (True, False))):
+        windows = measurement.windows.assign(gain_long_nats=gain_W + np.where(is_first_W, of_first, of_others))
+        windows["loss_long_nats"] = windows["loss_short_nats"] - windows["gain_long_nats"]
+        summaries = by_sample_size(dataclasses.replace(measurement, windows=windows))
+        fewest, every = summaries[0], summaries[-1]
+        assert (fewest.gate_passed, every.gate_passed) == passed
+        for of_size in summaries:
+            has_fractions = every.gate_passed and of_size.gate_passed
+            of_real = [e for e in of_size.selections if e.context == "real"]
+            assert {e.recovered_fraction is not None for e in of_real} == {has_fractions}
+            assert {e.smallest_k is not None for e in of_size.effective_sparsity} == {has_fractions}
+        assert {of_size.gate_passed for of_size in summaries} == {False, True}
+
+
 def test_a_rare_class_has_no_interval(measurement: Measurement, summary: Summary) -> None:
     windows = measurement.windows.astype({"target_class": str})
     windows.loc[:10, "target_class"] = "rare"
@@ -301,7 +323,7 @@ def test_one_selector_has_none_to_agree_with(tables: Path, measurement: Measurem
     assert agreement(tables, measurement.restrict_selectors({"kl": "kl"})) == []
 
 
-def test_shares_by_distance(tmp_path: Path) -> None:
+def test_shares_by_distance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shares are counted again row by row; a restricted measurement counts only its own windows."""
     folder = made_up_tables(tmp_path / "tables", num_documents=90)
     everything = load(folder)
@@ -326,3 +348,15 @@ def test_shares_by_distance(tmp_path: Path) -> None:
             for b in bins:
                 low, high = bounds_of(b.share)
                 assert low <= mean(b.share) <= high
+    monkeypatch.setattr(breakdowns, "MAX_BINS", 5)  # edges at 8 + 12 i / 5, rounded down
+    for entry in by_distance(folder, everything.restrict_selectors({"nearest": "nearest"})):
+        of = [row for row in rows if (row["selector"], row["context"]) == ("nearest", entry.context)]
+        chosen = [distance for row in of for distance in row["distance_tokens"][: entry.k]]
+        assert [(b.from_tokens, b.to_tokens, b.center_tokens) for b in entry.bins] == [
+            (9, 10, 9.5), (11, 12, 11.5), (13, 15, 14), (16, 17, 16.5), (18, 20, 19),
+        ]  # fmt: skip
+        assert [b.uniform for b in entry.bins] == pytest.approx([2 / M, 2 / M, 3 / M, 2 / M, 3 / M])
+        for b in entry.bins:
+            share = sum(b.from_tokens <= distance <= b.to_tokens for distance in chosen) / len(chosen)
+            assert mean(b.share) == pytest.approx(share)
+            assert mean(b.relative_share) == pytest.approx(share / b.uniform)

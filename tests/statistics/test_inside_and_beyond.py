@@ -21,6 +21,8 @@ from olmo_sparsity.statistics.inside_and_beyond import (
 )
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Setting, read_accuracies
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished, read_table
 
 # By k; training has k up to 2. The third seed has not learned k = 2, the fourth neither.
@@ -242,6 +244,10 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, lis
     asked_else = made_up_answers(tmp_path / "else", POSE[0], seed=9, truth_seed=1)
     in_one_row = made_up_answers(tmp_path / "in-one-row", POSE[0], seed=7, num_chunks=1, lengths=(ROW,))
     other_setting = made_up_answers(tmp_path / "other-setting", POSE[0], num_chunks=1, truth_seed=1)
+    manifest = read_json(of_run(other_setting) / "manifest.json")
+    write_manifest(of_run(other_setting), {**manifest, "positions": "randpos"})
+    also_anywhere = made_up_answers(tmp_path / "also-anywhere", POSE[0], seed=10, test_row_len=None)
+    also_in_one_row = made_up_answers(tmp_path / "also-in-one-row", POSE[0], seed=10, num_chunks=1, lengths=(ROW,))
     first = runs["pose"][:1]
     different = (
         "its seeds were measured on different sequences, or with different selectors; measure them with the same "
@@ -253,9 +259,11 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, lis
             f"{of_run(anywhere)}: the planted tokens of these sequences lie anywhere, not inside a row or ",
         ),
         (first, other_row, f"{of_run(other_row)}: evaluated with another synthetic.test_row_len than {of_run(*first)}"),
+        ([anywhere], also_anywhere, f"{of_run(anywhere)}: the planted tokens"),  # the first is named
+        ([in_one_row], also_in_one_row, f"{of_run(in_one_row)}: no prompt is longer than the row of {ROW} tokens"),
         ([], in_one_row, f"{of_run(in_one_row)}: no prompt is longer than the row of {ROW} tokens"),
         (first, asked_else, f"parity, pose: {different}"),
-        (first, other_setting, f"parity, pose: {different}"),
+        (first, other_setting, f"parity, randpos: {different}"),
     ):
         with pytest.raises(UserError) as error:
             read(of, [run])

@@ -7,6 +7,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -140,6 +141,30 @@ def test_a_window_without_its_selections_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             load(tables)
         assert str(error.value) == f"{tables}: {said}; measure again with --overwrite"
+
+
+def test_what_is_unknown_of_one_window_is_no_number_of_all(tmp_path: Path) -> None:
+    """Neither whether it shares text with training nor the expectation of its optimism; the mean over drawn labels is."""
+    tables = made_up_tables(tmp_path / "tables", num_documents=8, selectors=("unmask-one", "random"))
+    measured, path = load(tables), part_path(tables, "windows", part=1)
+    table = pq.read_table(path)
+    for name in ("train_overlap", "null_single_optimism_nats"):
+        values = [None, *table[name].to_pylist()[1:]]
+        table = table.set_column(
+            table.column_names.index(name), table.schema.field(name), pa.array(values, table.schema.field(name).type)
+        )
+    write_parquet(table, path)
+    found = load(tables)
+    assert "train_overlap" in measured.windows and "train_overlap" not in found.windows
+    assert summarize(found).overlap_percent is None
+    drawn = [
+        (row["window_id"], row["gain_sparse_nats"][0] + row["kl_short_to_sparse_nats"][0])
+        for row in read_table(tables, "selections").to_pylist()
+        if (row["selector"], row["context"]) == ("unmask-one", "null-resampled")
+    ]
+    key = ("unmask-one", "null", 1)
+    assert found.optimisms[key].tolist() == pytest.approx([optimism for _, optimism in sorted(drawn)])
+    assert found.optimisms["unmask-one", "real", 1].equals(measured.optimisms["unmask-one", "real", 1])
 
 
 def test_window_rows() -> None:

@@ -22,7 +22,16 @@ from olmo_sparsity.statistics.synthetic import (
 )
 from olmo_sparsity.synthetic.evaluation import Responses
 from olmo_sparsity.tables.reading import read_manifest
-from olmo_sparsity.wording.synthetic_tasks import accuracy_lines, bridge_lines, encoding_words, setting_words
+from olmo_sparsity.wording.synthetic_tasks import (
+    accuracy_lines,
+    bridge_lines,
+    encoding_words,
+    learned_words,
+    method_words,
+    positions_words,
+    setting_words,
+    task_words,
+)
 
 NUM = 60
 CELLS = [(8, 2), (8, 3), (16, 2)]
@@ -187,6 +196,47 @@ def test_a_setting_names_how_positions_are_given_and_embedded(changes: dict[str,
     plain = dataclasses.replace(SETTING, position_embedding="rope", modulus=2, background="noise")
     words = setting_words(dataclasses.replace(plain, **changes))
     assert words == f"parity without a scratchpad, positions {positions}, K_train = 3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "encoding", "positions"),
+    [
+        ({"num_chunks": 2}, "RoPE with PoSE", "PoSE"),
+        ({"num_chunks": 1}, "RoPE without PoSE", "without PoSE"),
+        ({"num_chunks": 2, "position_embedding": "alibi"}, "ALiBi with PoSE", "ALiBi with PoSE"),
+        ({"num_chunks": 1, "position_embedding": "alibi"}, "ALiBi without PoSE", "ALiBi without PoSE"),
+        ({"position_embedding": "none"}, "no positions (NoPE)", "no positions (NoPE)"),
+        ({"positions": "randpos"}, "RoPE with RandPos", "randpos"),
+        ({"positions": "randpos", "position_embedding": "absolute"}, "absolute with RandPos", "randpos"),
+        ({"positions": "coupled", "position_embedding": "absolute"}, "position coupling, true IDs given", "coupled"),
+        ({"positions": "predicted", "position_embedding": "absolute"}, "Predictive Position Coupling", "predicted"),
+        ({"positions": "shifted", "position_embedding": "absolute"}, "absolute, random shift", "shifted"),
+        ({"rope_scaling": "yarn", "rope_factor": 2.0}, "RoPE with PoSE, YaRN by 2", "PoSE"),
+        (
+            {"num_chunks": 1, "rope_scaling": "linear"},
+            "RoPE without PoSE, position interpolation by the length over that of training",
+            "without PoSE",
+        ),
+    ],
+)
+def test_a_method_is_named_by_its_encoding(changes: dict[str, Any], encoding: str, positions: str) -> None:
+    setting = dataclasses.replace(SETTING, **{"position_embedding": "rope", **changes})
+    assert (encoding_words(setting), positions_words(setting)) == (encoding, positions)
+    assert method_words(setting) == f"{encoding}, no scratchpad"
+    assert method_words(dataclasses.replace(setting, scratchpad=True)) == encoding
+
+
+def test_the_task_its_places_and_the_seeds_that_have_learned_it() -> None:
+    local = dataclasses.replace(SETTING, locality=12, spread=2, position_embedding="rope", scratchpad=True)
+    assert setting_words(local) == (
+        "sum modulo 4 in text with a scratchpad, positions pose, K_train = 3, planted within 12, 2 apart"
+    )
+    assert setting_words(dataclasses.replace(local, locality=None)).endswith(", planted anywhere, 2 apart")
+    assert setting_words(dataclasses.replace(local, spread=1)).endswith(", planted within 12, 1 apart")
+    assert task_words(dataclasses.replace(SETTING, task="variables", modulus=2, background="noise")) == "variables"
+    assert [learned_words(learned, 3) for learned in (0, 1, 2, 3)] == [
+        " (not learned)", " (learned by 1 of 3 seeds)", " (learned by 2 of 3 seeds)", "",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("length", "k", "expected"), [(9, 3, 1.0), (10, 3, None), (9, 4, None), (4, 1, 1.0)])

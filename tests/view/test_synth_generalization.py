@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 from planted_answers import ROWS, answers
@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import (
+    Furthest,
     Generalization,
     PlaceEffect,
     PlaceSweep,
+    TaskRun,
     read_generalization,
 )
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
@@ -102,6 +104,7 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
     assert "K_train = 2: every k up to it to 16 tokens, larger k to 8 at most" in several  # the worst of each, or best
     (crossing,) = generalization_sentences(found(tmp_path / "f", {PARITY: {1: 80, 2: 8, 3: 16, 4: None}}))
     assert "every k up to it to 8 tokens, larger k to 16 at most, further in 0 of 2 seeds" in crossing
+    assert "larger k: not shown. " in crossing  # k = 1 holds further than both larger k, k = 2 does not
     (equal,) = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16, 3: 16}}))
     assert "larger k: not shown. " in equal and "further in 0 of 2 seeds" in equal
     (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
@@ -137,6 +140,102 @@ def test_methods_that_have_not_learned_are_named_and_never_ranked(
         assert (names[positions] in unranked) == (length is None)
         if length is not None:
             assert f"{names[positions]} to {'at least 80' if length == 80 else length} tokens" in ranked
+
+
+def task_run(setting: Setting, seed: int, accuracy: Optional[float]) -> TaskRun:
+    return TaskRun(setting, seed, f"run{seed}", 9000, 70, None, None, None, accuracy)
+
+
+def furthest(setting: Setting, k: int, *of_seeds: Optional[int], place: Optional[str] = None, **ends: Any) -> Furthest:
+    """Return how far a setting holds: as far as the first seed does, without uncertainty unless ``low`` or ``high`` is given."""
+    length = of_seeds[0]
+    return Furthest(setting, k, place, length, ends.get("low", length), ends.get("high", length), of_seeds, longest=250)
+
+
+def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seeds: int = 3) -> list[str]:
+    """Return the sentences of runs whose seeds have all learned the task, but for the last seed of some settings."""
+    runs = [
+        task_run(setting, seed, 0.94 if setting in unlearned and seed == num_seeds - 1 else 0.95)
+        for setting in dict.fromkeys(one.setting for one in found)
+        for seed in range(num_seeds)
+    ]
+    return generalization_sentences(Generalization(tuple(runs), found, ()))
+
+
+def test_settings_are_counted_and_compared_seed_by_seed_in_sparsity() -> None:
+    """In the first setting one seed holds further at k = 1 and 2 than at 3 and 4, in the second two do.
+
+    Places of planted tokens that only evaluation had are no part of it.
+    """
+    other = dataclasses.replace(PARITY, max_sparsity=4, background="text", modulus=3)
+    third = dataclasses.replace(PARITY, max_sparsity=5)
+    (sentence,) = sentences_of(
+        furthest(PARITY, 1, 64, 100, 32), furthest(PARITY, 2, 40, 24, 250, low=20, high=250),
+        furthest(PARITY, 3, None, 9, 33, high=16), furthest(PARITY, 4, 8, 24, 12, low=None, high=12),
+        furthest(PARITY, 1, None, None, None, place="any/1"), furthest(PARITY, 3, 250, 250, 250, place="any/1"),
+        furthest(other, 4, 10, 10, 10, high=30), furthest(other, 5, 9, 8, 11, high=25), furthest(third, 5, 77, 77, 77),
+        furthest(third, 6, 7, 7, 7), unlearned=(third,),
+    )  # fmt: skip
+    assert sentence == (
+        "That k up to K_train holds further than larger k: shown in 1 of 2 settings. Accuracy of at least 0.95: parity, K_train "
+        "= 2: every k up to it to 40 [20, at least 250] tokens, larger k to 8 [none, 12] at most, further in 1 of 3 seeds; sum "
+        "modulo 3 in text, K_train = 4: every k up to it to 10 [10, 30] tokens, larger k to 9 [9, 25] at most, further in 2 of 3 "
+        "seeds; parity, K_train = 5: not learned by every seed."
+    )
+
+
+def test_methods_are_compared_at_their_own_k_in_prompts_placed_as_in_training() -> None:
+    """Other k, places that only evaluation had, and settings that are not compared hold in another order; so does K_train = 2."""
+    coupled, shifted, pose = (
+        dataclasses.replace(STEPS, task="variables", positions=of) for of in ("predicted", "shifted", "pose")
+    )
+    fewer = [dataclasses.replace(of, max_sparsity=2) for of in (coupled, shifted)]
+    found = [
+        furthest(coupled, 3, 64), furthest(shifted, 3, 40), furthest(pose, 3, 9),
+        furthest(coupled, 2, 7), furthest(shifted, 2, 11), furthest(pose, 2, 99),
+        furthest(coupled, 3, None, place="any/1"), furthest(shifted, 3, 250, place="any/1"),
+        furthest(dataclasses.replace(shifted, background="text"), 3, 99),
+        furthest(dataclasses.replace(shifted, locality=4), 3, 98),
+        furthest(fewer[0], 2, 12), furthest(fewer[1], 2, 20), furthest(fewer[0], 3, 251), furthest(fewer[1], 3, 252),
+    ]  # fmt: skip
+    assert sentences_of(*found) == [
+        "Variable assignment, k = 3: that coupling holds further than every baseline that has learned: shown; the baseline that "
+        "breaks first: RoPE with PoSE. Accuracy of at least 0.95: Predictive Position Coupling to 64 tokens; absolute, random "
+        "shift to 40 tokens; RoPE with PoSE to 9 tokens.",
+        "Variable assignment, k = 2: that coupling holds further than every baseline that has learned: no, a baseline holds "
+        "further; the baseline that breaks first: not shown. Accuracy of at least 0.95: absolute, random shift to 20 tokens; "
+        "Predictive Position Coupling to 12 tokens.",
+    ]
+    sums = [dataclasses.replace(STEPS, positions=positions, modulus=8) for positions in ("predicted", "coupled")]
+    (parity,) = sentences_of(furthest(sums[0], 3, 64), furthest(sums[1], 3, 250))
+    assert parity.startswith(
+        "Sum modulo 8 with a scratchpad, k = 3: that coupling holds further than every baseline that "
+    )
+    assert "learned: not shown; the baseline that breaks first: not shown. " in parity  # there is none
+    assert "position coupling, true IDs given to at least 250 tokens; Predictive" in parity
+
+
+def test_encodings_are_compared_at_k_train_where_several_have_learned() -> None:
+    ordinary = dataclasses.replace(PARITY, num_chunks=1)
+    alibi = dataclasses.replace(PARITY, position_embedding="alibi")
+    found = [
+        furthest(ordinary, 1, 250), furthest(ordinary, 2, 40, low=30), furthest(ordinary, 3, 64),
+        furthest(alibi, 1, 8), furthest(alibi, 2, 12, high=29), furthest(alibi, 3, 250),
+        furthest(alibi, 2, 250, place="any/1"), furthest(ordinary, 2, None, place="any/1"),
+    ]  # fmt: skip
+    start = "Encodings of positions, parity without a scratchpad, k = 2: the one that holds further than every other: "
+    assert sentences_of(*found)[-1] == (
+        f"{start}RoPE without PoSE. Accuracy of at least 0.95: RoPE without PoSE to 40 [30, 40] tokens; ALiBi with PoSE to 12 "
+        "[12, 29] tokens."
+    )
+    assert sentences_of(*found, unlearned=(alibi,))[-1] == (
+        f"{start}not shown. Accuracy of at least 0.95: RoPE without PoSE to 40 [30, 40] tokens. Not learned by every seed, so "
+        "not ranked: ALiBi with PoSE."
+    )
+    assert sentences_of(*found, unlearned=(alibi, ordinary))[-1] == (
+        f"{start}not shown. Accuracy of at least 0.95: none. Not learned by every seed, so not ranked: RoPE without PoSE; ALiBi "
+        "with PoSE."
+    )
 
 
 def test_the_bound_is_said_to_be_an_assumption_and_counts_what_breaks_it(tmp_path: Path) -> None:
@@ -214,10 +313,14 @@ def test_accuracies_are_listed_by_setting_and_k_as_far_as_each_was_evaluated() -
     lines = accuracy_lines(
         [
             one(PARITY, 8, 2, 0.75, seeds=1), one(wider, 12, 4, 0.5, seeds=2, place="any/1"),
-            one(PARITY, 16, 1, 0.25, seeds=1), one(PARITY, 16, 2, 0.375, seeds=1),
+            one(PARITY, 16, 1, 0.25, seeds=1), one(PARITY, 16, 2, 0.375, seeds=1), one(PARITY, 8, 8, 0.125, seeds=1),
         ]
     )  # fmt: skip
     assert lines[0].endswith("K_train = 2: accuracy by length (training: 4 to 8 tokens; 1 seed)")
-    assert lines[1:3] == ["  k = 1: 16: 0.25 [0.12, 0.31]", "  k = 2: 8: 0.75 [0.62, 0.81]; 16: 0.38 [0.25, 0.44]"]
-    assert lines[3].endswith("K_train = 4: accuracy by length (training: 6 to 12 tokens; 2 seeds)")
-    assert lines[4:] == ["  k = 4: 12 any/1: 0.50 [0.38, 0.56]"]
+    assert lines[1:4] == [
+        "  k = 1: 16: 0.25 [0.12, 0.31]",
+        "  k = 2: 8: 0.75 [0.62, 0.81]; 16: 0.38 [0.25, 0.44]",
+        "  k = 8: 8: 0.12 [0.00, 0.19]",
+    ]
+    assert lines[4].endswith("K_train = 4: accuracy by length (training: 6 to 12 tokens; 2 seeds)")
+    assert lines[5:] == ["  k = 4: 12 any/1: 0.50 [0.38, 0.56]"]

@@ -331,6 +331,11 @@ def test_d_of_a_selector_that_sees_the_target_has_its_recovered_fraction(passed:
 def test_what_is_missing_beside_d_is_named(passed: Summary) -> None:
     assert "The mimicry floor was not measured." in prediction_words(without(passed, "mimicry"), "kl")
     assert "D under the null context was not measured." in prediction_words(without(passed, "null"), "kl")
+    for context, said in (("mimicry", "The mimicry floor"), ("null", "D under the null context")):
+        for k in (1, 4):  # missing at one of both k is missing
+            kept = [e for e in passed.selections if e.key != ("kl", context, k)]
+            words = prediction_words(dataclasses.replace(passed, selections=tuple(kept)), "kl")
+            assert words.count("was not measured.") == 1 and f"{said} was not measured." in words
     for summary, reason in (
         (only("kl"), "random was not measured beside it."),
         (only("random"), "only random was measured."),
@@ -415,6 +420,18 @@ def test_many_are_not_few(passed: Summary) -> None:
     )
 
 
+def test_one_few_choice_is_enough_to_say_that_nothing_is_shown_about_few(passed: Summary) -> None:
+    """Of groups k = 1 and 4 may both be up to a quarter of all groups, and have more than a quarter of the tokens."""
+    of_16 = dataclasses.replace(clear(passed), num_units=16.0, unit="word")
+    unclear = planted(of_16, "kl", k=1, gain_over_random_nats=UNCLEAR, mean_tokens=2.9)
+    not_shown = "So it is not shown that few words (at most a quarter of the long-range tokens) give back the long gain"
+    for few, many in ((1, 4), (4, 1)):
+        one = planted(planted(unclear, "kl", k=few, mean_tokens=3.0), "kl", k=many, mean_tokens=3.1)
+        assert not_shown in conclusion(one) and "These are not few" not in conclusion(one)
+        none = planted(one, "kl", k=few, mean_tokens=3.2)
+        assert not_shown not in conclusion(none) and "These are not few words" in conclusion(none)
+
+
 def test_without_random_no_choice_is_said_to_matter() -> None:
     words = conclusion(only("kl"))
     assert "Without random, it is not shown that it matters which tokens these are." in words
@@ -429,6 +446,11 @@ def test_where_random_choices_raise_the_loss_the_gain_over_them_is_not_taken_for
         "Random choices raise the loss (k = 4: -0.500 [-0.600, -0.400] nats), so the gain over random is more than what the "
         "choice itself gains."
     )
+    both = planted(harmed, "random", k=1, gain_sparse_nats=Estimate(-0.2, -0.3, -0.125, 0.05))
+    at_1 = planted(both, "random", k=4, gain_sparse_nats=CLEAR)
+    losses = ("k = 1: -0.200 [-0.300, -0.125] nats", "k = 4: -0.500 [-0.600, -0.400] nats")
+    assert f"Random choices raise the loss ({'; '.join(losses)}), so" in blind_words(both, "kl")
+    assert f"Random choices raise the loss ({losses[0]}), so" in blind_words(at_1, "kl")
     barely = planted(passed, "random", k=4, gain_sparse_nats=Estimate(-0.5, -1.1, 0.1, 0.3))
     assert "raise the loss" not in blind_words(barely, "kl")
 
@@ -487,7 +509,8 @@ def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(pass
     assert "At k = 4 the choice under the null context gains not clearly less" in words
     as_much = planted(shown, "kl", k=1, excess_gain_nats=UNCLEAR)
     assert f"gains not clearly less (real minus null {interval(UNCLEAR, 3)} nats), so" in conclusion(as_much)
-    assert "No null context stands beside this gain" in conclusion(without(shown, "null"))
+    for lacking in (without(shown, "null"), without(dataclasses.replace(both, num_units=16.0), "null")):
+        assert conclusion(lacking).count("No null context stands beside this gain") == 1
     nothing = planted(as_much, "kl", k=1, gain_over_random_nats=UNCLEAR)
     assert "null" not in conclusion(nothing)  # there is nothing to doubt
 

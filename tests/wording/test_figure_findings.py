@@ -9,14 +9,19 @@ import pytest
 from drawn_figures import FIGURES, read
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.agreement import agreement
-from olmo_sparsity.statistics.single.breakdowns import ClassSummary
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceBin, DistanceShares
 from olmo_sparsity.wording.findings import (
     NO_CLASSES,
     agreement_finding,
     classes_finding,
+    cloud_finding,
     distance_finding,
     gains_finding,
+    place_finding,
+    sizes_finding,
+    window_finding,
 )
 from olmo_sparsity.wording.numbers import interval, percent
 
@@ -104,3 +109,75 @@ def test_the_pairs_that_choose_most_and_least_alike(tables: Path) -> None:
         f"Of the 8 words that each chooses, {most[0]} and {most[1]} have {means[most]:.0%} in common; two random choices: "
         f"{chance:.0%}."
     )
+
+
+def test_the_cloud_of_each_context(tables: Path) -> None:
+    summary = read(tables, "kl", "random").summary
+    fits = {"null": Estimate(0.11, -0.12, 0.13), "real": Estimate(0.44, 0.35, 0.56)}
+    entries = {
+        context: dataclasses.replace(summary.at("kl", context, 8), figure4=LineFit(None, None, correlation))
+        for context, correlation in fits.items()
+    }
+    assert cloud_finding("kl", entries, summary) == (
+        "Sparse gain with 8 tokens chosen by kl and long gain of a window correlate by 0.11 [-0.12, 0.13] under the null "
+        "context, 0.44 [0.35, 0.56] under the real context; a correlation that foreign text shows, too, is no finding."
+    )
+
+
+def test_the_fewest_and_all_windows(tables: Path) -> None:
+    summary = read(tables, "kl", "random").summary
+    few, some, every = (
+        dataclasses.replace(summary, num_windows=num, long_gain_nats=Estimate(mean, mean - 0.05, mean + 0.25))
+        for num, mean in ((1100, 0.1), (2200, 0.2), (4400, 0.3))
+    )
+    assert sizes_finding([few, some, every]) == (
+        "The first 1,100 windows give a long gain of 0.100 [0.050, 0.350] nats, all 4,400 one of 0.300 [0.250, 0.550]."
+    )
+    assert sizes_finding([every]) == "All 4,400 windows give a long gain of 0.300 [0.250, 0.550] nats."
+
+
+def test_the_nearest_place_of_one_token_and_of_groups(tables: Path) -> None:
+    summary = read(tables, "kl", "random").summary
+
+    def of(selector: str, context: str, k: int, first: int) -> DistanceShares:
+        share = Estimate(first / 100 + k / 1000, 0.001, 0.9)
+        bins = [DistanceBin(9, first, 0.125, share), DistanceBin(first + 1, 20, 0.875, Estimate(0.5))]
+        return DistanceShares(selector, context, k, tuple(bins))
+
+    ends = {
+        ("kl", "real", 1): 9,
+        ("kl", "null", 1): 9,
+        ("kl", "null", 8): 13,
+        ("kl", "real", 8): 12,
+        ("random", "real", 8): 15,
+    }
+    distances = [of(*key, first) for key, first in ends.items()]
+    assert distance_finding(distances, summary, selector="kl", k=1) == (
+        "Of the one token that kl chooses, a share of 0.091 [0.001, 0.900] lies 9 tokens before the target, the nearest "
+        "long-range ones; of a random choice 0.125, under the null context 0.091 [0.001, 0.900]."
+    )
+    words = dataclasses.replace(summary, unit="word")
+    assert distance_finding(distances, words, selector="kl", k=8) == (
+        "Of the tokens of the 8 words that kl chooses, a share of 0.128 [0.001, 0.900] lies 9 to 12 tokens before the target, "
+        "the nearest long-range ones; of a random choice 0.125, under the null context 0.138 [0.001, 0.900]."
+    )
+
+
+def test_what_one_target_gains() -> None:
+    numbers = {"long_nats": 1.25, "null_nats": -0.125, "num_long_range": 24}
+    chosen = {"kl": 0.75, "attention": 0.5, "nearest": 0.0625}
+    start = (
+        'The prediction of "the end" gains 1.250 nats from all 24 long-range tokens, -0.125 from foreign text in their place, '
+        "and 0.750 from the 4 tokens chosen by kl"
+    )
+    for of, said in ((chosen, ", 0.500 by attention, 0.062 by nearest."), ({"kl": 0.75}, ".")):
+        assert place_finding(" the end ", **numbers, chosen=of, visible="4 tokens") == start + said  # type: ignore[arg-type]
+
+
+def test_the_losses_of_one_target() -> None:
+    losses = {"short_nats": 3.216, "long_nats": 2.104, "sparse_nats": 2.555}
+    for target, said in (("·a river", "a river"), (" ·", "space")):
+        assert window_finding(target, **losses, chosen="2 words chosen by kl") == (
+            f"The loss of the target {said} is 3.22 nats with the local tokens alone, 2.10 with all tokens, and 2.56 with the "
+            "local tokens and 2 words chosen by kl."
+        )

@@ -261,6 +261,20 @@ def test_differences_are_of_the_first_selector_that_has_them_of_each_later_measu
         "unmask-one, k = 1: higher (0.800"
         in differences_sentences(Comparison(subjects, pairings, (*rows[:2], rows[-1])))[0]
     )
+    beyond = row("gain_beyond_nats", None, None, -0.1, 0.5)
+    other_gains = [row(quantity, None, None, 0.9, 0.9) for quantity in ("null_long_gain_nats", "content_gain_nats")]
+    sparse = [row("gain_sparse_nats", "kl", k, 0.6 + k / 10, -0.4) for k in (1, 2)]
+    recovered = row("recovered_fraction", "kl", 1, 0.75, 0.75)
+    assert differences_sentences(
+        Comparison(subjects, pairings, (rows[0], beyond, *other_gains, recovered, *sparse))
+    ) == [
+        "b minus a, on other windows, where k counts something else: long gain: higher (0.300 [0.200, 0.400] nats); gain beyond: "
+        "no clear difference (-0.100 [-0.200, 0.000] nats); gain sparse of kl, k = 1: higher (0.700 [0.600, 0.800] nats); gain "
+        "sparse of kl, k = 2: higher (0.800 [0.700, 0.900] nats).",
+        "c minus a: long gain: lower (-0.300 [-0.400, -0.200] nats); gain beyond: higher (0.500 [0.400, 0.600] nats); gain "
+        "sparse of kl, k = 1: lower (-0.400 [-0.500, -0.300] nats); gain sparse of kl, k = 2: lower (-0.400 [-0.500, -0.300] "
+        "nats).",
+    ]
 
 
 def cell(

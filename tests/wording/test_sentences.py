@@ -173,6 +173,12 @@ def test_windows_with_another_null_context_are_counted(passed: Summary) -> None:
     assert null_words(summary) == (
         "in 30 windows text from elsewhere in the same document; in 1,170 windows text of another document of the same source"
     )
+    one = dataclasses.replace(passed, null_context="same-source", null_contexts={"any-source": 1, "same-source": 0})
+    assert null_words(one) == "text of another document"
+    both = dataclasses.replace(one, null_contexts={"any-source": 1, "same-source": 2, "shuffled": 0})
+    assert null_words(both) == (
+        "in 2 windows text of another document of the same source; in 1 window text of another document"
+    )
 
 
 @pytest.mark.parametrize("kind", NULL_WORDS)
@@ -245,6 +251,19 @@ def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
     )
     assert "random positions (RandPos) below 64" in words(pose_method="randpos")
     assert "ordinary positions, no PoSE" in words(num_chunks=1)
+    start = "local 16 + long-range 32 = full 48 tokens"
+    assert words(pose_contents="uniform") == (
+        f"{start}; trained on rows of 32 with PoSE positions below 64, with chunks from random places of a document. A row is "
+        "longer than the local context: only 16 of the 48 tokens lie beyond it."
+    )
+    assert words(train_len=48).endswith("below 64. A row is as long as the full context: nothing lies beyond it.")
+    assert words(train_len=49).endswith("below 64. A row is longer than the full context: nothing lies beyond it.")
+    assert words(train_len=47).endswith("longer than the local context: only 1 of the 48 tokens lie beyond it.")
+    assert words(train_len=17, train_len_is_stated=True) == (
+        f"{start}; stated training row of 17 tokens, 64 positions. A row is longer than the local context: only 31 of the 48 "
+        "tokens lie beyond it."
+    )
+    assert words(train_len=None) == f"{start}; no training row of this model is known."
 
 
 def test_exactly_half_of_the_targets_are_half_of_them() -> None:
