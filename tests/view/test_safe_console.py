@@ -31,7 +31,7 @@ def printed(*texts: str, **options: object) -> str:
 def test_names_from_tables_are_shown_as_they_are() -> None:
     shown = printed(HOSTILE)
     assert shown.count("[bold]a[/bold] \ufffd[31mred") == 4
-    assert ":smile: b" in shown
+    assert shown.count(":smile: b") == 4
 
 
 @given(st.text(min_size=1, max_size=30))
