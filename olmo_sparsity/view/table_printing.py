@@ -124,11 +124,13 @@ def _part_of(table: ResultTable, part: list[int]) -> Table:
 
 
 def _print_as_lists(table: ResultTable, console: Console) -> None:
-    keys = table.keys
+    num_keys = len(table.keys)
     for row in table.rows:
-        named = [_named(column, cell.text) for column, cell in zip(table.columns, row, strict=True) if cell.text]
-        console.print(Text(", ".join(named[: len(keys)]), style="bold"))
-        for words in named[len(keys) :]:
+        named = [
+            _named(column, cell.text) if cell.text else "" for column, cell in zip(table.columns, row, strict=True)
+        ]
+        console.print(Text(", ".join(filter(None, named[:num_keys])), style="bold"))
+        for words in filter(None, named[num_keys:]):
             console.print(Text(f"  {words}"))
 
 

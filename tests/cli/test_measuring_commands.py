@@ -151,6 +151,12 @@ def test_options_reach_what_explains(
         ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
         ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+        # These are of the lengths that are measured, which are not those that the experiment names.
+        (
+            "validate --train --local-len 9 --full-len 16 validation.k=[1,8]",
+            "planted windows have only 7 long-range tokens",
+        ),
+        ("context-curve --train --local-len 1 --full-len 3", "the curve ends at 6 tokens where"),
         ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
         (
             "explain --text letter.txt --at 200 --html letter.txt --train",
@@ -264,3 +270,37 @@ def test_the_place_is_found_by_the_tokenizer_of_a_run_and_by_none_beside_a_pretr
     pretrained = dataclasses.replace(tiny_config, pretrained=PretrainedConfig("org/name"))
     assert explaining._place_in(pretrained, tiny_run, text, at=200, target=None) is None
     assert explaining._place_in(tiny_config, tiny_run / "none", text, at=200, target=None) is None
+    # With the lengths that are measured: the fifth token of the text has four before it.
+    settings = dataclasses.replace(tiny_config.influence, local_len=3, full_len=15)
+    config, place = dataclasses.replace(tiny_config, influence=settings), int(found[0].begins[4])
+    with pytest.raises(
+        UserError,
+        match=r"only 4 tokens stand before it, and the full context has 15; choose a shorter full context \(--full-len 4\)",
+    ):
+        explaining._place_in(config, tiny_run, text, at=place, target=None)
+    target = text[found[0].begin_of(16) :][:30]
+    by_text = explaining._place_in(config, tiny_run, text, at=None, target=target)
+    assert by_text is not None and by_text[1].token == 16
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("named", "place", "target"), [("--at 200", {"at": 200, "target": None}, None),
+                                   ("--target river", {"at": None, "target": "river"}, "river")],
+)  # fmt: skip
+def test_the_place_in_a_text_is_found_by_the_opened_model_where_it_was_not_before(
+    named: str, place: dict[str, Any], target: str | None, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    given: list[tuple[Any, ...]] = []
+
+    def probe(*args: Any, **options: Any) -> Shown:
+        given.append((*args, options["target"]))
+        return Shown()
+
+    monkeypatch.setattr(explaining, "_place_in", lambda *_, **__: None)
+    monkeypatch.setattr("olmo_sparsity.api.opening.open_configured", lambda _, run: f"model of {run}")
+    monkeypatch.setattr("olmo_sparsity.api.chosen_windows.find_place", lambda *args, **options: (*args, options))
+    monkeypatch.setattr("olmo_sparsity.api.explaining.explain_found", probe)
+    invoke(f"explain --run runs/tiny --text letter.txt --json {named}", monkeypatch)
+    text, opened = Path("letter.txt").read_text(encoding="utf-8"), "model of runs/tiny"
+    assert given == [(opened, (opened, text, place), target)] and capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -182,6 +183,8 @@ def test_a_moved_model_is_the_same(work: Path) -> None:
     check(work / "runs" / "hf", "c/hf")
     shutil.copytree(work / "c" / "hf", work / "copy" / "hf")
     check(work / "runs" / "hf", str(work / "copy" / "hf"))
+    with pytest.raises(UserError, match=r"the results of runs/a/hf, not of c/hf at revision v2;"):
+        check(work / "runs" / "hf", "c/hf", "v2")  # what lies in a folder has no revision
     shutil.rmtree(work / "c")
     check(work / "runs" / "hf", "runs/a/hf")
     check(work / "runs" / "hf", "/elsewhere/runs/a/hf")
@@ -218,7 +221,7 @@ def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> 
         check(gone, "y.gguf")
 
 
-def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> None:
+def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_main = save_results(tmp_path / "main", "someone/llama", revision=COMMIT)
     at_step = save_results(tmp_path / "step", "someone/llama", revision=COMMIT, given="step7")
     for folder, given in (
@@ -239,6 +242,11 @@ def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> Non
     ):  # fmt: skip
         with pytest.raises(UserError, match=f"not of {model}( at revision 012345)?;"):
             check(folder, model, revision)
+    # A folder that is named like the repository is another model.
+    monkeypatch.chdir(tmp_path)
+    for model in ("./someone/llama/", "someone/../someone/llama", str(tmp_path / "someone" / "llama")):
+        with pytest.raises(UserError, match=rf"of someone/llama at revision 0123456789ab, not of {re.escape(model)};"):
+            check(at_main, model)
 
 
 def test_a_folder_of_something_else_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Messages
 
 from olmo_sparsity.cli import steps
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, measure_first, needs_training, train_first
@@ -99,11 +100,21 @@ def test_which_runs_are_trained_without_being_asked(
     (tmp_path / "papers" / "draft.md").write_text("mine")
     with pytest.raises(UserError, match="papers: this folder exists and is no influence folder"):
         train_first(tiny_config, Path("runs/tiny"), share=WHOLE, asked=True, kind="influence", out=Path("papers"))
+    missing = dataclasses.replace(tiny_config.influence, data=str(tmp_path / "no-text.jsonl"))
+    with pytest.raises(UserError, match=r"no-text\.jsonl"):
+        train_first(
+            dataclasses.replace(tiny_config, influence=missing),
+            Path("runs/tiny"),
+            share=WHOLE,
+            asked=True,
+            kind=None,
+            out=None,
+        )
     assert not trained
 
 
 def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
-    tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(steps, "train_first", lambda *given, **named: calls.append((*given, named)))
@@ -111,6 +122,7 @@ def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
     measure_first(tiny_config, tiny_run, asked=True)
     named = {"share": WHOLE, "asked": True, "kind": "influence", "out": None}
     assert calls == [(tiny_config, tiny_run, named), (tiny_config, tiny_run)]
+    assert list(messages) == [f"{tiny_run}: nothing measured yet; measuring first"]
 
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -122,6 +134,7 @@ def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
     monkeypatch.setattr("olmo_sparsity.training.loop.train", stopped)
     with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
         train_first(tiny_config, Path("nowhere"), share=WHOLE, asked=True, kind=None, out=None)
+    assert messages[-1] == "nowhere: not trained yet; training first"
 
 
 def test_a_share_of_a_run_that_is_not_there_is_refused_by_how_it_is_trained(

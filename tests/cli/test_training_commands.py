@@ -12,7 +12,7 @@ import pytest
 from olmo_sparsity.cli import synth
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.model_card import ExportedModel
 from olmo_sparsity.measure.work import WHOLE, Share
@@ -98,6 +98,20 @@ def test_prepare_and_export_print_their_folder(
     )
 
 
+def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_the_shipped_one(tmp_path: Path) -> None:
+    path, run = config_folder() / "synthetic" / "parity-cpu.yaml", tmp_path / "run"
+    assert synth.resolve_task("parity-cpu", None, run, overrides=None) == (load_config(path), run)
+    run.mkdir()
+    own, named = run / "config.yaml", tmp_path / "named.yaml"
+    own.write_text("name: parity-cpu\ntraining: {steps: 601}\n", encoding="utf-8")
+    named.write_text("name: parity-cpu\ntraining: {steps: 602}\n", encoding="utf-8")
+    for config, overrides, steps in (
+        (None, None, 601), (named, None, 602), (None, ["training.steps=603"], 603), (named, ["training.steps=604"], 604),
+    ):  # fmt: skip
+        loaded, folder = synth.resolve_task("parity-cpu", config, run, overrides=overrides)
+        assert (loaded.training.steps, folder) == (steps, run)
+
+
 @pytest.mark.parametrize(
     ("command", "measure", "tables", "read", "lines"),
     [
@@ -131,7 +145,9 @@ def test_what_is_measured_of_a_task(
         name, config, *rest = calls.pop(0)
         assert (name, config.name, config.training.steps, rest) == (measure, "bridge-cpu", 79, [folder, named])
         assert [call[:2] for call in calls[:1]] == ([(read, [Path(tables)])] if prints else [])
-        assert capsys.readouterr().out == (lines if prints else "")
+        shown = capsys.readouterr()
+        said = [f"{folder}: not trained yet; training first"] * trains + [tables] * prints
+        assert (shown.out, shown.err.splitlines()) == (lines if prints else "", said)
         assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train bridge-cpu"})
 
 

@@ -123,6 +123,10 @@ def test_tokens_and_documents_are_those_of_the_place(windows: Windows, kind: str
         assert (doc_ids[window] == windows.doc_ids(window_ids_W)[window]) == is_own
     some = np.array([7, 2])
     assert contexts.tokens(some).tolist() == tokens_WM[some].tolist()
+    # In front of the window's own local tokens and target.
+    assert contexts.window_tokens(some).tolist() == [
+        [*tokens_WM[window].tolist(), *windows.tokens(window_ids_W)[window, M:].tolist()] for window in (7, 2)
+    ]
 
 
 def test_shuffled_tokens_have_every_order_equally_often(windows: Windows) -> None:

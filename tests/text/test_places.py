@@ -103,8 +103,8 @@ def test_places_of_a_text_against_the_definition() -> None:
         ends = np.clip(np.sort(rng.integers(1, 31, 12)) + rng.integers(-1, 2, 12), 1, 30)
         begins = np.concatenate([[0], ends[:-1]])
         encoded = EncodedText(text, np.arange(12), begins, ends)
-        for target in ("a", " b", "ab"):
-            lead = len(target) - len(target.lstrip())
+        for target in ("a", " b", "ab", " ", "  "):
+            lead = 1 if target == " b" else 0  # white space alone is begun by white space
             expected = []
             for found in (i for i in range(30) if text.startswith(target, i)):
                 behind = [i for i in range(12) if ends[i] > found + lead]
@@ -267,8 +267,30 @@ def test_a_text_that_can_be_encoded_at_once_alone_is_bounded(
     encoded = encode_text(tokenizer, text)
     assert encoded.token_ids.tolist() == whole.ids
     assert list(zip(encoded.begins.tolist(), encoded.ends.tolist(), strict=True)) == whole.offsets
-    monkeypatch.setattr(places, "LONGEST_AT_ONCE", 1000)
-    with pytest.raises(
-        UserError, match=r"the text has 1,080 characters, and around character \d+ .* at most 1,000 characters"
-    ):
+    monkeypatch.setattr(places, "LONGEST_AT_ONCE", 1080)
+    assert encode_text(tokenizer, text).token_ids.tolist() == whole.ids
+    monkeypatch.setattr(places, "LONGEST_AT_ONCE", 1079)
+    with pytest.raises(UserError) as error:
         encode_text(tokenizer, text)
+    # The first two blocks, to 400 and from 272 to 672, are joined; the third begins where the second holds no word.
+    assert str(error.value) == (
+        "the text has 1,080 characters, and around character 544 its tokenizer begins no word for 128 of them, so that it "
+        "cannot be encoded in pieces; give at most 1,079 characters"
+    )
+
+
+@pytest.mark.parametrize(("length", "dtype"), [(2**31 - 1, np.int32), (2**31, np.int64)])
+def test_a_text_of_more_characters_than_an_int32_can_tell(tokenizer: Tokenizer, length: int, dtype: type) -> None:
+    class Long:
+        """A text of this length of which nothing but its end is in memory."""
+
+        def __len__(self) -> int:
+            return length
+
+        def __getitem__(self, part: slice) -> str:
+            assert (part.start, part.stop) == (length - 7, length)
+            return "the cat"
+
+    block = places._encode_block(tokenizer, Long(), length - 7, length)  # type: ignore[arg-type]
+    assert block.begins.dtype == block.ends.dtype == dtype
+    assert (int(block.begins[0]), int(block.ends[-1]), block.end) == (length - 7, length, length)

@@ -182,7 +182,10 @@ def test_files_without_valid_tokens_are_refused(data: DataConfig, documents: dic
         assert not list(Path(data.cache_dir).glob("*"))
 
     np.save(source / "a.npy", np.arange(5, dtype=np.uint16))
-    refused(r"a\.npy: a NumPy file with a header")
+    refused(
+        r"a\.npy: a NumPy file with a header, where raw tokens were expected \(OLMo's \.npy files have none\); "
+        r"numpy\.load\(\.\.\.\)\.tofile\(\.\.\.\) writes them"
+    )
     write(data, {"a.npy": documents["a.npy"]})
     refused(r"bpe:400: .* holds token files, and no tokenizer can be trained on those", tokenizer="bpe:400")
     refused(r"a\.npy: token \d+ is \d+, and the tokenizer has 400 entries", token_dtype="uint32")
@@ -205,7 +208,11 @@ def test_the_first_wrong_token_is_named_and_few_tokens_or_zeros_are_no_sign_of_3
         task: Any = SimpleNamespace(dtype=dtype, vocab_size=50)
         scanning._check_tokens(task, Path("a.npy"), block=np.array(block, dtype=dtype), offset=offset)
 
-    with pytest.raises(UserError, match=r"a\.npy: token 102 is 50, and the tokenizer has 50 entries"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.npy: token 102 is 50, and the tokenizer has 50 entries; another tokenizer made this file \(data\.tokenizer\), "
+        r"or its tokens are of another size \(data\.token_dtype\)",
+    ):
         check([3, 49, 50, 60], offset=100)
     with pytest.raises(UserError, match="every second token is 0"):
         check([7, 0] * 8)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text.units import decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
+from olmo_sparsity.text.units import MAX_PIECE, decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
 from olmo_sparsity.text.vocabulary import token_texts, train_bpe, word_start_table
 
 
@@ -164,6 +164,24 @@ def test_bytes_cut_at_any_place(cut: int) -> None:
         (of_byte[0], of_byte[cut - 1] + 1),
         (of_byte[cut], of_byte[-1] + 1),
     ]
+
+
+@pytest.mark.parametrize("number", [9, MAX_PIECE - 1])
+def test_characters_that_no_token_ends_with(number: int) -> None:
+    """Each of the tokens but the first and the last holds two bytes of one character and one of the next."""
+    text = "".join(chr(0x4E00 + i) for i in range(number))
+    data = text.encode()
+    cuts = [0, *range(1, len(data), 3), len(data)]
+    parts = [data[begin:end] for begin, end in itertools.pairwise(cuts)]
+    assert len(parts) == number + 1
+    tokenizer = byte_level([])
+    vocabulary = {**tokenizer.get_vocab(), **{_byte_level_text(p): 256 + i for i, p in enumerate(parts[1:])}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="!"))
+    tokenizer.decoder = decoders.ByteLevel()
+    decoded = decode_tokens(tokenizer, ids(tokenizer, list(parts)))
+    assert decoded.text == text
+    assert decoded.begins_T.tolist() == [0, *range(number)]
+    assert decoded.ends_T.tolist() == [1, *range(2, number + 1), number]
 
 
 def test_a_tokenizer_as_of_sentencepiece() -> None:

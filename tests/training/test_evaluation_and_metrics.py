@@ -114,7 +114,7 @@ def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
 
 def test_lines_after_the_step_and_a_cut_line_are_removed(tiny_config: Config, tmp_path: Path) -> None:
     lines = [json.dumps({"step": step}) for step in range(1, 8)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 8, "lo')
+    (tmp_path / "metrics.jsonl").write_bytes("\n".join(lines).encode() + b'\n{"step": 8, "lo\xff')
     with metrics_writer(tmp_path, 5, config=tiny_config, run_id="run") as write:
         write(step_metrics(6, evaluation=None))
         write(step_metrics(7, evaluation=Evaluation(2.0, 3.0, 4.0, [3.0, 4.0])))
@@ -134,12 +134,13 @@ def test_blank_lines_are_left_out_and_a_line_of_something_else_is_named(tiny_con
     path.write_text('{"step": 1}\n\n{"step": 2}\n{"step": 3}\n')
     with metrics_writer(tmp_path, 2, config=tiny_config, run_id="run"):
         assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
-    path.write_text('{"step": 1}\n\n{"steps": 2}\n')
-    with (
-        pytest.raises(UserError, match=r"metrics\.jsonl:3"),
-        metrics_writer(tmp_path, 2, config=tiny_config, run_id="x"),
-    ):
-        pass
+    for line in (b'{"steps": 2}', b'{"step": \xff}'):
+        path.write_bytes(b'{"step": 1}\n\n' + line + b"\n")
+        with (
+            pytest.raises(UserError, match=r"metrics\.jsonl:3"),
+            metrics_writer(tmp_path, 2, config=tiny_config, run_id="x"),
+        ):
+            pass
 
 
 def test_another_process_writes_no_metrics(tiny_config: Config, tmp_path: Path) -> None:
@@ -222,7 +223,9 @@ def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_trackers([])
     with pytest.raises(
-        UserError, match=r"tensorboard is not installed; run pip install 'olmo-sparsity\[tensorboard\]'"
+        UserError,
+        match=r"training\.trackers: tensorboard is not installed; run pip install 'olmo-sparsity\[tensorboard\]', or remove "
+        r"it from the configuration \(metrics\.jsonl is always written\)",
     ):
         check_trackers(["tensorboard"])
 

@@ -416,6 +416,9 @@ def test_what_was_planted_and_found_has_each_number_under_its_name(summary: Summ
         assert row["windows"].value == suite.num_windows and shows(row["long gain, nats"], suite.long_gain_nats)
         assert all(row[head].value == getattr(suite, name).mean for head, name in losses.items())
         assert (row["tokens"].value, row["chance"].value) == (suite.mean_planted_tokens, suite.chance)
+    few = dataclasses.replace(suites[1], long_gain_nats=suites[1].long_gain_nats.without_interval())
+    of_few = rows_of(console._suite_table(dataclasses.replace(found, suites=(few, suites[0]))))
+    assert [row["gate"].text for row in of_few] == ["too few", "passed"]
     for i, row in enumerate(rows_of(console._precision_table(found))):
         assert row["selector"].text == ("kl", "random")[i]
         for suite in suites:
@@ -432,6 +435,14 @@ def test_a_curve_has_each_number_under_its_name(
     monkeypatch.setattr(console, "print_items", lambda items, where: printed.extend(items))
     console.print_curve(Path("tables"))
     (table,) = (item for item in printed if isinstance(item, ResultTable))
+    # The lengths of a row are said of a model that they were stated of.
+    for is_stated, number in ((None, 0), (True, 1)):
+        lengths = dataclasses.replace(summary.lengths, train_len_is_stated=is_stated)
+        curve = dataclasses.replace(curve, lengths=lengths)
+        printed.clear()
+        console.print_curve(Path("tables"))
+        said = [item.text for item in printed if not isinstance(item, ResultTable)]
+        assert sum("local 8 + long-range 12 = full 20 tokens" in text for text in said) == number
     for row, point in zip(rows_of(table), points, strict=True):
         assert row["visible tokens"].text == str(point.num_visible_tokens)
         assert shows(row["loss, nats"], point.loss_nats) and shows(

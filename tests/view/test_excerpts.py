@@ -19,7 +19,7 @@ from olmo_sparsity.tables.reading import find_tables, read_table
 from olmo_sparsity.tables.schemas import RESAMPLED
 from olmo_sparsity.text.vocabulary import train_bpe
 from olmo_sparsity.view import excerpts
-from olmo_sparsity.view.excerpts import Choice, Excerpt, optimism_of, read_excerpts
+from olmo_sparsity.view.excerpts import Choice, Excerpt, excerpt_of_rows, optimism_of, read_excerpts
 
 
 def test_foreign_tokens_have_their_words(tiny_tables: Path, tmp_path: Path) -> None:
@@ -143,6 +143,30 @@ def test_groups_have_a_rank_and_a_score_for_each_of_their_tokens() -> None:
     assert choice.scores == [0.5, 0.5, None, None, None, None, 2.0, -3.0, -3.0, -3.0]
     assert choice.largest_score == 3.0
     assert (choice.loss_at(2), choice.loss_at(3)) == (1.25, None)
+
+
+def test_groups_of_each_context_have_their_scores() -> None:
+    """The groups 0, 1-3, 4-5 of the window's own tokens, and 0-1, 2, 3-5 of those of its null context."""
+    row = {
+        "window_id": 3, "doc_id": "d", "source": "s", "start_token": 4, "target_class": "name", "token_texts": list("abcdefgh"),
+        "token_ids": [*range(8)], "target_id": 9, "target_text": "i", "null_doc_id": "n", "null_token_ids": [*range(21, 27)],
+        "loss_short_nats": 1.5, "loss_long_nats": 1.25, "null_loss_long_nats": 1.75, "gain_long_nats": 0.25,
+        "null_gain_long_nats": -0.25, "group_first": [0, 1, 4], "null_group_first": [0, 2, 3], "single_optimism_nats": None,
+    }  # fmt: skip
+    chosen = {
+        "selector": "kl", "sees_target": False, "scores": [5.0, 7.0, 6.0], "k": [1], "loss_sparse_nats": [1.0],
+        "gain_sparse_nats": [0.5], "kl_short_to_sparse_nats": None,
+    }  # fmt: skip
+    selections = [
+        {**chosen, "context": "real", "positions": [1, 2, 3], "group_first": [1], "group_last": [3]},
+        {**chosen, "context": "null", "positions": [2], "group_first": [2], "group_last": [2]},
+    ]
+    excerpt = excerpt_of_rows(row, selections, tokenizer=None, texts={21: " p", 25: " q"})
+    assert excerpt.selections["kl", "real"].scores == [5.0, 7.0, 7.0, 7.0, 6.0, 6.0]
+    assert excerpt.selections["kl", "null"].scores == [5.0, 5.0, 7.0, 6.0, 6.0, 6.0]
+    assert [excerpt.selections["kl", context].ranks for context in ("real", "null")] == [[1, 1, 1], [1]]
+    assert excerpt.null_token_texts == [" p", "#22", "#23", "#24", " q", "#26"]
+    assert ("".join(excerpt.token_texts), excerpt.target_text) == ("abcdefgh", "i")
 
 
 def test_texts_of_tokens_are_gathered_from_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.text.places import EncodedText
-from olmo_sparsity.view.exploration import Exploration, ExploredSelector, Record, record_of
+from olmo_sparsity.view.exploration import Exploration, ExploredSelector, Record, _numbers, record_of
 from olmo_sparsity.view.pages import COLOURS
 from olmo_sparsity.wording.units import ENTRY_WORDS
 
@@ -146,7 +146,7 @@ def test_the_controls_begin_with_two_selectors_the_tolerance_of_the_record_and_t
 def test_the_record_has_the_numbers_of_each_target_wherever_its_rows_stand() -> None:
     """Rows of both tables are shuffled, and rows of drawn targets stand among them."""
     text, far, local, num = "ab cd ef gh", 2, 1, 3
-    places = [(i, i + 1) for i in range(6)]
+    places = [(0, 1), (1, 2), (2, 5), (5, 8), (8, 10), (10, 11)]
     encoded = EncodedText(text, np.arange(6), *np.array(places, np.int32).T)
     rng = np.random.default_rng(5)
     windows = [
@@ -170,6 +170,7 @@ def test_the_record_has_the_numbers_of_each_target_wherever_its_rows_stand() -> 
         *tables, encoded=encoded, null_places_WM=np.array([[3, 4], [5, 4], [0, 1]]), local_len=local, unit="token",
         setup=ModelSetup(None, "hidden", None, None), selectors=["unmask-one", "kl"],
     )  # fmt: skip
+    assert (record.texts, record.offsets) == (["a", "b", " cd", " ef", " g", "h"], [0, 1, 3, 6, 9, 10])
     assert (record.first_target, record.full_len, record.unit) == (3, 3, ("token", "tokens"))
     assert (record.null_begins, record.null_orders) == ([3, 4, 0], [None, [1, 0], None])
     assert record.loss_short_nats == pytest.approx([row["loss_short_nats"] for row in windows], abs=1e-7)
@@ -192,6 +193,11 @@ def test_the_record_has_the_numbers_of_each_target_wherever_its_rows_stand() -> 
             if (row["window_id"], row["selector"], row["context"]) == (w, "unmask-one", "resampled")
         ]
         assert optimism == pytest.approx([0.7 + w, sum(draws) / 2], abs=1e-7)  # at k = 1 over all labels
+
+
+def test_numbers_of_the_record_have_seven_digits_and_only_finite_ones_are_there() -> None:
+    assert _numbers(np.array([2 / 3, -1 / 3, 4e-8, 6e-8], np.float64)) == [0.6666667, -0.3333333, 0.0, 1e-7]
+    assert _numbers(np.array([2 / 3, np.nan, -np.inf, np.inf, 1.5])) == [0.6666667, None, None, None, 1.5]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from browser_pages import chromium, in_browser, load_page
 from drawn_figures import read
-from made_up import CONTEXTUAL, KS, M, made_up_tables
+from made_up import CONTEXTUAL, KS, PRETRAINED, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import ALL_SELECTORS, MAIN_SELECTORS
@@ -32,6 +32,7 @@ from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
@@ -429,6 +430,7 @@ def test_what_is_shown_first_does_not_see_the_target(tables: dict[str, Path]) ->
     assert first_of(*ALL_SELECTORS) == "kl"
     assert first_of("unmask-one", "random", "attention") == "attention"
     assert first_of("greedy-kl", "kl") == "kl"  # one of the main ones
+    assert first_of("unmask-one", "random", "greedy-kl") == "greedy-kl"  # none of those, but it does not see the target
     assert first_of("unmask-one", "random") == "unmask-one"
 
 
@@ -474,6 +476,15 @@ def test_facts_are_those_of_the_manifest(tables: dict[str, Path]) -> None:
     assert facts(seed=5, sampling="given")["seed of the null contexts"] == "5" and "overlap with training" not in found
     unknown = dataclasses.replace(measured, summary=dataclasses.replace(measured.summary, overlap_percent=None))
     assert dict(_facts(unknown))["overlap with training"] == "not known"
+    # The notes of the answer say of a pretrained model what is said here of a run; it has no checkpoint.
+    of_model = {**PRETRAINED, "num_parameters": 2_345_678, "influence": {"seed": 11}}
+    pretrained = dataclasses.replace(
+        measured,
+        measurement=dataclasses.replace(measured.measurement, manifest=of_model),
+        summary=dataclasses.replace(measured.summary, setup=ModelSetup.from_manifest(PRETRAINED)),
+    )
+    shown = dict(_facts(pretrained))
+    assert "model" not in shown and shown["seed of the windows"] == "11" and "measured by" not in shown
 
 
 def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> None:

@@ -32,7 +32,7 @@ from olmo_sparsity.view.result_table import (
 )
 from olmo_sparsity.view.summary_tables import agreement_table, distance_table, key_token_table
 from olmo_sparsity.view.table_formats import csv_of, in_tex, markdown_of, tex_of
-from olmo_sparsity.view.table_printing import print_items, print_table, results_console
+from olmo_sparsity.view.table_printing import _print_as_lists, parts_of, print_items, print_table, results_console
 
 GAIN, LOSS = Estimate(-0.01234567, -0.02, 0.005), Estimate(3.25, 3.125, 3.5)
 TABLE = ResultTable(
@@ -67,6 +67,26 @@ def test_no_number_is_cut_at_any_width(width: int) -> None:
     if width >= 60:
         for text in NUMBERS:
             assert text in shown
+
+
+def test_a_row_that_is_a_list_has_its_keys_in_front_and_no_cell_that_is_empty() -> None:
+    """Where not even one column fits beside the keys; a row may have an empty key, or an empty number."""
+    table = ResultTable(
+        "seeds",
+        (*keys("quantity", "selector", "k"), *in_nats("mean"), *plain("seed 4", "seed 9")),
+        (
+            (*words("long gain", "", ""), estimated(Estimate(0.25), 3), number(1), number(2)),
+            (*words("sparse gain", "kl", "8"), estimated(Estimate(0.5), 3), number(None), number(3)),
+        ),
+    )
+    console = Console(width=44, file=io.StringIO(), force_terminal=True, color_system="standard", no_color=False)
+    assert parts_of(table, room=30) is None
+    _print_as_lists(table, console)
+    bold, plainly = "\x1b[1m", "\x1b[0m"
+    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        f"{bold}quantity: long gain{plainly}", "  mean, nats: 0.250", "  seed 4: 1", "  seed 9: 2",
+        f"{bold}quantity: sparse gain, selector: kl, k: 8{plainly}", "  mean, nats: 0.500", "  seed 9: 3",
+    ]  # fmt: skip
 
 
 def test_each_part_of_a_wide_table_names_its_rows() -> None:
@@ -132,7 +152,7 @@ def test_latex_follows_its_rules() -> None:
     table = ResultTable(
         nasty,
         (*keys(nasty), *in_nats("gain")),
-        (([Cell("[*]")][0], estimated(GAIN, 3)), (Cell(nasty), Cell("-"))),
+        ((Cell("[*]"), estimated(GAIN, 3)), (Cell("* starred"), Cell("-")), (Cell(nasty), Cell("-"))),
         nasty,
         nasty,
     )
@@ -176,6 +196,9 @@ def test_latex_divides_a_long_table_and_shows_each_row_once() -> None:
     parts = tex.split(r"\begin{tabular}")[1:]
     assert [part.count("row-") for part in parts] == [30, 30, 1]
     assert (tex.count("the caption"), tex.count("Continued."), tex.count("the note")) == (1, 2, 3)
+    without_rows = tex_of([ResultTable("long", (*keys("name"), *plain("cost")), (), "the title", "the caption")], "")
+    (head,) = re.findall(r"toprule\n +(.*)\n +\\midrule\n +\\bottomrule", without_rows)
+    assert head == r"name & cost \\" and r"\caption{The title. the caption}" in without_rows
 
 
 def test_latex_takes_no_character_for_anything_else() -> None:

@@ -31,7 +31,7 @@ def printed(*texts: str, **options: object) -> str:
 def test_names_from_tables_are_shown_as_they_are() -> None:
     shown = printed(HOSTILE)
     assert shown.count("[bold]a[/bold] \ufffd[31mred") == 4
-    assert ":smile: b" in shown
+    assert shown.count(":smile: b") == 4
 
 
 @given(st.text(min_size=1, max_size=30))
@@ -45,6 +45,9 @@ def test_a_terminal_still_has_its_colours() -> None:
     console = SafeConsole(file=file, width=80, force_terminal=True, color_system="standard", no_color=False)
     console.print("a\x1b[8mb", style="bold red")
     assert "\x1b[1;31m" in file.getvalue() and "\x1b[8m" not in file.getvalue()
+    file.truncate(file.seek(0))
+    console.print("k = 16, 'kl', None, True, https://a.b/c, runs/tiny")  # what rich would colour by itself
+    assert file.getvalue() == "k = 16, 'kl', None, True, https://a.b/c, runs/tiny\n"
 
 
 @given(st.text())
