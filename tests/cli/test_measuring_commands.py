@@ -150,7 +150,7 @@ def test_options_reach_what_explains(
         ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
-        ("influence --train --data nowhere.jsonl", r"nowhere\.jsonl: no such file, folder or glob"),
+        ("figures influence.data=nowhere.jsonl --train", r"nowhere\.jsonl: no such file, folder or glob"),
         (
             "influence --train influence.anchor=bos",
             r"full_len = 20 with the anchor .* in front: .* --full-len 19 or less$",

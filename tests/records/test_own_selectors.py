@@ -36,7 +36,7 @@ def by_length(window):
     More."""
     return [Helper().weight * len(text) for text in window.texts]
 
-seeing = OwnSelector(by_length, needs=["keys", "texts"], sees_target=True, color="#123456", marker="s", meaning="x")
+seeing = OwnSelector(by_length, needs=["keys", "texts"], sees_target=True, color="#0fA9c8", marker="s", meaning="x")
 number = 7
 '''
 
@@ -68,7 +68,7 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
     assert plain.meaning.format(unit="token", units="tokens") == "How long {the text} is."
     assert plain.needs == {"token_ids", "texts", "positions"} and not plain.sees_target
     assert (seeing.look.marker, seeing.meaning, seeing.sees_target) == ("s", "x", True)
-    assert {seeing.look.color, seeing.look.on_light, seeing.look.on_dark} == {"#123456"}
+    assert {seeing.look.color, seeing.look.on_light, seeing.look.on_dark} == {"#0fA9c8"}
     size = ScoringSize(num_candidates=12, max_k=4, lasso_masks=8)
     assert [(of.num_evaluations(size), of.cost) for of in (plain, seeing)] == [(0, "0"), (1, "1")]
     assert main_among(["mask-one", "seeing", "kl"]) == ["seeing", "kl"]
@@ -239,7 +239,7 @@ def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
         "seeing": {
             "file": "own.py", "sha256": hashlib.sha256(GOOD.encode()).hexdigest(), "needs": ["keys", "texts"],
             "sees_target": True, "meaning": "x",
-            "look": {"color": "#123456", "marker": "s", "on_light": "#123456", "on_dark": "#123456"},
+            "look": {"color": "#0fA9c8", "marker": "s", "on_light": "#0fA9c8", "on_dark": "#0fA9c8"},
         }
     }  # fmt: skip
     declare_recorded(entries, where="x")
