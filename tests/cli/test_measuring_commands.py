@@ -150,6 +150,11 @@ def test_options_reach_what_explains(
         ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
+        ("figures influence.data=nowhere.jsonl --train", r"nowhere\.jsonl: no such file, folder or glob"),
+        (
+            "influence --train influence.anchor=bos",
+            r"full_len = 20 with the anchor .* in front: .* --full-len 19 or less$",
+        ),
         ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
         # These are of the lengths that are measured, which are not those that the experiment names.
         (

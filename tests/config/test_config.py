@@ -299,6 +299,8 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
         "gpt2": "gpt2",
         "models/OLMo-1B/step1000-unsharded": "OLMo-1B-step1000-unsharded",
         "models/gpt2/main": "gpt2-main",
+        "runs/demo/checkpoints/step7-unsharded/latest": "demo-step7-unsharded-latest",
+        "models/my OLMo_1.5B (new)": "my-OLMo_1.5B-new",
         ".gpt2.": "gpt2",
         "long" * 30: "long" * 20,
     }

@@ -14,16 +14,16 @@ from brute_force import Definition, assert_same_row
 from conftest import Messages
 from tiny_models import EOS, NORMED, VOCAB, build
 
-from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
+from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
-from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.setup.opened_model import _check_positions, open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.records.measured import MeasuredLengths
+from olmo_sparsity.records.measured import Anchor, MeasuredLengths
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
@@ -77,6 +77,37 @@ def test_a_curve_reaches_what_it_is_compared_with() -> None:
             visible_lengths(lengths_of(5, 19, None), asked, limit=limit)
 
 
+@pytest.mark.parametrize(
+    ("model", "train_len", "max_visible", "longest"),
+    [
+        (None, None, None, 40),
+        (None, None, 33, 33),
+        ("a/model", None, None, None),  # up to the positions that it has
+        ("a/model", None, 33, 33),
+        ("a/model", 8, None, 40),
+        ("a/model", 8, 50, 50),
+    ],
+)
+def test_positions_are_extended_for_the_longest_row_that_is_asked_for(
+    model: str | None, train_len: int | None, max_visible: int | None, longest: int | None,
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    class Opened(Exception):
+        """What the model was opened for."""
+
+    def opened(*_: object, longest: int | None) -> None:
+        raise Opened(longest)
+
+    monkeypatch.setattr(context_curve_module, "open_model", opened)
+    asked = dataclasses.replace(
+        tiny_config,
+        pretrained=PretrainedConfig(model, train_len=train_len),
+        context_curve=ContextCurveConfig(max_visible=max_visible),
+    )
+    with pytest.raises(Opened, match=f"^{longest}$"):
+        measure_context_curve(asked, tmp_path / "run")
+
+
 def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, tmp_path: Path) -> None:
     model = dataclasses.replace(tiny_config.model, position_embedding="absolute")
     training = dataclasses.replace(tiny_config.training, steps=1, warmup_steps=1)
@@ -97,6 +128,23 @@ def test_the_longest_row_has_room_for_an_anchor(tiny_config: Config, tiny_run: P
         fixed = dataclasses.replace(run, anchor=anchor, max_position=20, can_be_longer=False)
         assert fixed.most_visible == most
         assert dataclasses.replace(fixed, can_be_longer=True).most_visible is None
+
+
+@pytest.mark.parametrize("anchor", [None, Anchor(7, "<s>")])
+def test_windows_and_rows_go_up_to_the_last_position(anchor: Anchor | None) -> None:
+    most, words = (20, "") if anchor is None else (19, " with the anchor '<s>' in front")
+    _check_positions(most, anchor, max_position=20)
+    _check_positions(1, anchor, max_position=20, longest=most)
+    for full_len, longest, said in (
+        (
+            most + 1,
+            None,
+            f"full_len = {most + 1}{words}: .* 20 positions; .* with --full-len {most} or less; and more$",
+        ),
+        (1, most + 1, f"max_visible = {most + 1}{words}: .* 20 positions; use --max-visible {most} or less; and more$"),
+    ):
+        with pytest.raises(UserError, match=said):
+            _check_positions(full_len, anchor, max_position=20, longest=longest, remedy="; and more")
 
 
 def test_a_model_without_positions_has_a_curve_of_any_length(tiny_config: Config, tmp_path: Path) -> None:

@@ -383,6 +383,15 @@ def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
     other = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=config.training.steps + 1))
     begin_pretrained(other, run, record=record, tokenizer=tokenizer)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == written
+    for changes, said in (  # another process has begun it in the meantime
+        ({"weights_sha256": "1"}, "other weights or another tokenizer"),
+        ({"tokenizer_sha256": "1"}, "other weights or another tokenizer"),
+        ({"rope_scaling": "yarn:2"}, r"pretrained\.rope_scaling = none, not yarn:2"),
+    ):
+        holds = rf"begun: this folder holds the results of .*llama with {said}; choose another folder with --run DIR$"
+        with pytest.raises(UserError, match=holds):
+            begin_pretrained(config, run, record=dataclasses.replace(record, **changes), tokenizer=tokenizer)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == written
 
 
 def test_a_run_is_measured_at_other_lengths(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import write_corpus
+from made_up import MODEL
 
 from olmo_sparsity.config import (
     Config,
@@ -24,6 +25,7 @@ from olmo_sparsity.measure.influence import RESOLVED, default_name, influence_ru
 from olmo_sparsity.measure.measurement import MeasurementPlan
 from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
 from olmo_sparsity.measure.validation import validate
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
@@ -84,6 +86,7 @@ def test_so_have_curves_and_validations(tiny_config: Config, tiny_run: Path, mon
             name: dataclasses.replace(plain, **{name: value})
             for name, value in {
                 "weights_sha256": "1", "anchor": plain.bos, "positions": "compact", "precision": "bf16",
+                "visibility": "contextual", "record": ModelRecord(**{**MODEL, "rope_scaling": "yarn:2"}),
                 "lengths": dataclasses.replace(plain.lengths, local_len=6),
             }.items()
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -20,7 +21,7 @@ from olmo_sparsity.config import InfluenceConfig, ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.window_influence import run_selectors
+from olmo_sparsity.measure.selection.window_influence import run_selectors, try_selectors
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import read_sets, short_log_probs
 from olmo_sparsity.measure.visible.passes import VisibleSets
@@ -309,6 +310,42 @@ def test_layers_with_a_window_are_refused_where_it_cuts() -> None:
     evaluator = Evaluator(transformers_models.build("gemma-3, window of 7"), LOCAL, visibility="contextual")
     with pytest.raises(UserError, match="some layers see the latest 7 positions only"):
         losses_of(evaluator, tokens, targets, random_entries(2, 2, 3))
+
+
+class DrawnWindows:
+    """Windows whose null context is their own text; which of them are asked for is kept."""
+
+    store = None
+
+    def __init__(self, num: int) -> None:
+        tokens, targets = drawn_tokens(num)
+        self.rows, self.asked = torch.cat([tokens, targets[:, None]], dim=1).numpy(), []  # type: ignore[var-annotated]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tokens(self, numbers: np.ndarray) -> np.ndarray:
+        self.asked.append(numbers.tolist())
+        return self.rows[numbers]
+
+
+def test_what_a_model_cannot_run_is_found_on_the_first_window() -> None:
+    """Before anything long: sets by head as well as what is read of the layers."""
+
+    def tried(kind: str, *selectors: str, num: int = W) -> list[list[int]]:
+        windows = DrawnWindows(num)
+        given: Any = SimpleNamespace(windows=windows, num_long_range=M, window_tokens=lambda ids: windows.rows[ids])
+        settings = InfluenceConfig(selectors=list(selectors), visibility="contextual", k=[3])
+        evaluator = Evaluator(transformers_models.build(kind), LOCAL, visibility="contextual")
+        try_selectors(evaluator, given, settings=settings, tokenizer=None)  # type: ignore[arg-type]
+        return windows.asked
+
+    with pytest.raises(UserError, match="some layers see the latest 7 positions only"):
+        tried("gemma-3, window of 7", "streaming-llm", "random-heads")
+    with pytest.raises(UserError, match="cannot be read of such a model"):
+        tried("gemma-2", "h2o")
+    assert tried("llama", "kl", "h2o", "h2o-heads") == [[0]]
+    assert tried("gemma-2", "kl", "streaming-llm") == tried("gemma-2", "h2o", num=0) == []  # nothing that could fail
 
 
 def test_no_window_of_one_set_is_shown(tiny_run: Path) -> None:

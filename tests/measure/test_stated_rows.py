@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from conftest import Messages
 from made_up import MODEL
@@ -133,6 +134,23 @@ def test_rows_go_beyond_what_has_fewer_tokens(
     assert [line.split("rows of up to 13 tokens go beyond ")[1].split(":")[0] for line in messages] == (
         [] if beyond is None else [beyond]
     )
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(None, FULL + 1), (FULL - 3, FULL + 1), (33, 34)])
+def test_a_model_is_opened_for_its_longest_row_and_a_bos(
+    longest: int | None, expected: int, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict] = []
+
+    def opened(pretrained: PretrainedConfig, **named: object) -> None:
+        asked.append({"pretrained": pretrained, **named})
+        raise UserError("this was asked for")
+
+    monkeypatch.setattr("olmo_sparsity.model.pretrained.open_pretrained", opened)
+    with pytest.raises(UserError, match="this was asked for"):
+        open_model(with_settings(config, precision="bf16"), tmp_path / "run", longest=longest)
+    device = torch.device("cpu")
+    assert asked == [{"pretrained": config.pretrained, "device": device, "precision": "bf16", "longest": expected}]
 
 
 @pytest.mark.parametrize(("min_preceding", "expected"), [(None, 9), (5, 9), (12, 12)])

@@ -25,6 +25,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.model import observation
 from olmo_sparsity.records.own_selectors import OwnSelector, names_of
+from olmo_sparsity.records.selector import by_window
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.records.window_input import OF_PASS, WindowInput
 from olmo_sparsity.text.store import TokenStore
@@ -146,6 +147,9 @@ def test_a_group_has_the_sum_of_its_tokens() -> None:
         lambda window: np.arange(M) ** 2, make_scores(build(NORMED).eval(), groups=groups), needs=["token_ids"]
     )
     assert found[0].tolist() == [sum(j**2 for j in range(M) if j // 5 == i) for i in range(4)]
+    large = np.where(np.arange(M) % 5 == 0, 2**24, 1).astype(np.float32)  # which added to 1 in fp32 stays as it is
+    summed = by_window(lambda window: large, ["token_ids"])(make_scores(build(NORMED).eval(), groups=groups))
+    assert summed[0].tolist() == [2**24 + 4] * 3 + [2**24]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +165,10 @@ def test_a_group_has_the_sum_of_its_tokens() -> None:
         (
             lambda window: np.full(M, np.inf),
             ": selector mine returned an infinite score; NaN says that a token has none$",
+        ),
+        (
+            lambda window: np.where(np.arange(M) == 3, -np.inf, 0),
+            ": selector mine returned an infinite score; NaN says ",
         ),
         (lambda window: np.zeros(M, complex), ": selector mine returned ndarray, not numbers$"),
         (lambda window: sys.exit(3), ": selector mine: SystemExit: 3$"),

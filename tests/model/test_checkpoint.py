@@ -118,7 +118,8 @@ def test_what_somebody_put_beside_checkpoints_is_kept(tiny_run: Path, tmp_path: 
     (folder / "step2" / "model.pt").write_bytes(b"short")
     messages.clear()
     assert newest_intact_checkpoint(folder) is None
-    assert messages[-1].endswith("renamed to damaged-step2-3")
+    said = "missing, cut short or changed since it was written; skipped, and renamed to damaged-step2-3"
+    assert messages.lines == [f"{folder}/step2/model.pt: {said}"]
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
         *(f"damaged-step2-3/{name}" for name in ("config.yaml", "model.pt", "optim.pt", "train.json")),
         *(f"{name}/notes.txt" for name in ("damaged-step2", "damaged-step2-2", "step7.partial", "rest-of-step1")),

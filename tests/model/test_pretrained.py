@@ -637,6 +637,9 @@ def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(
     assert found.record.weights_sha256 == hashlib.sha256((checkpoint / "model.pt").read_bytes()).hexdigest()
     assert (found.bos_id, found.adds_bos) == (loaded.config.eos_token_id, False)
     assert found.bos_text == found.eos_token
+    stated = PretrainedConfig(model=str(checkpoint), train_len=8)
+    longer = open_pretrained(stated, device=CPU, precision="fp32", longest=loaded.max_position + 9)
+    assert (longer.model.max_position, longer.record.max_position) == (loaded.max_position + 9, loaded.max_position)
 
     exported = opened(export_hf(tiny_run, tmp_path / "exported").folder)
     assert (exported.model.last_logits(tokens, positions) - expected).abs().max() < 1e-5
@@ -739,12 +742,13 @@ def test_a_checkpoint_of_olmos_trainer(foreign: Path, identifier: str) -> None:
 
 
 def test_rows_of_a_checkpoint_of_olmos_trainer_are_longer_where_a_row_is_stated(foreign: Path) -> None:
-    """Its heads share no keys where there are as many of both."""
-    rewrite(foreign, "model", n_kv_heads=PLAIN.n_heads)
+    """Its heads share no keys where there are as many of both. Attention is computed here, without the library for it."""
+    rewrite(foreign, "model", n_kv_heads=PLAIN.n_heads, flash_attention=True)
     own = yaml.safe_load((foreign / "config.yaml").read_text())["model"]["max_sequence_length"]
     settings = PretrainedConfig(model=str(foreign), train_len=48)
     longer = open_pretrained(settings, device=CPU, precision="fp32", longest=own + 7)
     assert (longer.model.max_position, longer.record.max_position) == (own + 7, own)
+    assert longer.model.config.flash_attention is False  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,18 @@ def test_what_is_missing_or_of_another_type_is_named(kind: str, tmp_path: Path) 
         assert key in str(error.value) or (key == "status" and "unfinished" in str(error.value)), (key, damaged)
 
 
+@pytest.mark.parametrize("key", ["local_len", "full_len", "num_long_range"])
+def test_lengths_are_from_one_token_to_as_many_as_no_table_has(key: str, tmp_path: Path) -> None:
+    for length in (1, 10**8):
+        context = {**LENGTHS, key: length}
+        write_manifest(tmp_path, {"kind": "influence", **OF_TEXT, "context": context})
+        assert read_manifest(tmp_path, "influence")["context"] == context
+    for length in (0, 10**8 + 1):
+        write_manifest(tmp_path, {"kind": "influence", **OF_TEXT, "context": {**LENGTHS, key: length}})
+        with pytest.raises(UserError, match=key):
+            read_manifest(tmp_path, "influence")
+
+
 @pytest.mark.parametrize("kind", [["influence"], {"kind": 1}, None, 3])
 def test_a_kind_that_is_no_name_is_one_line(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

@@ -36,7 +36,7 @@ def by_length(window):
     More."""
     return [Helper().weight * len(text) for text in window.texts]
 
-seeing = OwnSelector(by_length, needs=["keys", "texts"], sees_target=True, color="#123456", marker="s", meaning="x")
+seeing = OwnSelector(by_length, needs=["keys", "texts"], sees_target=True, color="#0fA9c8", marker="s", meaning="x")
 number = 7
 '''
 
@@ -68,7 +68,7 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
     assert plain.meaning.format(unit="token", units="tokens") == "How long {the text} is."
     assert plain.needs == {"token_ids", "texts", "positions"} and not plain.sees_target
     assert (seeing.look.marker, seeing.meaning, seeing.sees_target) == ("s", "x", True)
-    assert {seeing.look.color, seeing.look.on_light, seeing.look.on_dark} == {"#123456"}
+    assert {seeing.look.color, seeing.look.on_light, seeing.look.on_dark} == {"#0fA9c8"}
     size = ScoringSize(num_candidates=12, max_k=4, lasso_masks=8)
     assert [(of.num_evaluations(size), of.cost) for of in (plain, seeing)] == [(0, "0"), (1, "1")]
     assert main_among(["mask-one", "seeing", "kl"]) == ["seeing", "kl"]
@@ -90,11 +90,43 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
         ),  # where it is, not the call
         ("\ndef f(): ...", "own.py:2: f must take one argument, the window; it takes ()"),
         ("def f(window, other): ...", "own.py:1: f must take one argument, the window; it takes (window, other)"),
+        (
+            "from shutil import copyfile as f",  # it has no line in this file
+            "own.py: f must take one argument, the window; it takes (src, dst, *, follow_symlinks=True)",
+        ),
+        ("def g():\n    raise ValueError('one\\ntwo')\ng()", "own.py:2: ValueError: one"),
+        ("\nraise KeyError", "own.py:2: KeyError"),
         (b"\xff\xfe", "own.py:"),
     ],
 )
 def test_a_file_that_is_no_selector_is_one_line(folder: Path, text: str | bytes, line: str) -> None:
-    assert refused(text).startswith(line)
+    said = refused(text)
+    assert said == line or (line.endswith(":") and said.startswith(line))
+
+
+def test_a_file_elsewhere_is_named_as_it_was_given_and_recorded_without_its_folder(folder: Path) -> None:
+    (folder / "of mine").mkdir()
+    (folder / "of mine" / "own.py").write_text("def g(window): ...\ndef f(): ...")
+    assert declared_selectors(["of mine/own.py:g"]) == ["g"]
+    own = SELECTORS["g"].own
+    assert own is not None and own.file == "own.py"
+    for name, said in (
+        ("f", "own.py:2: f must take one argument"),
+        ("", "of mine/own.py: nothing is named so there; there are g, f"),
+    ):
+        with pytest.raises(UserError, match=f"^{said}"):
+            declared_selectors([f"of mine/own.py:{name}"])
+    with pytest.raises(
+        UserError, match=r"^of mine/no\.py: cannot read this file \(No such file or directory\); --selector "
+    ):
+        declared_selectors(["of mine/no.py:g"])
+
+
+def test_how_long_a_name_is(folder: Path) -> None:
+    longest = "a" * 40
+    assert names_of([OwnSelector(named, name=longest)]) == [longest]
+    with pytest.raises(UserError, match=f"'{longest}a': the name of a selector has at most 40 letters, digits, "):
+        names_of([OwnSelector(named, name=f"{longest}a")])
 
 
 @pytest.mark.parametrize(
@@ -145,6 +177,8 @@ def test_two_of_one_name_are_refused(folder: Path) -> None:
         names_of(["kl", lambda_named("f"), lambda_named("f")])
     with pytest.raises(UserError, match=r"selectors\[0\] = 5: must be text, a function of one window, or a Selector"):
         names_of([5])
+    with pytest.raises(UserError, match=rf"^selectors\[1\] = {'1' * 60}: must be text"):
+        names_of(["kl", int("1" * 70)])
 
 
 class Longest:
@@ -198,23 +232,31 @@ def test_the_look_of_a_selector_that_names_none_depends_on_its_name(name: str) -
 
 def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
     (folder / "own.py").write_text(GOOD)
-    declared_selectors(["own.py:seeing"])
+    declared_selectors(["own.py:seeing", "own.py:by_length"])
     loaded = SELECTORS["seeing"]
     entries = json.loads(json.dumps(own_entries(["kl", "seeing"])))
     assert entries == {
         "seeing": {
             "file": "own.py", "sha256": hashlib.sha256(GOOD.encode()).hexdigest(), "needs": ["keys", "texts"],
             "sees_target": True, "meaning": "x",
-            "look": {"color": "#123456", "marker": "s", "on_light": "#123456", "on_dark": "#123456"},
+            "look": {"color": "#0fA9c8", "marker": "s", "on_light": "#0fA9c8", "on_dark": "#0fA9c8"},
         }
     }  # fmt: skip
     declare_recorded(entries, where="x")
     assert SELECTORS["seeing"] is loaded  # what was loaded stays
+    assert own_entries(["seeing", "by_length"])["by_length"]["meaning"] == "How long {the text} is."
     del SELECTORS["seeing"]
     (folder / "own.py").write_text("raise AssertionError")
     declare_recorded(entries, where="x")
     read = SELECTORS["seeing"]
     assert (read.look, read.meaning, read.sees_target, read.own) == (loaded.look, loaded.meaning, True, loaded.own)
+    assert main_among(["mask-one", "seeing"]) == ["seeing"]  # it was asked for
+    words = {**entries["seeing"], "meaning": f"\x1b{{one}} of {'many ' * 50}", "file": "red\x1b.py"}
+    declare_recorded({"other": words}, where="x")
+    said = SELECTORS["other"].meaning.format(unit="token", units="tokens")
+    assert said.isprintable() and len(said) == 200 and "{one} of many " in said
+    own = SELECTORS["other"].own
+    assert own is not None and own.file.isprintable() and own.file.endswith(".py")
     typed_in = {**entries["seeing"], "file": "<function>", "sha256": None, "sees_target": False}
     declare_recorded({"seeing": typed_in}, where="x")  # of other tables, which are read after the first
     assert SELECTORS["seeing"].own == OwnSource("<function>", None) and not SELECTORS["seeing"].sees_target
@@ -228,7 +270,10 @@ def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
     "change",
     [
         {"look": {}},
-        {"look": {"color": "red;}", "marker": "s", "on_light": "#000000", "on_dark": "#000000"}},
+        *(
+            {"look": {"color": "#000000", "marker": "s", "on_light": "#000000", "on_dark": "#000000", ground: "red;}"}}
+            for ground in ("color", "on_light", "on_dark")
+        ),
         {"look": {"color": "#000000", "marker": "$\\input{x}$", "on_light": "#000000", "on_dark": "#000000"}},
         {"meaning": 5},
         {"sees_target": "no"},
@@ -241,8 +286,11 @@ def test_a_manifest_that_was_changed_is_refused(folder: Path, change: dict[str, 
     del SELECTORS["seeing"]
     with pytest.raises(UserError, match=r"m.json: own_selectors.seeing is not as olmo-sparsity writes it"):
         declare_recorded({"seeing": {**entries["seeing"], **change}}, where="m.json")
-    with pytest.raises(UserError, match="own_selectors"):
-        declare_recorded({"a;}b": entries["seeing"]}, where="m.json")
+    for changed in ({"a;}b": entries["seeing"]}, ["seeing"], "seeing"):
+        with pytest.raises(
+            UserError, match=r"^m\.json: own_selectors.* is not as olmo-sparsity writes it; measure again$"
+        ):
+            declare_recorded(changed, where="m.json")
     assert "seeing" not in SELECTORS
 
 

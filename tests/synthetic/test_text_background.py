@@ -341,7 +341,7 @@ def test_the_bridge_measures_it_with_the_values_anywhere(trained: Path, monkeypa
     [(synthetic_accuracy, evaluate_synthetic, "synthetic"), (bridge, measure_bridge, "bridge")],
     ids=["answers", "bridge"],
 )
-def test_other_held_out_text_has_another_fingerprint(
+def test_other_held_out_text_or_another_model_has_another_fingerprint(
     module: ModuleType,
     measure: Callable[..., Path],
     kind: str,
@@ -353,13 +353,15 @@ def test_other_held_out_text_has_another_fingerprint(
     experiment, found = load_config(Path("tiny.yaml")), []
     opened = open_synthetic_run(experiment, Path("run"))
     monkeypatch.setattr(module, "measure_parts", lambda folder, manifest, **_: found.append(manifest["run_id"]))
-    for text_sha256 in ("1", "2", "2"):
+    for text_sha256, model_sha256 in (("1", "a"), ("2", "a"), ("2", "a"), ("2", "b")):
         of_text = dataclasses.replace(
-            opened, background=dataclasses.replace(opened.background, text_sha256=text_sha256)
+            opened,
+            background=dataclasses.replace(opened.background, text_sha256=text_sha256),
+            checkpoint=dataclasses.replace(opened.checkpoint, sha256={"model.pt": model_sha256}),
         )
         monkeypatch.setattr(module, "open_synthetic_run", lambda *_, of_text=of_text: of_text)
         assert measure(experiment, Path("run"), out=tmp_path / kind) == tmp_path / kind
-    assert found[0] != found[1] == found[2]
+    assert found[1] == found[2] and len(set(found)) == 3
 
 
 def test_another_text_than_that_of_the_run_is_not_evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
