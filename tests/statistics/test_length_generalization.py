@@ -172,7 +172,10 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
         answers(tmp_path / f"{seed}", right(seed), ks=(2, 3), places=places, training_seed=seed) for seed in (0, 1)
     ]
     other = answers(tmp_path / "text", lambda length, k, place: ROWS, places=("4/2",), setting=text)
-    first, second = place_sweeps([*noise, other], read_accuracies([*noise, other]))
+    wider = dataclasses.replace(LOCAL, locality=8)  # evaluated at one end of the sweep alone
+    near = answers(tmp_path / "near", lambda length, k, place: ROWS, places=("4/1", "8/2"), setting=wider)
+    every = [*noise, other, near]
+    first, second = place_sweeps(every, read_accuracies(every))
     assert (first.background, first.near, first.far) == ("noise", "4/1", "any/5")
     (effect,) = first.effects
     assert (effect.setting, effect.k) == (LOCAL, 3)

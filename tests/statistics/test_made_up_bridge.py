@@ -143,12 +143,13 @@ def test_accuracies_are_of_the_rows_of_their_cell(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_all_but_the_seed(tmp_path: Path) -> None:
+    setting = dataclasses.replace(SETTING, rope_scaling="yarn", rope_factor=2.5, locality=7, spread=2)
     manifest = {
-        **dataclasses.asdict(SETTING), "kind": "bridge", "status": "complete", "run_id": "0", "run": "r",
+        **dataclasses.asdict(setting), "kind": "bridge", "status": "complete", "run_id": "0", "run": "r",
         "training_seed": 3, "num_parts": 1, "num_windows": 2, "context": {"max_position": 99, "num_long_range": 16},
     }  # fmt: skip
     read = setting_of(manifest, where=tmp_path)
-    assert read == dataclasses.replace(SETTING, max_position=99)
+    assert read == dataclasses.replace(setting, max_position=99)
     assert (read.task, read.scratchpad, read.positions, read.max_sparsity, read.train_lengths) == (
         "parity", False, "pose", 3, (4, 9),
     )  # fmt: skip
