@@ -90,6 +90,8 @@ def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
         ("runs/demo/checkpoints/step400", "demo-step400"),
         ("runs/demo/checkpoints/latest", "demo-latest"),
         ("demo/step400", "demo-step400"),
+        ("checkpoints/latest", "checkpoints-latest"),
+        ("latest", "latest"),
         (".", "."),
     ):
         setup = setup_of(path)
