@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.view.result_table import Column, Item, ResultTable
 from olmo_sparsity.view.safe_console import SafeConsole
 
@@ -66,7 +67,7 @@ def print_table(table: ResultTable, console: Console) -> None:
 
 
 def _texts(table: ResultTable, index: int) -> list[str]:
-    return [row[index].text for row in table.rows]
+    return [printable(row[index].text) for row in table.rows]
 
 
 def _longest_word(text: str) -> int:
@@ -76,10 +77,11 @@ def _longest_word(text: str) -> int:
 def least_width(table: ResultTable, index: int) -> int:
     """Return the least width of a column: that of its widest number, or of a wrapped key, and of its header's words."""
     column, texts = table.columns[index], [*_texts(table, index), ""]
+    header = printable(column.header)
     if column.is_key:
-        return max(max(min(cell_len(text), WIDEST_KEY), _longest_word(text)) for text in [*texts, column.header])
-    widest = max(max(cell_len(text) for text in texts), _longest_word(column.header))
-    while len(textwrap.wrap(column.header, widest)) > HEADER_LINES:
+        return max(max(min(cell_len(text), WIDEST_KEY), _longest_word(text)) for text in [*texts, header])
+    widest = max(max(cell_len(text) for text in texts), _longest_word(header))
+    while len(textwrap.wrap(header, widest)) > HEADER_LINES:
         widest += 1
     return widest
 
@@ -110,16 +112,17 @@ def parts_of(table: ResultTable, *, room: int) -> list[list[int]] | None:
 
 
 def _part_of(table: ResultTable, part: list[int]) -> Table:
+    # What the console puts in the place of a control character takes room, which the character itself does not.
     printed = Table()
     for index in part:
         column, width = table.columns[index], least_width(table, index)
         if column.is_key:
-            printed.add_column(Text(column.header), min_width=width, overflow="fold")
+            printed.add_column(Text(printable(column.header)), min_width=width, overflow="fold")
         else:
-            header = textwrap.fill(column.header, width, break_on_hyphens=False)
+            header = textwrap.fill(printable(column.header), width, break_on_hyphens=False)
             printed.add_column(Text(header), min_width=width, no_wrap=True)
     for row in table.rows:
-        printed.add_row(*(Text(row[index].text) for index in part))
+        printed.add_row(*(Text(printable(row[index].text)) for index in part))
     return printed
 
 

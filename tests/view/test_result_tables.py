@@ -30,6 +30,7 @@ from olmo_sparsity.view.result_table import (
     plain,
     words,
 )
+from olmo_sparsity.view.safe_console import SafeConsole
 from olmo_sparsity.view.summary_tables import agreement_table, distance_table, key_token_table
 from olmo_sparsity.view.table_formats import csv_of, in_tex, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import _print_as_lists, parts_of, print_items, print_table, results_console
@@ -67,6 +68,17 @@ def test_no_number_is_cut_at_any_width(width: int) -> None:
     if width >= 60:
         for text in NUMBERS:
             assert text in shown
+
+
+def test_a_name_with_control_characters_is_whole() -> None:
+    table = ResultTable(
+        "t", (*keys("class"), *plain("of \x1b[31mrun")), ((*words("a\x1b[31mred\u202e \x9b2J end"), number(5)),)
+    )
+    for width in (80, 36):
+        file = io.StringIO()
+        print_table(table, SafeConsole(file=file, width=width))
+        assert "\u2502 a\ufffd[31mred\ufffd \ufffd2J end \u2502" in file.getvalue()
+        assert "\u2503 \ufffd[31mrun \u2503" in file.getvalue()
 
 
 def test_a_row_that_is_a_list_has_its_keys_in_front_and_no_cell_that_is_empty() -> None:

