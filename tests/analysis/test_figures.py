@@ -166,6 +166,17 @@ def test_figure5_shows_the_window_at_its_percentile(tables: Path) -> None:
     assert f"its long gain, {gains[window_id]:.2f} nats, is nearest to the 90th percentile of the windows" in caption
 
 
+def test_a_panel_of_figure5_holds_a_target_that_begins_a_line() -> None:
+    words = figure5.Words(["a" * 90, "b" * 3], "target", 1)
+    assert [line for line, _ in words.places()] == [0, 0, 1]
+    figure, axis = plt.subplots()
+    figure5._draw_panel(axis, figure5.Panel("L_long", 1.5, {0, 1}, {}), words=words)
+    left, right, low, high = *axis.get_xlim(), *axis.get_ylim()
+    boxes = [box.get_bbox() for box in axis.patches]
+    assert len(boxes) == 3 and all(left < box.x0 < box.x1 < right and low < box.y0 < box.y1 < high for box in boxes)
+    plt.close(figure)
+
+
 def test_tokens_of_figure5_fill_lines_of_96_characters() -> None:
     """A space stands between them; one that is longer than a line has one of its own, and the first line is not left empty."""
     words = figure5.Words(["x" * 100, "a" * 47, "b" * 48, "c" * 48, "d" * 48, "e"], "target", 3)

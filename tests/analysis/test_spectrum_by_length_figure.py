@@ -239,7 +239,12 @@ def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the
 
 @pytest.mark.parametrize(
     ("most", "ticks"),
-    [(127, [0, 1, 2, 4, 8, 16, 32, 64]), (128, [0, 1, 4, 16, 64]), (1025, [0, 1, 4, 16, 64, 256, 1024])],
+    [
+        (127, [0, 1, 2, 4, 8, 16, 32, 64]),
+        (128, [0, 1, 4, 16, 64]),
+        (1025, [0, 1, 4, 16, 64, 256, 1024]),
+        (2**20, [0, 1, 8, 64, 512, 4096, 32_768, 262_144]),
+    ],
 )
 def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[int]) -> None:
     figure = figure_of.draw_found(found_of(10, (100, 64 + most))).figure

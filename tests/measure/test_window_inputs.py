@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any, Optional
@@ -62,6 +63,27 @@ def test_a_window_holds_what_was_asked_for(path: str) -> None:
             assert prediction == pytest.approx(expected, abs=1e-4)
         with pytest.raises(ValueError, match="read-only"):
             window.token_ids[0] = 1
+
+
+def test_the_long_prediction_is_that_of_the_context_of_the_window() -> None:
+    """Also where the choice is to imitate that of another context."""
+    scores = make_scores(build(NORMED).eval())
+    expected = scores.predictions.log_p_long_WV.numpy()
+    other_WV = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).log_softmax(-1)
+    predictions = dataclasses.replace(scores.predictions, imitated_WV=other_WV)
+    seen: list[np.ndarray] = []
+
+    def keep(window: WindowInput) -> np.ndarray:
+        seen.append(window.long_prediction)
+        return np.arange(window.num_long_range)
+
+    for label in (
+        dataclasses.replace(scores, predictions=predictions),
+        dataclasses.replace(scores, predictions=predictions, reference=1),
+    ):
+        seen.clear()
+        score_of(keep, label, needs=["long_prediction"])
+        assert np.stack(seen) == pytest.approx(expected, abs=1e-6)
 
 
 @KINDS

@@ -138,6 +138,9 @@ def test_what_is_undefined_is_none() -> None:
     once[0] = 1.0  # a third of the resamples do not hold it
     assert estimates({"x": np.ones(60), "y": once}, ratio) == {"ratio": Estimate(60.0)}
     assert estimates({"x": np.ones(60), "y": once}, ratio, method="bca") == {"ratio": Estimate(60.0)}
+    few = np.where(np.arange(60) < 5, 1.0, 0.0)  # 0.5% of the resamples hold none: the ends would lie among the others
+    for method in ("percentile", "bca"):
+        assert estimates({"x": np.ones(60), "y": few}, ratio, method=method) == {"ratio": Estimate(12.0)}
 
 
 @pytest.mark.parametrize(

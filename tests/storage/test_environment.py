@@ -76,6 +76,12 @@ def test_the_cpu_is_the_first_that_the_system_names(
     assert (found["cpu"], found["commit"]) == (cpu, "abc")
 
 
+def test_the_version_of_each_package_that_numbers_come_from_is_recorded() -> None:
+    """The weights, the text and its tokens, the arithmetic, and the intervals."""
+    weights, text = {"ai2-olmo", "transformers", "gguf", "accelerate"}, {"datasets", "tokenizers", "pyarrow"}
+    assert set(environment()["packages"]) == weights | text | {"torch", "numpy", "scipy"}
+
+
 def test_versions_are_those_of_the_packages_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is not installed has none."""
     monkeypatch.setattr(recorded, "PACKAGES", ("numpy", "no-such-package"))

@@ -92,6 +92,15 @@ def test_losses_by_position_need_a_held_out_document_of_a_window_and_its_target(
         assert rows.consecutive.num_targets == 20 * config.training.eval_rows
 
 
+def test_a_row_as_long_as_the_full_context_has_nothing_beyond_it(tiny_config: Config, tmp_path: Path) -> None:
+    context = dataclasses.replace(tiny_config.context, train_len=tiny_config.context.full_len)
+    settings = dataclasses.replace(tiny_config.training, steps=1)
+    train(dataclasses.replace(tiny_config, context=context, training=settings), tmp_path / "run")
+    last = metrics(tmp_path / "run")[-1]
+    assert last["loss_beyond_train_len_nats"] is None
+    assert last["loss_within_train_len_nats"] == pytest.approx(sum(last["loss_by_position_nats"]) / 20, abs=1e-5)
+
+
 @pytest.mark.parametrize(("micro_batch_rows", "most"), [(8, 8 * 8), (1, 20)])
 def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
     micro_batch_rows: int, most: int, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

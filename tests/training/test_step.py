@@ -120,6 +120,31 @@ def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch
     assert not resolve_compile(dataclasses.replace(settings, compile="never"), torch.device("cuda"))
 
 
+def test_what_is_compiled_exchanges_the_gradients_of_its_processes(
+    model: OLMoWithPositions, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step runs what was replicated, compiled or as it is; evaluation runs the loss itself."""
+
+    class Replicated:
+        def __init__(self, loss: SummedLoss) -> None:
+            self.loss = loss
+
+    class Compiled:
+        def __init__(self, of: object, dynamic: bool) -> None:
+            self.of, self.dynamic = of, dynamic
+
+    monkeypatch.setattr(training_step, "replicate", lambda loss, process, sharded: Replicated(loss))
+    monkeypatch.setattr(torch, "compile", Compiled)
+    training = dataclasses.replace(tiny_config.training, parallel="ddp")
+    for compiled in (False, True):
+        state = build_train_state(
+            model, training, precision="fp32", compiled=compiled, process=SINGLE_PROCESS, device=CPU
+        )
+        assert isinstance(state.replicated, Replicated) and state.replicated.loss is state.loss
+        assert getattr(state.step_loss, "of", state.step_loss) is state.replicated
+        assert isinstance(state.step_loss, Compiled) == compiled and not getattr(state.step_loss, "dynamic", False)
+
+
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_deterministic_restores_the_settings(warn_only: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warn_only)

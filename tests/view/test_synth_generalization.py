@@ -162,6 +162,13 @@ def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seed
     return generalization_sentences(Generalization(tuple(runs), found, ()))
 
 
+def test_a_k_that_holds_at_no_length_is_the_nearest() -> None:
+    (sentence,) = sentences_of(
+        furthest(PARITY, 1, 64, 64, 64), furthest(PARITY, 2, None, 9, 9), furthest(PARITY, 3, 8, 8, 8)
+    )
+    assert sentence.endswith("every k up to it to none tokens, larger k to 8 at most, further in 2 of 3 seeds.")
+
+
 def test_settings_are_counted_and_compared_seed_by_seed_in_sparsity() -> None:
     """In the first setting one seed holds further at k = 1 and 2 than at 3 and 4, in the second two do.
 
