@@ -46,6 +46,17 @@ def words_on(figure: Figure) -> str:
     return " ".join([*drawn, str(figure.get_label())])
 
 
+def num_cut_off(axis: Axes) -> int:
+    """Return how many lines, boxes and bars of a panel reach beyond it."""
+    axis.get_xlim(), axis.get_ylim()
+    drawn = [line.get_transform().transform(line.get_xydata()) for line in axis.lines]
+    drawn += [patch.get_window_extent().get_points() for patch in axis.patches]
+    drawn += [axis.transData.transform(bars.get_datalim(axis.transData).get_points()) for bars in axis.collections]
+    low, high = axis.bbox.get_points()
+    finite = [points[np.isfinite(points).all(axis=1)] for points in map(np.asarray, drawn)]
+    return sum(not ((low - 0.5 <= points) & (points <= high + 0.5)).all() for points in finite)
+
+
 def heights(axis: Axes) -> list[tuple[float, ...]]:
     """Return the vertical coordinates of each line of a panel."""
     return [tuple(line.get_ydata()) for line in axis.lines]

@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_figures import FIGURES, figures_of, mean, measured, only, read, rows, words_on
+from drawn_figures import FIGURES, figures_of, mean, measured, num_cut_off, only, read, rows, words_on
 from made_up import KS, M, made_up_tables
 from matplotlib.colors import to_hex
 from PIL import Image
@@ -59,6 +59,7 @@ def test_figures_say_what_they_show(folders: dict[str, Path], name: str, gates: 
         failures = 2 if gates in ("failed", "beyond failed") else 0
         assert words.count("shows selection, not length generalization") == failures
         assert "excess recovered" not in words and "median" not in words
+        assert [num_cut_off(axis) for axis in figure.axes] == [0] * len(figure.axes)
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES))
