@@ -48,7 +48,7 @@ def words_on(figure: Figure) -> str:
 
 def num_cut_off(axis: Axes) -> int:
     """Return how many lines, boxes and bars of a panel reach beyond it."""
-    axis.get_xlim(), axis.get_ylim()
+    axis.get_xlim(), axis.get_ylim()  # where limits follow from the data, they are computed now
     drawn = [line.get_transform().transform(line.get_xydata()) for line in axis.lines]
     drawn += [patch.get_window_extent().get_points() for patch in axis.patches]
     drawn += [axis.transData.transform(bars.get_datalim(axis.transData).get_points()) for bars in axis.collections]

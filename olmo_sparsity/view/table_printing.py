@@ -67,7 +67,12 @@ def print_table(table: ResultTable, console: Console) -> None:
 
 
 def _texts(table: ResultTable, index: int) -> list[str]:
+    """Return the cells of a column as they are printed: what stands for a control character takes room, which itself does not."""
     return [printable(row[index].text) for row in table.rows]
+
+
+def _header(table: ResultTable, index: int) -> str:
+    return printable(table.columns[index].header)
 
 
 def _longest_word(text: str) -> int:
@@ -76,9 +81,8 @@ def _longest_word(text: str) -> int:
 
 def least_width(table: ResultTable, index: int) -> int:
     """Return the least width of a column: that of its widest number, or of a wrapped key, and of its header's words."""
-    column, texts = table.columns[index], [*_texts(table, index), ""]
-    header = printable(column.header)
-    if column.is_key:
+    header, texts = _header(table, index), [*_texts(table, index), ""]
+    if table.columns[index].is_key:
         return max(max(min(cell_len(text), WIDEST_KEY), _longest_word(text)) for text in [*texts, header])
     widest = max(max(cell_len(text) for text in texts), _longest_word(header))
     while len(textwrap.wrap(header, widest)) > HEADER_LINES:
@@ -112,17 +116,16 @@ def parts_of(table: ResultTable, *, room: int) -> list[list[int]] | None:
 
 
 def _part_of(table: ResultTable, part: list[int]) -> Table:
-    # What the console puts in the place of a control character takes room, which the character itself does not.
     printed = Table()
     for index in part:
-        column, width = table.columns[index], least_width(table, index)
-        if column.is_key:
-            printed.add_column(Text(printable(column.header)), min_width=width, overflow="fold")
+        header, width = _header(table, index), least_width(table, index)
+        if table.columns[index].is_key:
+            printed.add_column(Text(header), min_width=width, overflow="fold")
         else:
-            header = textwrap.fill(printable(column.header), width, break_on_hyphens=False)
+            header = textwrap.fill(header, width, break_on_hyphens=False)
             printed.add_column(Text(header), min_width=width, no_wrap=True)
-    for row in table.rows:
-        printed.add_row(*(Text(printable(row[index].text)) for index in part))
+    for texts in zip(*(_texts(table, index) for index in part), strict=True):
+        printed.add_row(*map(Text, texts))
     return printed
 
 

@@ -67,13 +67,10 @@ def test_dots_are_the_numbers_of_the_summary_in_the_order_of_the_mean_gain(folde
             assert dots(below, filled=filled) == shown and len(shown) == 5
         lengths = one.summary.lengths
         assert above.get_title() == f"{one.summary.run}\n{lengths.local_len} of {lengths.full_len} tokens"
-        places = {
-            (line.get_markerfacecolor() == "white", round(line.get_ydata()[0] % 1, 2)) for line in below.lines[:-1]
-        }
-        assert places == {
-            (True, 0.8),
-            (False, 0.15),
-        }  # foreign text below the line of its selector, the real one above it
+        # Foreign text stands below the line of its selector, the real one above it.
+        hollow = {line.get_ydata()[0] % 1 for line in below.lines[:-1] if line.get_markerfacecolor() == "white"}
+        filled = {line.get_ydata()[0] % 1 for line in below.lines[:-1] if line.get_markerfacecolor() != "white"}
+        assert {round(shift, 2) for shift in hollow} == {0.8} and {round(shift, 2) for shift in filled} == {0.15}
         assert {line.get_ydata()[0] % 1 for line in above.lines[:-1]} == {0}
         for axis in (above, below):
             assert list(axis.lines[-1].get_xdata()) == [0, 0]  # what a choice without worth has

@@ -617,7 +617,6 @@ def test_the_newest_bridge_of_every_run_that_has_one_is_read(tmp_path: Path, mon
     drawn = list(synthetic.draw([tmp_path / name for name in ("b", "none", "a")]))
     assert [one.name for one in drawn] == ["synthetic-bridge"]
     assert read == [[tmp_path / name / "bridge/newest" for name in ("b", "a")]]
-    plt.close("all")
 
 
 def test_a_place_that_a_panel_has_no_numbers_of_has_no_line_in_it(draw) -> None:

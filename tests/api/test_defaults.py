@@ -64,7 +64,6 @@ def test_what_a_command_does_where_nothing_is_said() -> None:
         defaults = {option.name: getattr(option.default, "value", option.default) for option in command.params}
         switches = {option.name for option in command.params if getattr(option, "is_flag", False)}
         assert switches == {option for option, default in defaults.items() if default is False}, name
-        found[name] = {option: default for option, default in defaults.items() if default not in (None, False)}
-        found[name] |= {option: 0 for option, default in defaults.items() if default == 0 and default is not False}
+        found[name] = {option: of for option, of in defaults.items() if of is not None and of is not False}
     assert {name: defaults for name, defaults in found.items() if defaults} == COMMANDS
     assert set(found) > {"train", "influence", "synth eval", "export hf"}

@@ -343,11 +343,15 @@ def test_what_precedes_the_local_tokens_is_computed_once(model: OLMoWithPosition
         assert counted.tokens == {"last_logits": 0, "keys_values": prefix, "last_logits_after": 5 * num_sets * LOCAL}
 
 
+def in_reverse(tokens_WT: torch.Tensor) -> torch.Tensor:
+    """Return windows whose long-range tokens stand in reverse order."""
+    return torch.cat([tokens_WT[:, :M].flip(1), tokens_WT[:, M:]], dim=1)
+
+
 def measured(evaluator: Evaluator, *, train_len: Optional[int] = None, **changes: Any) -> PartInfluence:
     """Measure windows; the null context holds the same tokens in reverse order."""
     tokens_WT, targets_W = windows(6)
-    null_WT = tokens_WT.clone()
-    null_WT[:, :M] = tokens_WT[:, :M].flip(1)
+    null_WT = in_reverse(tokens_WT)
     batches = {
         context: WindowBatch(tokens, targets_W, window_ids_W=np.arange(6), context=context, seed=0)
         for context, tokens in (("real", tokens_WT), ("null", null_WT))
@@ -365,8 +369,7 @@ def test_the_divergence_of_mimicry_is_that_from_the_real_prediction(
     evaluator = definition.evaluator(model, "masked")
     found = measured(evaluator, screen=screen)
     tokens_WT, _ = windows(6)
-    null_WT = tokens_WT.clone()
-    null_WT[:, :M] = tokens_WT[:, :M].flip(1)
+    null_WT = in_reverse(tokens_WT)
     real_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(6, -1))
     (outcome,) = found.mimicry.values()
     assert outcome.kl_sparse_WK is not None

@@ -77,12 +77,10 @@ def test_the_long_prediction_is_that_of_the_context_of_the_window() -> None:
         seen.append(window.long_prediction)
         return np.arange(window.num_long_range)
 
-    for label in (
-        dataclasses.replace(scores, predictions=predictions),
-        dataclasses.replace(scores, predictions=predictions, reference=1),
-    ):
+    for reference_of_choice in (0, 1):
         seen.clear()
-        score_of(keep, label, needs=["long_prediction"])
+        imitating = dataclasses.replace(scores, predictions=predictions, reference=reference_of_choice)
+        score_of(keep, imitating, needs=["long_prediction"])
         assert np.stack(seen) == pytest.approx(expected, abs=1e-6)
 
 

@@ -316,6 +316,12 @@ def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, 
 def test_a_corpus_without_one_long_document(store: TokenStore) -> None:
     with pytest.raises(UserError, match=r"none of its \d+ documents holds a row of 4000 tokens"):
         row_source(store, row_len=4000, max_position=5000)
+    with pytest.raises(UserError) as refused:
+        row_source(store_of_lengths([7, 3]), row_len=8, max_position=20)
+    assert str(refused.value) == (
+        "the train split is too small: none of its 2 documents holds a row of 8 tokens and its last target (the longest has "
+        "7); use more or longer text, or a smaller context.train_len"
+    )
 
 
 def test_positions_may_reach_beyond_the_measured_context(store: TokenStore) -> None:
@@ -338,12 +344,3 @@ def test_the_bos_stands_in_front_of_the_same_rows(pose: PoseConfig, seed: int) -
     assert torch.equal(batch.positions_BT[:, 1:], plain.positions_BT + 1)
     assert (batch.targets_BT[:, 0] == IGNORE_INDEX).all() and torch.equal(batch.targets_BT[:, 1:], plain.targets_BT)
     assert batch.num_targets == plain.num_targets
-
-
-def test_text_without_a_row_says_what_would_help() -> None:
-    with pytest.raises(UserError) as refused:
-        row_source(store_of_lengths([7, 3]), row_len=8, max_position=20)
-    assert str(refused.value) == (
-        "the train split is too small: none of its 2 documents holds a row of 8 tokens and its last target (the longest has "
-        "7); use more or longer text, or a smaller context.train_len"
-    )

@@ -31,6 +31,7 @@ def printed(*texts: str, **options: object) -> str:
 def test_names_from_tables_are_shown_as_they_are() -> None:
     shown = printed(HOSTILE)
     assert shown.count("[bold]a[/bold] \ufffd[31mred") == 4
+    assert ":smile: b" in shown
     # A cell is as wide as its text without control characters, so what follows is cut there.
     assert shown.count(":smile") == 4
 
