@@ -322,6 +322,14 @@ def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_lar
     )
 
 
+def test_where_only_larger_k_were_evaluated_it_is_said() -> None:
+    cells = [cell(k, None) for k in (3, 5)]
+    assert setting_sentence(cells, Twin(6, 10, tuple(cells), (), ())) == (
+        "PoSE, rows of at most 6: accuracy beyond the row minus inside it, no k of training was evaluated. The prediction is "
+        "neither shown nor refuted."
+    )
+
+
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
