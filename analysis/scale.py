@@ -55,10 +55,15 @@ class Rung:
     numbers: SeedSummary
     measurements: tuple[Measurement, ...]
 
-    @property
-    def name(self) -> str:
-        """The size in words."""
-        return f"{self.num_parameters / 1e6:.2g}M"
+
+def _names(rungs: list[Rung], digits: int = 2) -> list[str]:
+    """Return the sizes in words, with as many digits, at least these, as make them differ."""
+    millions = [rung.num_parameters / 1e6 for rung in rungs]
+    names = [
+        np.format_float_positional(size, max(digits, len(str(int(size)))), fractional=False, trim="-") + "M"
+        for size in millions
+    ]
+    return names if len(set(names)) == len(names) else _names(rungs, digits + 1)
 
 
 def ladder(runs: list[Path]) -> list[Rung]:
@@ -209,7 +214,7 @@ def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:
     for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xlim(sizes[0] / 1.4, sizes[-1] * 1.4)
-        axis.set_xticks(sizes, [printable(rung.name) for rung in rungs])
+        axis.set_xticks(sizes, [printable(name) for name in _names(rungs)])
         axis.minorticks_off()
     for axis in axes[1]:
         axis.set_xlabel("parameters")
@@ -232,22 +237,25 @@ def _differences_words(rungs: list[Rung]) -> str:
 
 def _finding(rungs: list[Rung]) -> str:
     """Return the long gain of each size."""
-    gains = ", ".join(f"{rung.name} {interval(rung.numbers.mean.long_gain_nats, 3)}" for rung in rungs)
+    gains = ", ".join(
+        f"{name} {interval(rung.numbers.mean.long_gain_nats, 3)}"
+        for name, rung in zip(_names(rungs), rungs, strict=True)
+    )
     return f"Long gain in nats by the number of parameters: {gains}."
 
 
 def _words(rungs: list[Rung]) -> str:
-    most = max(rung.numbers.num_seeds for rung in rungs)
+    nums_seeds = sorted({rung.numbers.num_seeds for rung in rungs})
     summary = rungs[0].numbers.mean
     bars = "Bars: 95% intervals by bootstrap over documents; they do not include what another seed would change."
-    if most > 1:
-        bars = f"Points: {seed_intervals_words(most)}. Dots: single seeds."
+    if nums_seeds != [1]:
+        bars = f"Points: {seed_intervals_words(*nums_seeds)}. Dots: single seeds."
     means = [rung.numbers.mean for rung in rungs]
     few = no_interval_words("D(k)", min(mean.num_documents for mean in means))
     models = [subject_words(mean.run, mean.setup) for mean in means if mean.setup.model is not None]
     measured = "; ".join([*models, definition_words(summary.setup)])
     sentences = (
-        gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs}),
+        gates_of_models_words(dict(zip(_names(rungs), means, strict=True))),
         _differences_words(rungs),
         bars,
         few,

@@ -34,7 +34,7 @@ from olmo_sparsity.statistics.synthetic import (
 )
 from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import encoding_words, learned_words, method_words, setting_words
+from olmo_sparsity.wording.synthetic_tasks import encoding_words, learned_words, method_words, setting_words, task_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -45,7 +45,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#3
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
 NUM_VALUES = 10  # of variable assignment
 LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
-MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn
+MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn; of larger ones alone, the smallest
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 
 
@@ -107,7 +107,12 @@ def _at_words(one: Accuracy) -> str:
 
 def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
     """Draw Figure 1: a panel for each K_train, a line for each k up to K_train and ``MORE_THAN_TRAINED``."""
-    accuracies = [one for one in accuracies if one.k <= one.setting.max_sparsity + MORE_THAN_TRAINED]
+    accuracies = [
+        one
+        for one in accuracies
+        if one.k <= one.setting.max_sparsity + MORE_THAN_TRAINED
+        or one.k == min(other.k for other in accuracies if other.setting == one.setting)
+    ]
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
     first = _only_setting(
         settings,
@@ -182,8 +187,10 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
     def draw(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         """Draw Figure 2 or 3, or encodings: a panel for each k, a line for each way to give position IDs."""
         order = ("predicted", "coupled", "shifted", "pose", "randpos")
+        with_steps = any(one.setting.scratchpad for one in accuracies)
+        sparsities = sorted({one.k for one in accuracies if one.setting.scratchpad == with_steps})
         settings = sorted(
-            {one.setting for one in accuracies},
+            {one.setting for one in accuracies if one.k in sparsities},
             key=lambda setting: (
                 not setting.scratchpad,
                 order.index(setting.positions),
@@ -191,9 +198,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
                 words(setting),
             ),
         )
-        first = _only_setting(settings, "train_lengths", "max_sparsity")
-        with_steps = any(setting.scratchpad for setting in settings)
-        sparsities = sorted({one.k for one in accuracies if one.setting.scratchpad == with_steps})
+        first = _only_setting(settings, "train_lengths", "max_sparsity", "modulus")
         has_answers = not all(setting.scratchpad for setting in settings)
         figure, axes = plt.subplots(
             1,
@@ -239,12 +244,15 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
             handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="Predictive, wrong IDs forgiven"))
         if has_answers:
             handles.append(Line2D([], [], color="grey", linestyle=":", label="chance" + ", no scratchpad" * with_steps))
+        elsewhere = dict.fromkeys(words(one.setting) for one in accuracies if one.setting not in settings)
+        not_drawn = f" Not drawn, since evaluated at other k alone: {'; '.join(elsewhere)}." if elsewhere else ""
+        title = TITLES[task] if first.modulus == 2 else task_words(first)
         caption_text(
             figure,
-            f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
+            f"{title.capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
             f"{seeds_words(accuracies)}.{predicts}"
-            f"{_learned_caption(learned, settings)}",
+            f"{_learned_caption(learned, settings)}{not_drawn}",
             handles=handles,
             columns=2,
         )
@@ -277,7 +285,8 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
     """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
     selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
     sparsities = sorted({point.k for point in points})
-    setting = _only_setting([point.setting for point in points], "max_sparsity", "train_lengths", "max_position")
+    parts = ("max_sparsity", "train_lengths", "max_position", "modulus")
+    setting = _only_setting([point.setting for point in points], *parts)
     figure, axes = plt.subplots(
         1, len(sparsities) + 2, figsize=(3.1 * (len(sparsities) + 2) + 0.6, 3.4), squeeze=False, layout="constrained"
     )

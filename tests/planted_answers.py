@@ -40,17 +40,18 @@ def answers(
     ks: Iterable[int] = (2, 3),
     places: tuple[Optional[str], ...] = (None,),
     lengths: Iterable[int] = (8, 16, 80),
+    num_rows: int = ROWS,
     **manifest: Any,
 ) -> Path:
-    """Write answers at each length and k, of which as many are right as ``right`` says."""
+    """Write answers at each length and k, of which as many are right as ``right`` says; those of ``ROWS`` have no intervals."""
     cells = [(length, k, place) for length in lengths for k in ks for place in places]
     rows = [
         {
-            "window_id": number * ROWS + w, "length_tokens": length, "sparsity": k, "place": place, "response_ids": [2],
+            "window_id": number * num_rows + w, "length_tokens": length, "sparsity": k, "place": place, "response_ids": [2],
             "true_ids": [2], "response_positions": [9], "true_positions": [9], "tokens_right": w < right(length, k, place),
             "positions_right": None, "right": w < right(length, k, place),
         }
-        for number, (length, k, place) in enumerate(cells) for w in range(ROWS)
+        for number, (length, k, place) in enumerate(cells) for w in range(num_rows)
     ]  # fmt: skip
     test_placed = [place for place in places if place]
     return write(folder, "synthetic", "answers", rows, setting, test_placed=test_placed, **manifest)

@@ -129,7 +129,8 @@ def num_learned(runs: Iterable[TaskRun]) -> dict[Setting, tuple[int, int]]:
 def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
     """Return the settings of Figure 1, of which K_train is compared: parity without a scratchpad, with PoSE, planted anywhere.
 
-    One that is there as the twin of settings with a scratchpad, of the same training lengths and no other K_train, is none.
+    One that is there as the twin of settings with a scratchpad, of the same training lengths and modulus and no other K_train, is
+    none.
     """
     everything = list(dict.fromkeys(settings))
     found = [
@@ -139,34 +140,31 @@ def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
         and one.num_chunks > 1
         and not one.hide_tokens
     ]
-    with_steps = {(one.train_lengths, one.background) for one in everything if one.scratchpad and one.task == "parity"}
-    num_sparsities = Counter((one.train_lengths, one.background) for one in found)
-    return [
-        one
-        for one in found
-        if (one.train_lengths, one.background) not in with_steps
-        or num_sparsities[one.train_lengths, one.background] > 1
-    ]
+
+    def trained(one: Setting) -> tuple[object, ...]:
+        return one.train_lengths, one.background, one.modulus
+
+    with_steps = {trained(one) for one in everything if one.scratchpad and one.task == "parity"}
+    num_sparsities = Counter(map(trained, found))
+    return [one for one in found if trained(one) not in with_steps or num_sparsities[trained(one)] > 1]
 
 
 def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
     """Return the settings of Figure 2 or 3, of which the ways to give position IDs are compared.
 
-    Those of the task with a scratchpad, and without one those of the same training lengths and K_train; of variable assignment
-    all, where none has a scratchpad. Encodings that the paper does not have are there with a scratchpad alone.
+    Those of the task with a scratchpad, and without one those of the same training lengths, K_train and modulus; of variable
+    assignment all, where none has a scratchpad. Encodings that the paper does not have are there with a scratchpad alone.
     """
     own = [
         one
         for one in dict.fromkeys(settings)
         if (one.task, one.background, one.placed, one.hide_tokens) == (task, "noise", "any/1", False)
     ]
-    twins = {(one.train_lengths, one.max_sparsity) for one in own if one.scratchpad}
+    twins = {task_of(one) for one in own if one.scratchpad}
     return [
         one
         for one in own
-        if one.scratchpad
-        or ((one.train_lengths, one.max_sparsity) in twins and _is_of_paper(one))
-        or (task == "variables" and not twins)
+        if one.scratchpad or (task_of(one) in twins and _is_of_paper(one)) or (task == "variables" and not twins)
     ]
 
 
@@ -186,13 +184,13 @@ def of_encodings(settings: Iterable[Setting]) -> list[Setting]:
         if (one.task, one.scratchpad, one.background, one.placed, one.hide_tokens)
         == ("parity", False, "noise", "any/1", False)
     ]
-    kinds = [_kind(one) for one in own if one.num_chunks == 1]
-    found = [one for one in own if _kind(one) in kinds[:1]]
+    tasks = [task_of(one) for one in own if one.num_chunks == 1]
+    found = [one for one in own if task_of(one) in tasks[:1]]
     return found if len(found) > 1 else []
 
 
-def _kind(setting: Setting) -> tuple[object, ...]:
-    """Return what settings have in common whose encodings are compared."""
+def task_of(setting: Setting) -> tuple[object, ...]:
+    """Return what settings have in common whose methods or encodings are compared: what was to be learned."""
     return setting.train_lengths, setting.max_sparsity, setting.modulus
 
 
@@ -207,8 +205,9 @@ class Furthest:
         k: sparsity of the evaluated sequences.
         place: as in ``Accuracy``.
         length: of the mean over the seeds.
-        low: of the lower ends of its intervals; an accuracy without an interval is one of width 0.
+        low: of the lower ends of its intervals; an accuracy without an interval may be anything from 0 to 1.
         high: of the upper ends.
+        fails_at: the shortest evaluated length at which an upper end is below ``LEVEL``; None: there is none.
         of_seeds: of each seed.
         longest: the longest evaluated length; a value that equals it is "at least".
     """
@@ -219,6 +218,7 @@ class Furthest:
     length: Optional[int]
     low: Optional[int]
     high: Optional[int]
+    fails_at: Optional[int]
     of_seeds: tuple[Optional[int], ...]
     longest: int
 
@@ -242,7 +242,7 @@ def _furthest(setting: Setting, k: int, place: Optional[str], own: Sequence[Accu
             last = length
         return last
 
-    ends = [one.right.bounds or (one.right.mean, one.right.mean) for one in own]
+    ends = [one.right.bounds or (0.0, 1.0) for one in own]
     return Furthest(
         setting=setting,
         k=k,
@@ -250,6 +250,7 @@ def _furthest(setting: Setting, k: int, place: Optional[str], own: Sequence[Accu
         length=reached(one.right.mean for one in own),
         low=reached(low for low, _ in ends),
         high=reached(high for _, high in ends),
+        fails_at=next((length for length, (_, high) in zip(lengths, ends, strict=True) if high < LEVEL), None),
         of_seeds=tuple(reached(values) for values in zip(*(one.of_seeds for one in own), strict=True)),
         longest=lengths[-1],
     )
@@ -552,5 +553,8 @@ def read_generalization(folders: Sequence[Path]) -> Generalization:
 
 
 def reaches_further(first: Furthest, second: Furthest) -> bool:
-    """Return whether one holds further than another, with intervals that do not touch."""
-    return (first.low or 0) > (second.high or 0)
+    """Return whether the intervals of one hold at a length at which, or before which, those of another fail.
+
+    The two may have been evaluated at different lengths, so that another holds to its longest one shows no end of it.
+    """
+    return first.low is not None and second.fails_at is not None and first.low >= second.fails_at

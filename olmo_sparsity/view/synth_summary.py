@@ -89,5 +89,6 @@ def table_of_lengths(found: Generalization) -> ResultTable:
     columns = (*keys("trained", "planted", "k"), *plain("holds up to", "by seed"))
     return ResultTable(
         "lengths", columns, tuple(rows), f"tokens up to which the accuracy is at least {LEVEL} at every evaluated length",
-        "in brackets: where the ends of the 95% intervals of the accuracies do; at least: nothing longer was evaluated.",
+        "in brackets: where the ends of the 95% intervals of the accuracies do; an accuracy without one may be anything; "
+        "at least: nothing longer was evaluated.",
     )  # fmt: skip

@@ -8,6 +8,8 @@ from olmo_sparsity.statistics.single.summary import ROBUST_RATIO
 from olmo_sparsity.wording.numbers import FRAGILE, REACHES_ZERO, interval
 from olmo_sparsity.wording.setup import anchor_words, short_positions_words, subject_words
 
+OF_ONE_SEED = "intervals of models with 1 seed do not include what another seed would change"
+
 
 def model_labels(compared: ComparedCurves) -> list[str]:
     """Return short distinct names of the models.
@@ -37,13 +39,15 @@ def seeds_words(num_seeds: int) -> str:
     return "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
 
 
-def seed_intervals_words(num_seeds: int) -> str:
-    """Return what the intervals of a mean over seeds include."""
+def seed_intervals_words(*nums_seeds: int) -> str:
+    """Return what the intervals of means over seeds include, of models with these numbers of seeds."""
     words = (
-        f"means over {seeds_words(num_seeds)} of training; brackets: 95% t intervals that include the choice of the seed and "
-        "of the documents"
+        f"means over {' or '.join(map(seeds_words, nums_seeds))} of training; brackets: 95% t intervals that include the choice "
+        "of the seed and of the documents"
     )
-    return f"{words}; with two seeds they may cover as little as 88%" if num_seeds == 2 else words
+    if 2 in nums_seeds:
+        words += "; with two seeds they may cover as little as 88%"
+    return f"{words}; {OF_ONE_SEED}" if 1 in nums_seeds else words
 
 
 def gain_beyond_lines(compared: ComparedCurves) -> list[str]:
@@ -86,5 +90,5 @@ def _warnings_of_shares(compared: ComparedCurves) -> list[str]:
                 reason = "the ceiling's gain has no interval"
             warnings.append(f"{reason}, so there are no shares of it")
     if any(len(model.seeds) == 1 for model in compared.models):
-        warnings.append("intervals of models with 1 seed do not include what another seed would change")
+        warnings.append(OF_ONE_SEED)
     return warnings

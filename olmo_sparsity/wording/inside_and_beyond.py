@@ -58,7 +58,8 @@ def setting_sentence(cells: Sequence[InsideAndBeyond], twin: Twin) -> str:
         for cell in cells
         if cell.is_trained
     ]
-    sentence = f"{arm_words(setting, twin)}{prompts}: accuracy beyond the row minus inside it, {'; '.join(parts)}."
+    differences = "; ".join(parts) or "no k of training was evaluated"
+    sentence = f"{arm_words(setting, twin)}{prompts}: accuracy beyond the row minus inside it, {differences}."
     for cell in cells:
         if cell.beyond_minus_trained is not None:
             sentence += (

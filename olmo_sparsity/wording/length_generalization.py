@@ -17,6 +17,7 @@ from olmo_sparsity.statistics.length_generalization import (
     of_methods,
     of_sparsity_alone,
     reaches_further,
+    task_of,
 )
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.wording.numbers import interval
@@ -45,13 +46,13 @@ def generalization_sentences(found: Generalization) -> list[str]:
     settings = list(dict.fromkeys(one.setting for one in found.furthest))
     for task in ("parity", "variables"):
         compared = of_methods(settings, task)
-        for kind in dict.fromkeys((one.train_lengths, one.max_sparsity) for one in compared):
+        for trained in dict.fromkeys(map(task_of, compared)):
             own = [
                 one
                 for one in found.furthest
                 if one.setting in compared
-                and (one.setting.train_lengths, one.k, one.place) == (*kind, None)
-                and one.setting.max_sparsity == one.k
+                and task_of(one.setting) == trained
+                and (one.k, one.place) == (one.setting.max_sparsity, None)
             ]
             sentences += [methods_sentence(found, own)] if own else []
     encodings = of_encodings(settings)

@@ -243,11 +243,13 @@ def test_pretrained_models_of_a_ladder_are_named(rungs: list[scale.Rung]) -> Non
     assert all(said.count(f"someone/model-{i}") == 1 for i in range(3)) and "someone/" not in scale._words(rungs)
 
 
-def test_where_one_size_has_a_single_seed_the_others_are_still_means_over_two(rungs: list[scale.Rung]) -> None:
+def test_where_one_size_has_a_single_seed_its_interval_is_said_to_lack_the_choice_of_the_seed(
+    rungs: list[scale.Rung],
+) -> None:
     mixed = scale.ladder([rungs[0].numbers.model.runs[0], *rungs[1].numbers.model.runs[:2]])
     words = scale._words(mixed)
-    assert "Points: means over 2 seeds of training" in words and "Dots: single seeds." in words
-    assert "what another seed would change" not in words
+    assert "Points: means over 1 seed or 2 seeds of training; " in words and "Dots: single seeds." in words
+    assert "they may cover as little as 88%; intervals of models with 1 seed do not include what another seed" in words
     gains = [rung.numbers.mean.long_gain_nats for rung in mixed]
     said = ", ".join(f"{size} {interval(gain, 3)}" for size, gain in zip(("0.4M", "1.2M"), gains, strict=True))
     assert scale._finding(mixed) == f"Long gain in nats by the number of parameters: {said}."
@@ -257,6 +259,41 @@ def test_where_one_size_has_a_single_seed_the_others_are_still_means_over_two(ru
     assert dots == [[], [summary.long_gain_nats.mean for summary in mixed[1].numbers.of_seeds]]
     places = [list(line.get_xdata()) for line in axis.lines if line.get_marker() == "."]
     assert places == [[], [pytest.approx(1.05 * SIZES[1])] * 2]  # beside the point
+    plt.close(figure)
+
+
+def test_sizes_with_two_and_with_three_seeds_keep_the_warning_of_two(rungs: list[scale.Rung]) -> None:
+    words = scale._words([scale.ladder(list(rungs[0].numbers.model.runs[:2]))[0], *rungs[1:]])
+    assert "Points: means over 2 seeds or 3 seeds of training; " in words and "as little as 88%. Dots" in words
+    assert "with 1 seed" not in words
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ((338_000, 850_304, 2_400_000), ["0.34M", "0.85M", "2.4M"]),
+        ((2_410_000, 2_440_000, 134_515_008), ["2.41M", "2.44M", "135M"]),
+        ((101_100_000, 104_400_000, 1_235_800_000), ["101M", "104M", "1236M"]),
+        ((104_100_000, 104_400_000, 104_420_000), ["104.1M", "104.4M", "104.42M"]),
+        ((12, 99_600_000, 100_000_000), ["0.000012M", "99.6M", "100M"]),
+    ],
+)
+def test_sizes_have_names_of_their_own_without_exponents(
+    rungs: list[scale.Rung], sizes: tuple[int, ...], names: list[str]
+) -> None:
+    """On the axis, in the finding, and in what is said of the gates, which fail everywhere."""
+    renamed = []
+    for rung, size in zip(rungs, sizes, strict=True):
+        mean = dataclasses.replace(rung.numbers.mean, gate="failed")
+        numbers = dataclasses.replace(rung.numbers, mean=mean)
+        renamed.append(dataclasses.replace(rung, num_parameters=float(size), numbers=numbers))
+    assert f"GATE FAILED at {', '.join(names)}: no R(k) there." in scale._words(renamed)
+    gains = [interval(rung.numbers.mean.long_gain_nats, 3) for rung in rungs]
+    said = ", ".join(f"{name} {gain}" for name, gain in zip(names, gains, strict=True))
+    assert scale._finding(renamed) == f"Long gain in nats by the number of parameters: {said}."
+    figure, axes = plt.subplots(2, 2)
+    scale._set_axes(axes, renamed)
+    assert [[label.get_text() for label in axis.get_xticklabels()] for axis in axes.flat] == [names] * 4
     plt.close(figure)
 
 

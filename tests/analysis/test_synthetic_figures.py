@@ -279,6 +279,7 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
         ("parity", False, "rope_factor", 2.0),
         ("variables", True, "train_lengths", (8, 20)),
         ("variables", True, "max_sparsity", 4),
+        ("parity", True, "modulus", 4),
     ],
 )
 def test_runs_that_one_caption_cannot_describe_are_refused(
@@ -311,7 +312,9 @@ def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own
         assert shown == {(LOOKS["random"]["color"], "X"), (LOOKS["mask-one"]["color"], own)}
 
 
-@pytest.mark.parametrize(("part", "value"), [("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64)])
+@pytest.mark.parametrize(
+    ("part", "value"), [("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64), ("modulus", 4)]
+)
 def test_bridges_of_two_settings_are_refused(draw, part: str, value: object) -> None:
     with pytest.raises(UserError, match=f"differ in {part}"):
         draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, **{part: value})))  # type: ignore[arg-type]
@@ -335,6 +338,8 @@ def test_sums_have_their_own_chance_and_name(draw) -> None:
     (chance,) = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert set(chance.get_ydata()) == {0.25}
     assert "Sum modulo 4 in text: accuracy" in words_on(figure) and "k planted values" in words_on(figure)
+    steps = draw(accuracies_of(dataclasses.replace(PARITY, scratchpad=True, modulus=4), (2,)), [])
+    assert "Sum modulo 4: accuracy of the whole response" in words_on(steps["synthetic-scratchpad"])
 
 
 def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
@@ -369,6 +374,29 @@ def test_figure_1_shows_k_up_to_four_more_than_trained_and_text_apart(draw) -> N
     assert {"k = 2", "k = 6"} < set(legend(figures["synthetic-parity"]))
     assert "k = 7" not in legend(figures["synthetic-parity"])
     assert "Sparse parity in text" in words_on(figures["synthetic-parity-text"])
+
+
+def test_where_only_k_far_above_k_train_were_evaluated_figure_1_shows_the_smallest(draw) -> None:
+    wider = dataclasses.replace(PARITY, max_sparsity=4)
+    made = accuracies_of(PARITY, (9, 7)), accuracies_of(wider, (3, 8, 9))
+    first, second = draw(made[0] + made[1], [])["synthetic-parity"].axes
+    assert (first.get_title(), second.get_title()) == ("K_train = 2", "K_train = 4")
+    for axis, own, drawn in ((first, made[0], {7: 1}), (second, made[1], {3: 0, 8: 2})):
+        for k, number in drawn.items():
+            assert_line(axis, [one for one in own if one.k == k], color=COLOURS[number])
+        assert {line.get_color() for line in axis.lines} - {"grey", "black"} == {COLOURS[i] for i in drawn.values()}
+
+
+def test_who_was_evaluated_at_no_k_of_the_scratchpads_is_named_and_not_drawn(draw) -> None:
+    steps = dataclasses.replace(PARITY, scratchpad=True)
+    ordinary = dataclasses.replace(PARITY, num_chunks=1)
+    made = accuracies_of(steps, (1, 2)) + accuracies_of(PARITY, (2, 5)) + accuracies_of(ordinary, (3, 5))
+    figure = draw(made, [])["synthetic-scratchpad"]
+    assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
+    assert set(legend(figure)) == {"RoPE with PoSE", "RoPE with PoSE, no scratchpad", "chance, no scratchpad"}
+    assert "Not drawn, since evaluated at other k alone: RoPE without PoSE, no scratchpad." in words_on(figure)
+    all_drawn = draw(accuracies_of(steps, (1, 2)) + accuracies_of(PARITY, (2, 5)), [])["synthetic-scratchpad"]
+    assert "Not drawn" not in words_on(all_drawn)
 
 
 def test_the_twin_without_a_scratchpad_is_in_figure_1_where_k_train_is_compared(draw) -> None:

@@ -76,8 +76,20 @@ def test_the_furthest_length_ends_before_the_first_that_fails() -> None:
     ]
     (found,) = furthest_lengths(own)
     assert (found.length, found.low, found.high, found.of_seeds, found.longest) == (16, 8, 80, (8, 80), 80)
-    (never,) = furthest_lengths([accuracy(8, 0.5, None, 0.5), accuracy(16, 1.0, None, 1.0)])
-    assert (never.length, never.low, never.high, never.of_seeds) == (None, None, None, (None,))
+    assert found.fails_at is None
+    (never,) = furthest_lengths([accuracy(8, 0.5, (0.4, 0.6), 0.5), accuracy(16, 1.0, (1.0, 1.0), 1.0)])
+    assert (never.length, never.low, never.high, never.fails_at, never.of_seeds) == (None, None, None, 8, (None,))
+
+
+def test_an_accuracy_without_an_interval_may_be_anything() -> None:
+    """At 16 tokens there is none; at 40 the accuracy is too low."""
+    own = [accuracy(8, 1.0, (0.97, 1.0)), accuracy(16, 0.5, None), accuracy(40, 0.6, (0.5, 0.7))]
+    (found,) = furthest_lengths(own)
+    assert (found.length, found.low, found.high, found.fails_at, found.longest) == (8, 8, 16, 40, 40)
+    (unknown,) = furthest_lengths([accuracy(8, 1.0, None), accuracy(16, 0.5, None)])
+    assert (unknown.length, unknown.low, unknown.high, unknown.fails_at) == (8, None, 16, None)
+    (far,) = furthest_lengths([accuracy(80, 1.0, (1.0, 1.0))])
+    assert reaches_further(far, found) and not reaches_further(far, unknown) and not reaches_further(unknown, found)
 
 
 def test_one_holds_further_where_the_intervals_of_the_lengths_do_not_touch() -> None:
@@ -89,6 +101,7 @@ def test_one_holds_further_where_the_intervals_of_the_lengths_do_not_touch() -> 
     assert [(of.low, of.length, of.high) for of in (far, near, close)] == [
         (8, 16, 40), (None, None, None), (None, None, 8),
     ]  # fmt: skip
+    assert [of.fails_at for of in (far, near, close)] == [None, 8, None]
     assert reaches_further(far, near) and not reaches_further(far, close)
     assert not reaches_further(near, far) and not reaches_further(near, near)
 
@@ -280,6 +293,9 @@ def test_each_setting_is_in_the_figures_that_compare_it() -> None:
     assert of_sparsity_alone([base, dataclasses.replace(steps, task="variables")]) == [base]
     assert of_methods(everything, "parity") == [steps, base, ordinary]
     assert of_methods([base, larger], "parity") == []
+    of_four = dataclasses.replace(base, modulus=4)  # beside steps of the parity: no twin of theirs
+    assert of_methods([steps, base, of_four], "parity") == [steps, base]
+    assert of_sparsity_alone([steps, base, of_four]) == [of_four]
     with_steps = dataclasses.replace(none, scratchpad=True)
     assert of_methods([with_steps, none, base], "parity") == [with_steps, base]
     assert of_encodings(everything) == [base, ordinary, none, scaled]

@@ -29,26 +29,33 @@ from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
 STEPS = Setting("parity", True, "predicted", 3, (4, 8), 128)
+MANY = 50  # sequences: the fewest that have an interval
 
 
-def runs_of(folder: Path, furthest: dict[Setting, dict[int, Optional[int]]]) -> list[Path]:
-    """Return two seeds of each setting, all right up to a length by k (None: none right), all wrong beyond."""
+def runs_of(
+    folder: Path, furthest: dict[Setting, dict[int, Optional[int]]], *, num_rows: int = MANY, **lengths: tuple[int, ...]
+) -> list[Path]:
+    """Return two seeds of each setting, all right up to a length by k (None: none right), all wrong beyond.
+
+    ``lengths`` are those evaluated, by ``synthetic.positions``, where they are not the same for all.
+    """
     folders = []
     for number, (setting, by_k) in enumerate(furthest.items()):
         for seed in (0, 1):
             folders.append(
                 answers(
                     folder / f"run{number}-seed{seed}" / "synthetic" / "tables",
-                    lambda length, k, place, by_k=by_k: ROWS * (length <= (by_k[k] or 0)),
-                    setting=setting, ks=by_k, training_seed=seed, training_seconds=61.0, validation_loss_nats=0.01,
-                    run=f"run{number}-seed{seed}", ended_by="stop_loss",
+                    lambda length, k, place, by_k=by_k: num_rows * (length <= (by_k[k] or 0)),
+                    setting=setting, ks=by_k, lengths=lengths.get(setting.positions, (8, 16, 80)), num_rows=num_rows,
+                    training_seed=seed, training_seconds=61.0, validation_loss_nats=0.01, run=f"run{number}-seed{seed}",
+                    ended_by="stop_loss",
                 )
             )  # fmt: skip
     return folders
 
 
-def found(folder: Path, furthest: dict[Setting, dict[int, Optional[int]]]) -> Generalization:
-    return read_generalization(runs_of(folder, furthest))
+def found(folder: Path, furthest: dict[Setting, dict[int, Optional[int]]], **evaluated: Any) -> Generalization:
+    return read_generalization(runs_of(folder, furthest, **evaluated))
 
 
 def test_the_command_prints_the_runs_and_how_far_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +149,53 @@ def test_methods_that_have_not_learned_are_named_and_never_ranked(
             assert f"{names[positions]} to {'at least 80' if length == 80 else length} tokens" in ranked
 
 
+def test_who_holds_to_its_own_longest_length_is_not_ranked_below_who_was_evaluated_further(tmp_path: Path) -> None:
+    """Coupling to at least 200 tokens, the shift to at least 100; where the shift fails at 150, between 100 and 150."""
+    coupled, shifted = STEPS, dataclasses.replace(STEPS, positions="shifted")
+    holds = {coupled: {3: 200}, shifted: {3: 100}}
+    (censored,) = generalization_sentences(found(tmp_path / "a", holds, predicted=(8, 100, 200), shifted=(8, 50, 100)))
+    assert "that coupling holds further than every baseline that has learned: not shown; " in censored
+    assert "Predictive Position Coupling to at least 200 tokens; absolute, random shift to at least 100" in censored
+    for name, longest, verdict in (("b", 150, "shown"), ("c", 149, "not shown")):
+        (fails,) = generalization_sentences(
+            found(tmp_path / name, {**holds, coupled: {3: longest}}, predicted=(8, longest, 200), shifted=(8, 100, 150))
+        )
+        assert f"than every baseline that has learned: {verdict}; " in fails
+        assert f"Predictive Position Coupling to {longest} tokens; absolute, random shift to 100 tokens" in fails
+
+
+def test_without_intervals_nothing_is_shown_to_hold_further(tmp_path: Path) -> None:
+    """Of 49 sequences accuracies have no interval; of 50 they do."""
+    by_k: dict[Setting, dict[int, Optional[int]]] = {PARITY: {2: 80, 3: 8}}
+    few, enough = (
+        generalization_sentences(found(tmp_path / f"{num_rows}", by_k, num_rows=num_rows))[0] for num_rows in (49, 50)
+    )
+    assert "larger k: not shown. " in few and "further in 2 of 2 seeds" in few
+    assert (
+        "every k up to it to at least 80 [none, at least 80] tokens, larger k to 8 [none, at least 80] at most" in few
+    )
+    assert "larger k: shown in 1 of 1 settings. " in enough
+
+
+def test_sums_of_different_moduli_are_ranked_apart(tmp_path: Path) -> None:
+    """Coupling holds further than the baseline of the parity, and not as far as that of the sum modulo 4."""
+    shifted = dataclasses.replace(STEPS, positions="shifted")
+    sums = [dataclasses.replace(one, modulus=4) for one in (STEPS, shifted)]
+    parity, modulo = generalization_sentences(
+        found(tmp_path, {STEPS: {3: 16}, sums[0]: {3: 8}, shifted: {3: 8}, sums[1]: {3: 80}})
+    )
+    assert parity == (
+        "Parity with a scratchpad, k = 3: that coupling holds further than every baseline that has learned: shown; the baseline "
+        "that breaks first: not shown. Accuracy of at least 0.95: Predictive Position Coupling to 16 tokens; absolute, random "
+        "shift to 8 tokens."
+    )
+    assert modulo == (
+        "Sum modulo 4 with a scratchpad, k = 3: that coupling holds further than every baseline that has learned: no, a baseline "
+        "holds further; the baseline that breaks first: not shown. Accuracy of at least 0.95: absolute, random shift to at least "
+        "80 tokens; Predictive Position Coupling to 8 tokens."
+    )
+
+
 def task_run(setting: Setting, seed: int, accuracy: Optional[float]) -> TaskRun:
     return TaskRun(setting, seed, f"run{seed}", 9000, 70, None, None, None, accuracy)
 
@@ -149,7 +203,9 @@ def task_run(setting: Setting, seed: int, accuracy: Optional[float]) -> TaskRun:
 def furthest(setting: Setting, k: int, *of_seeds: Optional[int], place: Optional[str] = None, **ends: Any) -> Furthest:
     """Return how far a setting holds: as far as the first seed does, without uncertainty unless ``low`` or ``high`` is given."""
     length = of_seeds[0]
-    return Furthest(setting, k, place, length, ends.get("low", length), ends.get("high", length), of_seeds, longest=250)
+    high = ends.get("high", length)
+    fails_at = None if high == 250 else (high or 0) + 1
+    return Furthest(setting, k, place, length, ends.get("low", length), high, fails_at, of_seeds, longest=250)
 
 
 def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seeds: int = 3) -> list[str]:

@@ -322,6 +322,14 @@ def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_lar
     )
 
 
+def test_where_only_larger_k_were_evaluated_it_is_said() -> None:
+    cells = [cell(k, None) for k in (3, 5)]
+    assert setting_sentence(cells, Twin(6, 10, tuple(cells), (), ())) == (
+        "PoSE, rows of at most 6: accuracy beyond the row minus inside it, no k of training was evaluated. The prediction is "
+        "neither shown nor refuted."
+    )
+
+
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
@@ -357,20 +365,20 @@ def test_the_prediction_is_of_pose_alone(difference: Estimate, larger: Estimate,
     assert said.startswith("without PoSE, rows of at most 12: ") and "predict" not in said
 
 
+OF_SEEDS = " of training; brackets: 95% t intervals that include the choice of the seed and of the documents"
+OF_TWO = "; with two seeds they may cover as little as 88%"
+OF_ONE = "; intervals of models with 1 seed do not include what another seed would change"
+
+
 @pytest.mark.parametrize(
-    ("num_seeds", "words"),
+    ("nums_seeds", "words"),
     [
-        (
-            1,
-            "means over 1 seed of training; brackets: 95% t intervals that include the choice of the seed and of the documents",
-        ),
-        (2, "of the documents; with two seeds they may cover as little as 88%"),
-        (
-            3,
-            "means over 3 seeds of training; brackets: 95% t intervals that include the choice of the seed and of the documents",
-        ),
+        ((2,), f"means over 2 seeds{OF_SEEDS}{OF_TWO}"),
+        ((3,), f"means over 3 seeds{OF_SEEDS}"),
+        ((2, 3), f"means over 2 seeds or 3 seeds{OF_SEEDS}{OF_TWO}"),
+        ((1, 4), f"means over 1 seed or 4 seeds{OF_SEEDS}{OF_ONE}"),
+        ((1, 2, 5), f"means over 1 seed or 2 seeds or 5 seeds{OF_SEEDS}{OF_TWO}{OF_ONE}"),
     ],
 )
-def test_two_seeds_are_said_to_be_few(num_seeds: int, words: str) -> None:
-    said = seed_intervals_words(num_seeds)
-    assert said.endswith(words) and said.startswith(f"means over {num_seeds} seed")
+def test_few_seeds_are_said_to_be_few(nums_seeds: tuple[int, ...], words: str) -> None:
+    assert seed_intervals_words(*nums_seeds) == words
