@@ -8,6 +8,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import MIN_SEEDS, Hypothesis, SparsityAndGain
 from olmo_sparsity.wording.curves import seeds_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, interval
+from olmo_sparsity.wording.setup import definition_words
 
 GAIN_DIGITS, SHARE_DIGITS = 4, 2
 SAME_RUN = (
@@ -86,8 +87,8 @@ def measured_words(found: Hypothesis) -> str:
         includes += f" and the seeds of models with {MIN_SEEDS} or more"
     return (
         f"{found.num_windows:,} targets of {found.num_documents:,} documents; gain: loss with the last {found.row_len} tokens, "
-        f"as many as a training row has{stated}, minus loss with {found.full_len}. Models: {seeds}; brackets: 95% intervals that "
-        f"include {includes}."
+        f"as many as a training row has{stated}, minus loss with {found.full_len}; {definition_words(found.setup)}. Models: "
+        f"{seeds}; brackets: 95% intervals that include {includes}."
     )
 
 

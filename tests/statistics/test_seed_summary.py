@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known_selectors import only_here as only_here
 from made_up import KS, SEES_TARGET
 from made_up_runs import made_up_measurement, made_up_run
 from scipy import stats
@@ -342,6 +343,25 @@ def test_seeds_that_were_measured_otherwise_are_not_pooled(changed: dict[str, An
         read_seeds(unequal)
     write_manifest(folder, manifest)
     assert _matching_tables(unequal) == [run / "influence" / "made-up" for run in unequal]
+
+
+def test_seeds_whose_own_selectors_have_other_sources_are_not_pooled(unequal: list[Path], only_here: None) -> None:
+    look = {"color": "#112233", "marker": "o", "on_light": "#112233", "on_dark": "#ddeeff"}
+    entry = {"file": "mine.py", "needs": [], "sees_target": False, "meaning": "mine.", "look": look}
+    folders = [run / "influence" / "made-up" for run in unequal]
+    manifests = [read_json(folder / "manifest.json") for folder in folders]
+
+    def write_sources(*sources: str) -> None:
+        for folder, manifest, sha256 in zip(folders, manifests, sources, strict=True):
+            write_manifest(folder, {**manifest, "own_selectors": {"mine": {**entry, "sha256": sha256}}})
+
+    write_sources("0", "1")
+    with pytest.raises(UserError, match="these runs have no measurement with the same windows and settings"):
+        read_seeds(unequal)
+    write_sources("0", "0")
+    assert _matching_tables(unequal) == folders
+    for folder, manifest in zip(folders, manifests, strict=True):
+        write_manifest(folder, manifest)
 
 
 def test_how_a_measurement_was_computed_does_not_matter(unequal: list[Path]) -> None:

@@ -184,6 +184,18 @@ def test_candidates_that_were_screened_otherwise_are_refused(other: dict[str, An
         sparsity_by_length(measured, selector="kl")
 
 
+def test_a_selector_of_ones_own_with_another_source_is_refused() -> None:
+    def measured(*sources: str) -> list[MeasuredLength]:
+        return [
+            planted_length(n, own_selectors={"attention": {"sha256": sha256}})
+            for n, sha256 in zip((128, 256), sources, strict=True)
+        ]
+
+    assert sparsity_by_length(measured("aa", "aa"), selector="attention")
+    with pytest.raises(UserError, match=r"has hash of the source of attention bb, .* at full_len 128 aa; measure all"):
+        sparsity_by_length(measured("aa", "bb"), selector="attention")
+
+
 @pytest.mark.parametrize("other", [{"run": "another"}, {"checkpoint": {"model_sha256": "b"}}])
 def test_trained_runs_are_told_apart_by_name_and_weights(other: dict[str, Any]) -> None:
     def trained(full_len: int, **changes: Any) -> MeasuredLength:

@@ -32,6 +32,7 @@ from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
 from olmo_sparsity.statistics.single.breakdowns import ClassContrast, ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.statistics.synthetic import Setting
@@ -342,7 +343,9 @@ def test_thirds_have_each_number_under_its_name(by_sparsity: list[SparsityAndGai
 
 
 def test_other_ways_to_compare_have_each_number_under_its_name(by_sparsity: list[SparsityAndGain]) -> None:
-    found = Hypothesis(8, 20, 90, 60, {"a": 3}, (), "a", tuple(by_sparsity), tuple(by_sparsity))
+    found = Hypothesis(
+        ModelSetup(None, "hidden", None, None), 8, 20, 90, 60, {"a": 3}, (), "a", tuple(by_sparsity), tuple(by_sparsity)
+    )
     for row, of in zip(rows_of(robustness_table(found)), by_sparsity, strict=True):
         assert (row["comparison"].text, row["sparsity from"].text) == (of.analysis.name, "a")
         assert shows(row["gain, sparse minus dense, nats"], of.contrasts.gain_nats)

@@ -40,6 +40,7 @@ from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import newest_finished, read_table
 from olmo_sparsity.view.report import write_report
+from olmo_sparsity.wording.hypothesis import hypothesis_sentences
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +189,91 @@ def test_each_other_way_differs_in_what_its_name_says(
     write_manifest(folder, {**manifest, "influence": {**manifest["influence"], "selectors": selectors}})
     left: list[Any] = list(read_hypothesis([fewer, *runs[1:3]]).robustness)
     assert [entry[-1].name for entry in left] == [name for name in WAYS if name != "`attention` in place of `kl`"]
+    of_attention: list[Any] = list(read_hypothesis(runs[:3], selector="attention").robustness)
+    assert [entry[-1] for entry in of_attention] == [
+        dataclasses.replace(main, **{"name": name, "selector": "attention", **changes})
+        for name, changes in WAYS.items()
+        if changes != {"selector": "attention"}  # which is the main comparison
+    ]
+
+
+@pytest.mark.parametrize("unknown", [0, 3], ids=["model", "ceiling"])
+def test_where_the_overlap_is_unknown_nothing_is_compared_without_it(
+    unknown: int, runs: list[Path], tmp_path: Path
+) -> None:
+    named = list(runs)
+    named[unknown] = shutil.copytree(runs[unknown], tmp_path / "unknown")
+    folder = newest_finished(named[unknown])
+    set_overlap_unknown(folder)
+    for of_runs, has_overlap in ((runs, True), (named, False)):
+        ways = {entry.analysis.name for entry in read_hypothesis(of_runs).robustness}
+        assert ways == {name for name in WAYS if has_overlap or name != "without text that training saw"}
+
+
+def set_overlap_unknown(folder: Path) -> None:
+    for part in (0, 1):
+        table = pq.read_table(part_path(folder, "windows", part=part))
+        at = table.schema.get_field_index("train_overlap")
+        content = table.set_column(at, table.schema.field(at), pa.nulls(len(table), pa.bool_()))
+        content = content.replace_schema_metadata(None)
+        write_part(folder, "windows", part=part, content=content, metadata={"run_id": "0"})
+
+
+SCREENED = {"screen": 6, "screen_by": "patching"}
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "message"),
+    [
+        (1, {"visibility": "contextual"}, "{} was measured with visibility hidden, {} with contextual; measure both"),
+        (3, {"visibility": "contextual"}, "{} was measured with visibility hidden, {} with contextual; "),
+        (3, {"positions": "compact"}, "{} was measured with positions kept, {} with compact; "),
+        (3, {"anchor": {"id": 7, "text": "<bos>"}}, "{} was measured with anchor none, {} with bos; "),
+        (3, {"influence": SCREENED}, "{} was measured with candidates of kl not screened, {} with screened to 6 by patching; "),
+        (1, {"checkpoint": {"step": 50, "model_sha256": "0"}}, "{} was measured with training step 100, {} with 50; "),
+    ],
+)  # fmt: skip
+def test_measurements_that_were_taken_in_other_ways_are_not_compared(
+    number: int, changes: dict[str, Any], message: str, runs: list[Path], tmp_path: Path
+) -> None:
+    named = list(runs)
+    named[number] = shutil.copytree(runs[number], tmp_path / "other")
+    folder = newest_finished(named[number])
+    manifest = read_json(folder / "manifest.json")
+    influence = {**manifest["influence"], **changes.get("influence", {})}
+    write_manifest(folder, {**manifest, **changes, "influence": influence})
+    with pytest.raises(UserError, match=re.escape(message.format(named[0], named[number]))):
+        read_hypothesis(named)
+
+
+def test_a_ceiling_of_another_training_step_is_compared(runs: list[Path], found: Hypothesis, tmp_path: Path) -> None:
+    ceiling = shutil.copytree(runs[3], tmp_path / "ceiling")
+    folder = newest_finished(ceiling)
+    manifest = read_json(folder / "manifest.json")
+    write_manifest(folder, {**manifest, "checkpoint": {"step": 50, "model_sha256": "0"}})
+    assert read_hypothesis([*runs[:3], ceiling], every=False).main == found.main
+
+
+def test_models_whose_folders_have_one_name_are_told_apart_by_their_paths(runs: list[Path], tmp_path: Path) -> None:
+    """Their configurations have one name, too; the share of the ceiling's gain is still said."""
+    first = shutil.copytree(runs[0], tmp_path / "pose" / "seed1")
+    ceiling = shutil.copytree(runs[3], tmp_path / "ceiling" / "seed1")
+    found = read_hypothesis([first, ceiling], every=False)
+    assert list(found.models) == [str(first), str(ceiling)] and found.ceiling == str(ceiling)
+    sentences = list(hypothesis_sentences(found))
+    assert any("share of the ceiling's gain is" in sentence for sentence in sentences)
+
+
+def test_the_definition_of_visible_and_the_candidates_are_named(runs: list[Path], tmp_path: Path) -> None:
+    assert "visibility hidden (" in printed(runs[:1]) and "; no anchor. Models: " in printed(runs[:1])
+    run = shutil.copytree(runs[0], tmp_path / "contextual")
+    folder = newest_finished(run)
+    manifest = read_json(folder / "manifest.json")
+    write_manifest(folder, {**manifest, "visibility": "contextual", "influence": {**manifest["influence"], **SCREENED}})
+    words = printed([run])
+    assert (
+        "visibility contextual (" in words and "only the best 6 candidates by patching were scored. Models: " in words
+    )
 
 
 def test_without_a_ceiling_there_is_no_share(runs: list[Path]) -> None:
@@ -211,6 +297,7 @@ def pretrained(run: Path) -> Path:
     write_manifest(run, {"kind": "pretrained", "status": "complete", "model": MODEL})
     folder = made_up_measurement(run, 0.4)
     manifest = read_json(folder / "manifest.json")
+    set_overlap_unknown(folder)
     context = {name: manifest["context"][name] for name in ("local_len", "full_len", "num_long_range")}
     of_run = ("pose", "checkpoint")
     manifest = {name: value for name, value in manifest.items() if name not in of_run}
@@ -313,6 +400,16 @@ def test_a_selector_of_ones_own_takes_part_by_its_name_in_the_tables(
         return json.loads(result.output)["main"][0]["contrasts"]
 
     assert contrasts(own, "mine") == contrasts(runs[0], "random") != contrasts(runs[0], "kl")
+    changed = shutil.copytree(runs[1], tmp_path / "changed")
+    shutil.rmtree(newest_finished(changed))
+    of_changed = Path(shutil.copytree(folder, changed / "influence" / "made-up"))
+    assert len(read_hypothesis([own, changed], selector="mine", every=False).main) == 1
+    write_manifest(
+        of_changed, {**read_json(folder / "manifest.json"), "own_selectors": {"mine": entry | {"sha256": "1"}}}
+    )
+    message = re.escape(f"{own} was measured with the source of mine with hash 0, {changed} with 1; measure both")
+    with pytest.raises(UserError, match=message):
+        read_hypothesis([own, changed], selector="mine")
     write_manifest(
         folder, {**read_json(folder / "manifest.json"), "own_selectors": {"mine": entry | {"sees_target": True}}}
     )

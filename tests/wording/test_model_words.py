@@ -25,6 +25,7 @@ from olmo_sparsity.statistics.several.hypothesis import (
     ThirdOfTargets,
 )
 from olmo_sparsity.statistics.several.subjects import Pairing
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.wording.comparison import differences_sentences, pairing_words
@@ -115,9 +116,12 @@ def test_the_verdict_is_that_of_the_interval(
         assert words in sentence(dataclasses.replace(of, contrasts=contrasts))
 
 
+HIDDEN = ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)
+
+
 def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
     own, by_ceiling = entry(values, is_same_run=True), entry(values, sparsity_from="ceiling", is_same_run=True)
-    found = Hypothesis(8, 20, 1500, 60, {"pose": 3, "ceiling": 1}, (), "ceiling", (own, by_ceiling), ())
+    found = Hypothesis(HIDDEN, 8, 20, 1500, 60, {"pose": 3, "ceiling": 1}, (), "ceiling", (own, by_ceiling), ())
     assert list(hypothesis_sentences(found)) == [
         gain_sentence(own),
         "Sparsity and gain are of one run, so its noise is in both; train further seeds, and name them with --run, to separate "
@@ -127,9 +131,9 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
         "them with --run, to separate them.",
     ]
     assert hypothesis_words(found) == (
-        "1,500 targets of 60 documents; gain: loss with the last 8 tokens, as many as a training row has, minus loss with 20. "
-        "Models: pose (3 seeds), ceiling (1 seed); brackets: 95% intervals that include the documents and the seeds of models "
-        "with 3 or more."
+        "1,500 targets of 60 documents; gain: loss with the last 8 tokens, as many as a training row has, minus loss with 20; "
+        "visibility hidden (a hidden token is seen by no one); no anchor. Models: pose (3 seeds), ceiling (1 seed); brackets: "
+        "95% intervals that include the documents and the seeds of models with 3 or more."
     )
     alone = dataclasses.replace(found, models={"pose": 1}, pretrained=("pose",), ceiling=None, main=(own,))
     assert list(hypothesis_sentences(alone)) == [
@@ -137,7 +141,7 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
         "Sparsity and gain are of one pretrained model, which has no further seeds, so its noise is in both.",
         "Without a ceiling there is no share: in any model sparse reactions may gain more.",
     ]
-    assert "last 8 tokens, as many as a training row has (stated for pose), minus loss with 20." in hypothesis_words(
+    assert "last 8 tokens, as many as a training row has (stated for pose), minus loss with 20; " in hypothesis_words(
         alone
     )
     several = (entry(values), dataclasses.replace(by_ceiling, is_same_run=False))

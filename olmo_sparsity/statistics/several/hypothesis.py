@@ -9,7 +9,7 @@ Letters of shapes: W windows; C contexts, real and null; T thirds, dense, middle
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -24,9 +24,11 @@ from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_variance
 from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
+from olmo_sparsity.statistics.several.same_targets import candidates_words, source_of
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pretrained, trained_models
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, SAME_WINDOWS, Lengths, unit_of
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.manifests import read_config_of
 from olmo_sparsity.tables.reading import list_finished, read_manifest, run_of_tables
@@ -66,12 +68,12 @@ class Analysis:
 
 
 MAIN = Analysis("as planned")
-ROBUSTNESS = (
+ROBUSTNESS = (  # with the selector of ``MAIN`` they are of the one that was asked for
     Analysis("matched on the reaction alone", matched=("reaction",)),
     Analysis("not matched", matched=()),
     Analysis("matched on the reactions of the runs that gain, too", matched=("reaction", "gaining", "distance")),
     Analysis("a random token in place of the best", selector="random"),
-    Analysis("`attention` in place of `kl`", selector="attention"),
+    Analysis("`attention` in place of `{selector}`", selector="attention"),
     Analysis("tokens for half of the reaction", measure="half"),
     Analysis("without copying", without_copying=True),
     Analysis("without text that training saw", without_overlap=True),
@@ -184,6 +186,7 @@ class Hypothesis:
     """What the runs say about the hypothesis.
 
     Attributes:
+        setup: of the first model's measurement; who sees what, the anchor and the candidates are the same for all models.
         row_len, full_len: tokens of a training row, which are the local tokens here, and of the full context.
         num_windows, num_documents: that were measured.
         models: their labels and numbers of seeds, the ceiling last.
@@ -193,6 +196,7 @@ class Hypothesis:
         robustness: the same of the first model in other ways, ``ROBUSTNESS``; empty where they were not asked for.
     """
 
+    setup: ModelSetup
     row_len: int
     full_len: int
     num_windows: int
@@ -513,12 +517,11 @@ def read_hypothesis(
     if folders is None:
         folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
     _check_is_blind(selector)  # what one of one's own sees is known from its tables
-    _check_same_windows(folders)
+    _check_measured_alike(grouped, folders, selector=selector)
     analyses = [
         other
-        for other in (ROBUSTNESS if every else ())
+        for other in (_other_ways(selector) if every else ())
         if all(other.selector in _selectors(folder) for folder in folders.values())
-        and not (other.without_overlap and any(is_pretrained(run) for run in folders))  # their training text is unknown
     ]
     selectors = {selector, *(other.selector for other in analyses)}
     names = _names(grouped)
@@ -540,7 +543,12 @@ def read_hypothesis(
         return [of_own] if ceiling is None else [of_own, sparsity_and_gain(ceiling, model, ceiling, analysis)]
 
     windows = others[0].reactions[0].windows
+    if any(model.reactions[0].windows["train_overlap"].isna().all() for model in models):
+        analyses = [
+            analysis for analysis in analyses if not analysis.without_overlap
+        ]  # nothing is known to be left out
     return Hypothesis(
+        setup=ModelSetup.from_manifest(read_manifest(folders[others[0].runs[0]])),
         row_len=row_len,
         full_len=others[0].lengths.full_len,
         num_windows=len(windows),
@@ -551,6 +559,18 @@ def read_hypothesis(
         main=tuple(entry for model in others for entry in compared(model, main)),
         robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
     )
+
+
+def _other_ways(selector: str) -> list[Analysis]:
+    """Return ``ROBUSTNESS`` for a selector, without what is the main comparison then."""
+    ways = []
+    for way in ROBUSTNESS:
+        name = way.name.format(selector=selector)
+        if way.selector == MAIN.selector:
+            ways.append(replace(way, name=name, selector=selector))
+        elif way.selector != selector:
+            ways.append(replace(way, name=name))
+    return ways
 
 
 def _check_is_blind(name: str) -> None:
@@ -568,15 +588,16 @@ def _check_is_blind(name: str) -> None:
 
 
 def _names(models: Sequence[TrainedModel]) -> list[str]:
-    """Return the name of each model: that of its configuration, or of its first run where two have the same.
+    """Return distinct names: of the configurations, or of the first runs where two have the same, or the paths of these.
 
     A pretrained model has that of the folder of its results.
     """
-    names = [
-        folder_name(model.runs[0]) if is_pretrained(model.runs[0]) else read_config_of(model.runs[0]).name
-        for model in models
-    ]
-    return names if len(set(names)) == len(names) else [folder_name(model.runs[0]) for model in models]
+    firsts = [model.runs[0] for model in models]
+    of_configs = [folder_name(run) if is_pretrained(run) else read_config_of(run).name for run in firsts]
+    for names in (of_configs, list(map(folder_name, firsts))):
+        if len(set(names)) == len(names):
+            return names
+    return list(map(str, firsts))
 
 
 def _selectors(folder: Path) -> list[str]:
@@ -585,26 +606,44 @@ def _selectors(folder: Path) -> list[str]:
     return selectors
 
 
-def _check_same_windows(folders: Mapping[Path, Path]) -> None:
-    """Check that all folders are of the same windows, with the same foreign text.
+def _check_measured_alike(models: Sequence[TrainedModel], folders: Mapping[Path, Path], *, selector: str) -> None:
+    """Check that all folders are of the same windows, foreign text and definitions, and those of one model of one training step.
 
     Raises:
         UserError: they are not.
     """
+    manifests = {run: read_manifest(folder) for run, folder in folders.items()}
 
-    def text_of(folder: Path) -> list[Any]:
-        manifest = read_manifest(folder)
+    def check(runs: Sequence[Path], what: str, value_of: Callable[[dict[str, Any]], object]) -> None:
+        values = [value_of(manifests[run]) for run in runs]
+        for run, value in zip(runs, values, strict=True):
+            if value != values[0]:
+                raise UserError(
+                    f"{runs[0]} was measured with {what} {values[0]}, {run} with {value}; measure both with the same options of "
+                    "`olmo-sparsity influence`"
+                )
+
+    def text_of(manifest: dict[str, Any]) -> list[Any]:
         foreign = [manifest["influence"].get(key) for key in ("seed", "null_context")]
         return [*(manifest[key] for key in SAME_WINDOWS), *foreign]
 
-    texts = {run: text_of(folder) for run, folder in folders.items()}
-    first = next(iter(texts))
-    for run, text in texts.items():
-        if text != texts[first]:
+    first, *others = manifests
+    for run in others:
+        if text_of(manifests[run]) != text_of(manifests[first]):
             raise UserError(
                 f"{first} and {run} were measured on different windows or foreign text; measure both with the same options of "
                 "`olmo-sparsity influence`"
             )
+    for what, of_setup in (
+        ("visibility", lambda setup: setup.visibility),
+        ("positions", lambda setup: setup.positions),
+        ("anchor", lambda setup: setup.anchor_choice),
+        (f"candidates of {selector}", lambda setup: candidates_words(setup.screening, selector)),
+    ):
+        check(list(manifests), what, lambda manifest, of_setup=of_setup: of_setup(ModelSetup.from_manifest(manifest)))
+    check(list(manifests), f"the source of {selector} with hash", lambda manifest: source_of(manifest, selector))
+    for model in models:
+        check(model.runs, "training step", lambda manifest: manifest.get("checkpoint", {}).get("step"))
 
 
 def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:

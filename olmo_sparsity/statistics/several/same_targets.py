@@ -168,7 +168,8 @@ def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
         ("anchor", [m.setup.anchor_choice for m in measurements]),
         ("null context", [m.null_context for m in measurements]),
         ("unit", [m.unit for m in measurements]),
-        (f"candidates of {selector}", [_candidates_words(m.setup.screening, selector) for m in measurements]),
+        (f"candidates of {selector}", [candidates_words(m.setup.screening, selector) for m in measurements]),
+        (f"hash of the source of {selector}", [source_of(m.manifest, selector) for m in measurements]),
     ):
         for one, value in zip(measured, values, strict=True):
             if value != values[0]:
@@ -180,11 +181,17 @@ def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
         raise UserError(f"these tables count k in units of {measurements[0].unit}; measure them with --unit token")
 
 
-def _candidates_words(screening: Optional[Screening], selector: str) -> str:
+def candidates_words(screening: Optional[Screening], selector: str) -> str:
     """Return which candidates of a selector were scored; at a length where fewer were, k is larger for that alone."""
     if screening is None or selector not in screening.selectors:
         return "not screened"
     return f"screened to {screening.num_candidates} by {screening.ranking}"
+
+
+def source_of(manifest: Mapping[str, Any], selector: str) -> Optional[str]:
+    """Return the hash of the source of a selector of one's own; None of one of the package's."""
+    entry: dict[str, Any] = manifest.get("own_selectors", {}).get(selector, {})
+    return entry.get("sha256")
 
 
 def _check_targets(measured: list[MeasuredLength]) -> None:

@@ -187,6 +187,7 @@ def _settings(tables: Path) -> Any:
     return (
         influence,
         [manifest.get(key) for key in ("visibility", "positions", "anchor", "screen_precision")],
+        {name: entry["sha256"] for name, entry in manifest.get("own_selectors", {}).items()},
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],
     )
