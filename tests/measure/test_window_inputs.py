@@ -184,13 +184,23 @@ def test_a_group_has_the_sum_of_its_tokens() -> None:
         (lambda window: np.full(M, np.nan), ": selector mine returned NaN for every long-range token of a window"),
         (
             lambda window: np.full(M, np.inf),
-            ": selector mine returned an infinite score; NaN says that a token has none$",
+            r": selector mine returned an infinite score \(a score, and the sum of a group, is at most 3\.4e\+38, the largest "
+            r"float32\); NaN says that a token has none$",
+        ),
+        (lambda window: np.where(np.arange(M) == 3, -np.inf, 0), ": selector mine returned an infinite score "),
+        (lambda window: np.where(np.arange(M) == 3, np.finfo(float).min, 0), ": selector mine returned an infinite "),
+        (
+            lambda window: np.zeros(M, complex),
+            ": selector mine returned ndarray, not numbers: TypeError: complex numbers have no order$",
         ),
         (
-            lambda window: np.where(np.arange(M) == 3, -np.inf, 0),
-            ": selector mine returned an infinite score; NaN says ",
+            lambda window: torch.ones(M, requires_grad=True),
+            ": selector mine returned Tensor, not numbers: RuntimeError: Can't call numpy.* requires grad",
         ),
-        (lambda window: np.zeros(M, complex), ": selector mine returned ndarray, not numbers$"),
+        (
+            lambda window: [10**400] * M,
+            ": selector mine returned list, not numbers: OverflowError: int too large to convert to float$",
+        ),
         (lambda window: sys.exit(3), ": selector mine: SystemExit: 3$"),
     ],
 )
