@@ -341,8 +341,8 @@ def _where(error: BaseException, file: str, shown: str) -> str:
 
 def _reason(error: BaseException, file: Optional[str] = None) -> str:
     """Return an error as words on one line; those of a syntax error name its place, unless that is in ``file``."""
-    is_here = isinstance(error, SyntaxError) and error.filename == file
-    text = printable(str(error.msg if is_here else error).partition("\n")[0])
+    said = error.msg if isinstance(error, SyntaxError) and error.filename == file else error
+    text = printable(str(said).partition("\n")[0])
     return text if isinstance(error, UndeclaredNeedError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
