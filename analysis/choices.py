@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import typer
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import UserError, printable
@@ -24,11 +25,11 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import RANDOM
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import data_words, length_words, measured_words
+from olmo_sparsity.wording.setup import short_anchor_warning
 from olmo_sparsity.wording.units import units_of, units_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
-from .output import Drawn, caption_text
+from .output import Drawn, caption_text, failed_gates_lines, measured_in_full, write_above
 from .paper import Width, drawn_for
 from .style import blind, ordered
 
@@ -95,11 +96,11 @@ def _title(measured: Measured) -> str:
     return f"{measured.summary.run}, {lengths.local_len:,} of {lengths.full_len:,} tokens"
 
 
-def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
-    """Draw ``choices``.
+def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
+    """Return the selectors that do not see the target and that all measurements have, by the mean of their gains, rising.
 
     Raises:
-        UserError: k or the selectors are not those of every measurement.
+        UserError: a measurement lacks k or `random`, or there is no such selector but `random`.
     """
     of_each = [blind(one.measurement, ordered(one.measurement)) for one in measured]
     names = [name for name in of_each[0] if all(name in others for others in of_each)]
@@ -111,9 +112,42 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
             raise UserError(
                 f"{_title(one)}: random was not measured, and gains are over it; name it with --selector random"
             )
-    names.sort(
-        key=lambda name: np.mean([_gain(one.summary, name, k).mean if name != RANDOM else 0.0 for one in measured])
+    if names == [RANDOM]:
+        raise UserError(
+            f"{'; '.join(map(_title, measured))}: no selector but random that does not see the target was measured in each; name "
+            "one with --selector, such as kl"
+        )
+    return sorted(
+        names,
+        key=lambda name: np.mean([_gain(one.summary, name, k).mean if name != RANDOM else 0.0 for one in measured]),
     )
+
+
+def _write_words(figure: Figure, measured: Sequence[Measured], *, k: int, finding: str, handles: list[Line2D]) -> None:
+    """Write the caption, and the gates that failed above the figure."""
+    summaries = [one.summary for one in measured]
+    units = " or ".join(dict.fromkeys(map(units_of, summaries)))
+    counted = "".join(f"{words} " for words in dict.fromkeys(map(units_words, summaries)) if words)
+    data = " ".join(map(measured_in_full, summaries))
+    warnings = [(_title(one), short_anchor_warning(one.summary.setup)) for one in measured]
+    caption_text(
+        figure,
+        f"{WORDS.format(k=k, units=units)} {counted}{finding}. {data}",
+        last=" ".join(f"{title}: {words}" for title, words in warnings if words),
+        handles=handles,
+        columns=2 if len(measured) == 1 else 3,  # one panel is narrow
+    )
+    if failed := failed_gates_lines((_title(one), one.summary) for one in measured):
+        write_above(figure, failed)
+
+
+def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
+    """Draw ``choices``.
+
+    Raises:
+        UserError: a measurement lacks k or `random`, or they have no other selector in common that does not see the target.
+    """
+    names = _drawn_names(measured, k)
     height = 0.19 * len(names) + 0.7
     figure, axes = plt.subplots(
         2,
@@ -152,15 +186,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         Line2D([], [], color="black", marker="o", markerfacecolor="white", linewidth=0.8, label="foreign text")
     )
     finding = _finding(measured, names, k=k)
-    data = " ".join(
-        f"{measured_words(one.summary)}. {data_words(one.summary)}; {length_words(one.summary.lengths)}"
-        for one in measured
-    )
-    summaries = [one.summary for one in measured]
-    units = " or ".join(dict.fromkeys(map(units_of, summaries)))
-    counted = "".join(f"{words} " for words in dict.fromkeys(map(units_words, summaries)) if words)
-    text = f"{WORDS.format(k=k, units=units)} {counted}{finding}. {data}"
-    caption_text(figure, text, handles=handles, columns=2 if len(measured) == 1 else 3)  # one panel is narrow
+    _write_words(figure, measured, k=k, finding=finding, handles=handles)
     return Drawn(figure, NAME, finding)
 
 
@@ -168,7 +194,7 @@ def draw(tables: list[Path], k: int) -> Iterator[Drawn]:
     """Draw ``choices`` from influence folders, and print what it shows.
 
     Raises:
-        UserError: k or the selectors are not those of every measurement.
+        UserError: as ``draw_measured``, or a folder cannot be read.
     """
     drawn = draw_measured([Measured.read(folder) for folder in tables], k)
     print(printable(drawn.finding))

@@ -23,7 +23,7 @@ from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from olmo_sparsity.wording.units import units_words
 
 from .drawing import FigureOfRuns
-from .output import Drawn, caption_text, write_above
+from .output import Drawn, caption_text, failed_gates_lines, write_above
 from .paper import width_in_force
 from .style import error_bars, looks_of_runs, write_nothing_measured
 
@@ -103,11 +103,7 @@ def _words(comparison: Comparison) -> str:
 def _lines_above(comparison: Comparison) -> list[str]:
     """Return which gates failed, and what is not of the same windows or setting, in a line for each measurement."""
     first, *later = comparison.labels
-    lines = [
-        f"{subject.label}: {', '.join(of_subject)}"
-        for subject in comparison.subjects
-        if (of_subject := [sentence.partition(":")[0] for sentence in failed_gates(subject.summary)])
-    ]
+    lines = failed_gates_lines((subject.label, subject.summary) for subject in comparison.subjects)
     for label, of_pairing in zip(later, pairings_words(comparison), strict=True):
         said = [words for words in ("NOT PAIRED", "NOT THE SAME SETTING") if words in of_pairing]
         if said:

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -125,6 +125,12 @@ def _measured_in_short(summary: Summary) -> str:
     return f"{warning} Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}.".lstrip()
 
 
+def measured_in_full(summary: Summary) -> str:
+    """Return of which model, how much data and which lengths the numbers are, the gates, and a warning of the first token."""
+    data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
+    return f"{data} {anchor_warning(summary.setup)}".rstrip()
+
+
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
     """Write below a figure what it shows, what k counts, of which model, from how much data, at which lengths, and the gates.
 
@@ -142,12 +148,20 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
         if failed := failed_gates(summary):
             write_above(figure, failed)
         return
-    data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
-    sentences = (words, units_words(summary), data, anchor_warning(summary.setup))
+    sentences = (words, units_words(summary), measured_in_full(summary))
     text = " ".join(filter(None, map(str.strip, sentences)))
     caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
     if failed := failed_gates(summary):
         write_above(figure, failed)
+
+
+def failed_gates_lines(named: Iterable[tuple[str, Summary]]) -> list[str]:
+    """Return which gates failed, a line for each of several measurements, by its name."""
+    return [
+        f"{name}: {', '.join(of_one)}"
+        for name, summary in named
+        if (of_one := [sentence.partition(":")[0] for sentence in failed_gates(summary)])
+    ]
 
 
 def write_above(figure: Figure, sentences: Sequence[str]) -> None:

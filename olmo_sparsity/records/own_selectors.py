@@ -173,7 +173,7 @@ def read_selector(text: str) -> Selector:
     try:
         exec(compile(source, module.__file__, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        raise UserError(f"{_where(error, module.__file__, shown)}: {_reason(error)}") from None
+        raise UserError(f"{_where(error, module.__file__, shown)}: {_reason(error, module.__file__)}") from None
     found = module.__dict__.get(name)
     if found is None:
         names = [key for key, value in vars(module).items() if _is_selector(value, module.__name__)]
@@ -278,9 +278,11 @@ def _guarded(own: OwnSelector, *, name: str, where: str, file: str, shown: str) 
             try:
                 found = own.score(window)
             except (Exception, SystemExit) as error:
-                raise UserError(f"{_where(error, file, shown)}: selector {name}: {_reason(error)}") from None
+                raise UserError(f"{_where(error, file, shown)}: selector {name}: {_reason(error, file)}") from None
             rows.append(_scores_of(found, window, where=where, name=name))
-        return cache.groups.sums(np.stack(rows))
+        scores_WI = cache.groups.sums(np.stack(rows))
+        _check_size(scores_WI, where=where, name=name)
+        return scores_WI
 
     return score
 
@@ -297,8 +299,10 @@ def _scores_of(found: Any, window: WindowInput, *, where: str, name: str) -> Any
         if np.iscomplexobj(found):
             raise TypeError("complex numbers have no order")
         scores_M = np.asarray(found, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UserError(f"{where}: selector {name} returned {type(found).__name__}, not numbers") from None
+    except Exception as error:  # those of other libraries, as of a tensor that requires a gradient
+        raise UserError(
+            f"{where}: selector {name} returned {type(found).__name__}, not numbers: {_reason(error)}"
+        ) from None
     expected = (window.num_long_range,)
     if scores_M.shape != expected:
         raise UserError(
@@ -307,22 +311,38 @@ def _scores_of(found: Any, window: WindowInput, *, where: str, name: str) -> Any
         )
     if np.isnan(scores_M).all():
         raise UserError(f"{where}: selector {name} returned NaN for every long-range token of a window")
-    if np.isinf(scores_M).any():
-        raise UserError(f"{where}: selector {name} returned an infinite score; NaN says that a token has none")
+    _check_size(scores_M, where=where, name=name)
     return scores_M
+
+
+def _check_size(scores: Any, *, where: str, name: str) -> None:
+    """Check that the column of scores, which is float32, can hold those of tokens or groups.
+
+    Raises:
+        UserError: it cannot.
+    """
+    import numpy as np
+
+    largest = float(np.finfo(np.float32).max)
+    if (np.abs(scores) > largest).any():
+        raise UserError(
+            f"{where}: selector {name} returned an infinite score (a score, and the sum of a group, is at most {largest:.2g}, "
+            "the largest float32); NaN says that a token has none"
+        )
 
 
 def _where(error: BaseException, file: str, shown: str) -> str:
     """Return the file and the line of the user's code that an error comes from."""
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename == file:
         return f"{shown}:{error.lineno or 1}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{shown}:{lines[-1]}" if lines else shown
 
 
-def _reason(error: BaseException) -> str:
-    """Return an error as words on one line."""
-    text = printable(str(error.msg if isinstance(error, SyntaxError) else error).partition("\n")[0])
+def _reason(error: BaseException, file: Optional[str] = None) -> str:
+    """Return an error as words on one line; those of a syntax error name its place, unless that is in ``file``."""
+    said = error.msg if isinstance(error, SyntaxError) and error.filename == file else error
+    text = printable(str(said).partition("\n")[0])
     return text if isinstance(error, UndeclaredNeedError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
@@ -381,9 +401,10 @@ def declare_recorded(entries: object, *, where: str) -> None:
 
 def _recorded(name: str, entry: Mapping[str, Any]) -> Optional[Selector]:
     """Return a selector that a manifest records; None: something about it is unusable."""
-    look, sees_target = Look(**entry["look"]), entry["sees_target"]
+    look, sees_target, needs = Look(**entry["look"]), entry["sees_target"], frozenset(entry["needs"])
     colors_fit = all(COLOR.fullmatch(color) for color in (look.color, look.on_light, look.on_dark))
-    if not (NAME.fullmatch(name) and colors_fit and MARKER.fullmatch(look.marker) and isinstance(sees_target, bool)):
+    look_fits = colors_fit and MARKER.fullmatch(look.marker)
+    if not (NAME.fullmatch(name) and look_fits and isinstance(sees_target, bool) and needs.issubset(NEEDS)):
         return None
     meaning = _plain(entry["meaning"])
     return Selector(
@@ -395,6 +416,7 @@ def _recorded(name: str, entry: Mapping[str, Any]) -> Optional[Selector]:
         look=look,
         num_evaluations=_unknown_cost,
         cost="",
+        needs=needs,
         by_name_only=True,
         own=OwnSource(printable(str(entry["file"])), None if entry["sha256"] is None else str(entry["sha256"])),
     )

@@ -5,7 +5,8 @@ over layers and heads. Its variant ``-heads`` chooses as many entries in each he
 the heads of queries that share these keys. All scores come from one pass over the window under full context, in which no entry
 has been evicted yet.
 
-Shape letters: M long-range positions, H heads of keys, E width of a head, P pages, S kept entries.
+Shape letters: W windows, T tokens of a window, M long-range positions, I groups, H heads of keys, E width of a head, P pages,
+S kept entries.
 """
 
 from __future__ import annotations
@@ -54,16 +55,20 @@ def _snapkv(window: WindowInput) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(padded, POOLED, axis=-1).mean(axis=-1)
 
 
-def _streaming_llm(window: WindowInput) -> np.ndarray:
-    """Return the order of sinks and recent: the first 4 tokens, the anchor included, then the nearest; float64 [M].
+def _streaming_llm(cache: ScoredWindows) -> np.ndarray:
+    """Return the order of sinks and recent: the groups of the first 4 tokens, the anchor included, then the nearest.
 
     Source: StreamingLLM (Xiao et al. 2023, arXiv 2309.17453), Section 3.2.
     """
     import numpy as np
 
-    order_M = np.arange(window.num_long_range, dtype=np.float64)
-    is_sink_M = window.positions[: window.num_long_range] < NUM_SINKS
-    return np.where(is_sink_M, 2 * window.num_long_range - order_M, order_M)
+    groups = cache.groups
+    order_I = np.arange(groups.num_groups, dtype=np.float64)
+    positions_WT = np.stack([window.positions for window in cache.inputs(("positions",))])
+    is_sink_WI = np.take_along_axis(positions_WT, groups.first_WI, axis=1) < NUM_SINKS
+    of_sinks_WI = 2 * groups.num_groups_W[:, None] - order_I
+    scores_WI: np.ndarray = groups.with_missing(np.where(is_sink_WI, of_sinks_WI, order_I))
+    return scores_WI
 
 
 def _vatp(window: WindowInput) -> np.ndarray:
@@ -283,14 +288,18 @@ POLICIES: tuple[Selector, ...] = (
         look=Look("#4477AA", "d", on_light="#3a6898", on_dark="#8db6e0"),
         look_by_head=Look("#2A5A8A", "$s$", on_light="#245080", on_dark="#a9c9ea"),
     ),
-    of_window(
-        "streaming-llm",
-        _streaming_llm,
-        ("positions",),
+    Selector(
+        name="streaming-llm",
+        score=_streaming_llm,
+        sees_target=False,
         meaning="sinks and recent: the first tokens, then the nearest {units}",
         definition="StreamingLLM: the first 4 tokens, the anchor included, then the nearest (Xiao et al. 2023, arXiv 2309.17453)",
         look=Look("#228833", "1", on_light="#1f7a2e", on_dark="#6fd183"),
-        needs_entries=True,  # and no pass: positions are known without the model
+        num_evaluations=lambda size: 0,  # positions are known without the model
+        cost="0",
+        needs=frozenset({"positions"}),
+        needs_entries=True,
+        by_name_only=True,
     ),
     *_policy(
         "vatp",

@@ -61,7 +61,8 @@ def bm25(terms_N: np.ndarray, groups_N: np.ndarray, *, num_groups: int, query_L:
     holding_Q = (counts_IQ > 0).sum(axis=0)
     rarity_Q = np.log1p((num_groups - holding_Q + 0.5) / (holding_Q + 0.5))
     lengths_I = np.bincount(groups_N, minlength=num_groups)
-    norm_I1 = BM25_K1 * (1 - BM25_B + BM25_B * lengths_I / lengths_I.mean())[:, None]
+    mean_length = lengths_I.mean() or 1.0  # without terms all lengths are 0, and so are all scores
+    norm_I1 = BM25_K1 * (1 - BM25_B + BM25_B * lengths_I / mean_length)[:, None]
     saturated_IQ = counts_IQ * (BM25_K1 + 1) / (counts_IQ + norm_I1)
     scores_I: np.ndarray = saturated_IQ @ (repeats_Q * rarity_Q)
     return scores_I

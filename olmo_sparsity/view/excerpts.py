@@ -37,7 +37,7 @@ class Choice:
     Attributes:
         positions: the chosen long-range positions, the most influential first; of groups all positions of each.
         ranks: the rank of each of these, or of its group, from 1; J_k are those of rank k or less.
-        scores: the score of every long-range position, or of its group; None where screening left it out.
+        scores: the score of every long-range position, or of its group; None where it has none, as where screening left it out.
         ks: the measured k.
         loss_sparse_nats: loss with the local tokens and J_k visible, one a k.
         gain_sparse_nats: sparse gain, one a k.

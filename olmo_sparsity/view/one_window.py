@@ -119,15 +119,13 @@ class ShownWindow:
         """Return what k counts, of this number."""
         return unit_words(self.unit, self.visibility, number)
 
-    def score(self, position: int) -> float:
-        """Return the score of a chosen position; screening leaves out only positions that are not chosen."""
-        score = self.choice.scores[position]
-        assert score is not None
-        return score
+    def score(self, position: int) -> Optional[float]:
+        """Return the score of a position, or None where it has none; a selector may choose such a position last."""
+        return self.choice.scores[position]
 
     def heat(self, position: int) -> float:
-        """Return the score of a chosen position relative to the largest of the window, from 0 to 1."""
-        return max(0.0, self.score(position) / self.choice.largest_score)
+        """Return the score of a position relative to the largest of the window, from 0 to 1; 0 where it has none."""
+        return max(0.0, (self.score(position) or 0.0) / self.choice.largest_score)
 
 
 def show_window(
@@ -360,7 +358,7 @@ def _print_ranking(window: ShownWindow, console: Console) -> None:
 
 @dataclass(frozen=True)
 class RankedRow:
-    """One visible token or group: its rank, the distance of its last token to the target, its score and its text."""
+    """One visible token or group: its rank, the distance of its last token to the target, its score or ``-``, and its text."""
 
     rank: int
     distance: int
@@ -375,7 +373,7 @@ def ranking(window: ShownWindow) -> list[RankedRow]:
         RankedRow(
             rank,
             len(far) + window.local_len - positions[-1],
-            f"{window.score(positions[0]):.3g}",
+            "-" if (score := window.score(positions[0])) is None else f"{score:.3g}",
             token_words("".join(far[position] for position in positions)).strip() or "␣",
         )
         for rank, positions in enumerate(window.visible_groups, start=1)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 from drawn_figures import read
+from known_selectors import only_here as only_here
+from made_up import CONTEXTUAL
 from matplotlib.axes import Axes
 
 from analysis import choices
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.own_selectors import OwnSelector, declare_recorded, names_of, own_entries
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import data_words, length_words, measured_words
+from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words
 
 GREEN, BLUE, ORANGE, GREY = "#009E73", "#0072B2", "#D55E00", "#777777"
 
@@ -143,6 +148,63 @@ def test_every_selector_has_the_colour_of_what_it_chooses_from() -> None:
     }
     for color, names in expected.items():
         assert {name: choices.KINDS[choices._kind(name)] for name in names} == dict.fromkeys(names, color)
+
+
+@pytest.mark.usefixtures("only_here")
+@pytest.mark.parametrize(
+    ("needs", "color"), [(["keys"], BLUE), (["texts", "accumulated_attention"], BLUE), (["texts", "positions"], ORANGE)]
+)
+def test_a_selector_of_ones_own_has_its_colour_also_where_tables_alone_name_it(needs: list[str], color: str) -> None:
+    names_of([OwnSelector(lambda window: None, name="mine", needs=needs)])
+    recorded = json.loads(json.dumps(own_entries(["mine"])))
+    assert choices.KINDS[choices._kind("mine")] == color
+    del SELECTORS["mine"]
+    declare_recorded(recorded, where="manifest.json")
+    assert choices.KINDS[choices._kind("mine")] == color
+
+
+def test_gates_that_failed_stand_above_the_figure_and_the_gates_of_each_in_the_caption(
+    folders: dict[str, Path],
+) -> None:
+    names = ("passed", "beyond failed", "failed", "passed")
+    many = [read(folders[name], "attention", "random") for name in names]
+    many = [
+        dataclasses.replace(one, summary=dataclasses.replace(one.summary, run=run))
+        for one, run in zip(many, ("a", "b", "c", "c"), strict=True)
+    ]
+    figure = choices.draw_measured(many, 2).figure
+    assert figure.get_suptitle().splitlines() == [
+        "b, 8 of 20 tokens: GATE BEYOND THE TRAINING ROW FAILED",
+        "c, 8 of 20 tokens: GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
+    ]
+    words = str(figure.get_label())
+    places = [words.index(f"{one}: ") for one in ("GATE BEYOND THE TRAINING ROW FAILED", "GATE FAILED")]
+    runs = [words.index(f"Run {name}; ") for name in "abc"]
+    assert runs[1] < places[0] < runs[2] < places[1]
+    assert words.count("Gate passed: ") == 3 and words.count("GATE FAILED: ") == 1
+    assert choices.draw_measured([many[0]], 2).figure.get_suptitle() == ""
+
+
+def test_the_warning_of_the_first_token_is_of_its_measurement(folders: dict[str, Path]) -> None:
+    one, other = (read(folders[name], "attention", "random") for name in ("passed", "not applicable"))
+    other = dataclasses.replace(other, summary=dataclasses.replace(other.summary, run="other"))
+    figure = choices.draw_measured([one, other], 2).figure
+    warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
+    assert warning.startswith("WARNING: ") and str(figure.get_label()).endswith(f" {warning}")
+    shown = " ".join(figure.texts[-1].get_text().split())
+    assert shown.endswith(" other, 8 of 20 tokens: WARNING: not of the better first token.")
+    assert "WARNING" not in str(choices.draw_measured([one], 2).figure.get_label())
+
+
+@pytest.mark.parametrize("others", [("random",), ("unmask-one", "random"), ("attention", "random")])
+def test_without_a_blind_selector_in_common_it_is_one_line(folders: dict[str, Path], others: tuple[str, ...]) -> None:
+    measured = [read(folders["passed"], "kl", "random", "unmask-one"), read(folders["failed"], *others)]
+    with pytest.raises(UserError) as refused:
+        choices.draw_measured(measured, 2)
+    assert str(refused.value) == (
+        "made-up, 8 of 20 tokens; made-up, 8 of 20 tokens: no selector but random that does not see the target was measured "
+        "in each; name one with --selector, such as kl"
+    )
 
 
 def test_what_cannot_be_drawn_is_one_line(folders: dict[str, Path]) -> None:

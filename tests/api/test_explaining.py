@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known_selectors import only_here as only_here
 from rich.console import Console
 
 from olmo_sparsity import api
@@ -282,6 +283,32 @@ def test_a_score_of_0_or_none_speaks_neither_for_nor_against(model: api.Model) -
         (False, "0"), (True, "-0.5"), (False, "unknown"), (False, "0.25"), (False, "-0"),
     ]  # fmt: skip
     assert [classes.split()[0] for classes, score in tokens if score in ("0", "-0", "unknown")] == ["heat-0"] * 3
+
+
+@pytest.mark.usefixtures("only_here")
+def test_tokens_without_a_score_are_chosen_last_and_shown_without_one(model: api.Model) -> None:
+    """The selector scores two tokens, and three are chosen."""
+
+    def two(window: api.WindowInput) -> Any:
+        """Scores of two tokens."""
+        scores = np.full(window.num_long_range, np.nan)
+        scores[[1, 3]] = -0.25, 7.5
+        return scores
+
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=[two], k=[3])
+    (row,) = (
+        row for row in explanation.to_json()["selections"] if row["context"] == "real" and row["selector"] == "two"
+    )
+    num = len(row["scores"])
+    assert row["scores"] == [{1: -0.25, 3: 7.5}.get(position) for position in range(num)]
+    assert row["positions"] == [3, 1, num - 1]
+    assert [cells[2] for cells in cells_of(explanation.to_html(), "The visible tokens")[1:]] == ["7.5", "-0.25", "-"]
+    lines = [line.split() for line in printed(explanation).splitlines()]
+    assert [line[2] for line in lines if len(line) > 3 and line[:1] in (["1"], ["2"], ["3"])][:3] == [
+        "7.5",
+        "-0.25",
+        "-",
+    ]
 
 
 def test_numbers_that_are_not_finite_are_null_in_json() -> None:

@@ -18,7 +18,7 @@ from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
-from olmo_sparsity.measure.visible.window_batch import WindowBatch
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
 from olmo_sparsity.records import policies
 from olmo_sparsity.records.selectors import SELECTORS, rank
 
@@ -31,10 +31,10 @@ def tokens_of_windows() -> torch.Tensor:
     return torch.randint(3, VOCAB, (W, FULL), generator=torch.Generator().manual_seed(5))
 
 
-def scores_of(anchor_id: Optional[int]) -> WindowScores:
+def scores_of(anchor_id: Optional[int], groups: Optional[TokenGroups] = None) -> WindowScores:
     tokens = tokens_of_windows()
     evaluator = Evaluator(build("llama"), LOCAL, visibility="contextual", anchor_id=anchor_id)
-    batch = WindowBatch(tokens, tokens[:, 0], window_ids_W=np.arange(W), context="real", seed=0)
+    batch = WindowBatch(tokens, tokens[:, 0], window_ids_W=np.arange(W), context="real", seed=0, groups=groups)
     predictions = Predictions(evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens))
     return WindowScores(predictions, max_k=4)
 
@@ -163,6 +163,22 @@ def test_streaming_llm_keeps_the_first_four_tokens_and_then_the_nearest(
 ) -> None:
     ranked = rank(SELECTORS["streaming-llm"].score(scores_of(anchor_id)))
     assert ranked[0].tolist() == [*sinks, *(j for j in reversed(range(M)) if j not in sinks)]
+
+
+def test_streaming_llm_keeps_the_groups_of_the_first_tokens_and_then_the_nearest() -> None:
+    """However long they are: the longest group lies in the middle. Scores of a window do not depend on the others."""
+    of_window = [[3, 2, 12, 1, 4, 2], [1, 5, 9, 9]]
+    groups = TokenGroups(np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes in of_window]))
+    assert groups.groups_WM.shape == (W, M)
+    ranked_of = {None: [[0, 1, 5, 4, 3, 2], [0, 1, 3, 2]], 1: [[0, 5, 4, 3, 2, 1], [0, 1, 3, 2]]}
+    for anchor_id, expected in ranked_of.items():
+        scores = SELECTORS["streaming-llm"].score(scores_of(anchor_id, groups))
+        assert [rank(scores)[w, : len(row)].tolist() for w, row in enumerate(expected)] == expected
+        assert np.isnan(scores[1, 4:]).all() and not np.isnan(scores[0]).any()
+        alone = SELECTORS["streaming-llm"].score(
+            scores_of(anchor_id, TokenGroups(groups.groups_WM[1:].repeat(W, axis=0)))
+        )
+        assert alone[1].tolist() == scores[1, :4].tolist()
 
 
 def test_policies_are_refused_where_there_is_no_cache() -> None:

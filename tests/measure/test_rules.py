@@ -154,6 +154,15 @@ def test_bm25_of_words(sizes: list[int], documents: list[list[str]], monkeypatch
     )
 
 
+@pytest.mark.parametrize("sizes", [[1] * M, [5, 1, 10]])
+def test_bm25_of_words_where_no_long_range_token_holds_one(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = TokenGroups(np.repeat(np.arange(len(sizes)), sizes)[None])
+    window = WindowInput(M, LOCAL, {"texts": (*["...", " -", "\n", " ?"] * (M // 4), *LOCAL_TEXT)})
+    monkeypatch.setattr(WindowScores, "inputs", lambda self, needs: [window])
+    found = SELECTORS["bm25-word"].score(scores_with(np.ones((1, FULL), dtype=np.int64), groups=groups))
+    assert found.tolist() == [[0.0] * len(sizes)]
+
+
 def test_rules_run_no_model() -> None:
     for name in ("same-token", "rarest", "bm25", "bm25-word", "sentence-start"):
         assert not needs_pass(SELECTORS[name].needs) and not SELECTORS[name].sees_target

@@ -184,13 +184,23 @@ def test_a_group_has_the_sum_of_its_tokens() -> None:
         (lambda window: np.full(M, np.nan), ": selector mine returned NaN for every long-range token of a window"),
         (
             lambda window: np.full(M, np.inf),
-            ": selector mine returned an infinite score; NaN says that a token has none$",
+            r": selector mine returned an infinite score \(a score, and the sum of a group, is at most 3\.4e\+38, the largest "
+            r"float32\); NaN says that a token has none$",
+        ),
+        (lambda window: np.where(np.arange(M) == 3, -np.inf, 0), ": selector mine returned an infinite score "),
+        (lambda window: np.where(np.arange(M) == 3, np.finfo(float).min, 0), ": selector mine returned an infinite "),
+        (
+            lambda window: np.zeros(M, complex),
+            ": selector mine returned ndarray, not numbers: TypeError: complex numbers have no order$",
         ),
         (
-            lambda window: np.where(np.arange(M) == 3, -np.inf, 0),
-            ": selector mine returned an infinite score; NaN says ",
+            lambda window: torch.ones(M, requires_grad=True),
+            ": selector mine returned Tensor, not numbers: RuntimeError: Can't call numpy.* requires grad",
         ),
-        (lambda window: np.zeros(M, complex), ": selector mine returned ndarray, not numbers$"),
+        (
+            lambda window: [10**400] * M,
+            ": selector mine returned list, not numbers: OverflowError: int too large to convert to float$",
+        ),
         (lambda window: sys.exit(3), ": selector mine: SystemExit: 3$"),
     ],
 )
@@ -199,6 +209,33 @@ def test_what_fails_is_one_line_with_file_and_line(function: Callable[[WindowInp
     with pytest.raises(UserError, match=f"^{where}{line}") as error:
         score_of(function, make_scores(build(NORMED).eval()), needs=["token_ids"])
     assert "\n" not in str(error.value)
+
+
+def test_a_group_whose_sum_float32_cannot_hold_is_one_line() -> None:
+    """Each of its tokens can be held: 5 times 1e38 is more than 3.4e38, 3 times is not."""
+    large = np.full(M, -1e38)
+    groups = TokenGroups(np.broadcast_to(np.arange(M) // 5, (W, M)))
+    with pytest.raises(UserError, match=r"^test_window_inputs.py:\d+: selector mine returned an infinite score "):
+        score_of(lambda window: large, make_scores(build(NORMED).eval(), groups=groups))
+    groups = TokenGroups(np.broadcast_to(np.arange(M) // 3, (W, M)))
+    found = score_of(lambda window: large, make_scores(build(NORMED).eval(), groups=groups))
+    assert found[0].tolist() == pytest.approx([-3e38] * 5 + [-1e38])
+
+
+def test_a_group_has_the_sum_of_the_tokens_that_have_a_score() -> None:
+    """One without any has none, and neither has a group that a window does not have."""
+    scored = np.array([np.nan, 1, 2, np.nan, np.nan, -4, 8, np.nan, 16, 32, 64, np.nan, 0, 0, 0, 0])
+    of_window = [[2, 3, 2, 9], [5, 11], [16]]
+    groups_WM = np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes in of_window])
+    assert groups_WM.shape == (W, M)
+    scores = make_scores(build(NORMED).eval(), groups=TokenGroups(groups_WM))
+    found = score_of(lambda window: scored, scores, needs=["token_ids"])
+    none = np.nan
+    expected = np.array([[1, 2, 4, 112], [3, 116, none, none], [119, none, none, none]])
+    assert np.array_equal(found, expected, equal_nan=True)
+    left_out = score_of(lambda window: np.where(np.arange(M) < 5, np.nan, scored), scores, needs=["token_ids"])
+    expected = np.array([[none, none, 4, 112], [none, 116, none, none], [116, none, none, none]])
+    assert np.array_equal(left_out, expected, equal_nan=True)
 
 
 def test_tokens_without_a_score_are_chosen_last() -> None:

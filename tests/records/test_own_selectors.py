@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,31 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
 def test_a_file_that_is_no_selector_is_one_line(folder: Path, text: str | bytes, line: str) -> None:
     said = refused(text)
     assert said == line or (line.endswith(":") and said.startswith(line))
+
+
+def test_a_syntax_error_of_an_imported_module_has_the_line_of_the_import(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And names the module's own place; also where the function imports it."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "helper_of_own.py").write_text("\n\n\n\nx = (\n")
+    for text, line in (
+        ("\n\nimport helper_of_own", 3),
+        ("def g():\n    import helper_of_own\n\n\ng()", 2),
+    ):
+        said = "SyntaxError: '(' was never closed (helper_of_own.py, line 5)"
+        assert refused(text) == f"own.py:{line}: {said}"
+    (folder / "own.py").write_text("def f(window):\n    import helper_of_own")
+    declared_selectors(["own.py:f"])
+    with pytest.raises(UserError, match=rf"^own.py:2: selector f: {re.escape(said)}$"):
+        SELECTORS["f"].score(OneWindow())  # type: ignore[arg-type]
+
+
+class OneWindow:
+    """A window of which nothing is asked."""
+
+    def inputs(self, needs: Any, *, with_label: bool) -> list[WindowInput]:
+        return [WindowInput(2, 1, {})]
 
 
 def test_a_file_elsewhere_is_named_as_it_was_given_and_recorded_without_its_folder(folder: Path) -> None:
@@ -250,6 +276,7 @@ def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
     declare_recorded(entries, where="x")
     read = SELECTORS["seeing"]
     assert (read.look, read.meaning, read.sees_target, read.own) == (loaded.look, loaded.meaning, True, loaded.own)
+    assert read.needs == {"keys", "texts"}
     assert main_among(["mask-one", "seeing"]) == ["seeing"]  # it was asked for
     words = {**entries["seeing"], "meaning": f"\x1b{{one}} of {'many ' * 50}", "file": "red\x1b.py"}
     declare_recorded({"other": words}, where="x")
@@ -277,6 +304,11 @@ def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
         {"look": {"color": "#000000", "marker": "$\\input{x}$", "on_light": "#000000", "on_dark": "#000000"}},
         {"meaning": 5},
         {"sees_target": "no"},
+        {"needs": None},
+        {"needs": 5},
+        {"needs": "keys"},
+        {"needs": ["keys", "age"]},
+        {"needs": [["keys"]]},
     ],
 )
 def test_a_manifest_that_was_changed_is_refused(folder: Path, change: dict[str, Any]) -> None:

@@ -124,6 +124,27 @@ def test_a_score_below_0_is_weak_and_counts_for_the_largest(tables: Path) -> Non
     assert (window.heat(6), window.heat(2)) == (0.5, 0.0)
 
 
+def test_a_chosen_token_without_a_score_has_none_and_the_weakest_colour(tables: Path) -> None:
+    """One beside scores of 5 and -2, and where no token has a score."""
+    (excerpt,) = read_excerpts(tables, [5])
+    for scores, expected in (
+        ([None, None, 5.0, *[None] * 5, -2.0, *[None] * 3], ["5", "-2", "-"]),
+        ([None] * 12, ["-", "-", "-"]),
+    ):
+        choice = Choice([2, 8, 11], [1, 2, 3], scores, [3], [1.0], [1.0])
+        one = dataclasses.replace(excerpt, selections={("kl", "real"): choice})
+        window = one_window.ShownWindow(one, "kl", False, "real", 3, [3], "token", "hidden", 8, "made up")
+        assert [row.score for row in one_window.ranking(window)] == expected
+        assert [window.heat(position) for position in (2, 8, 11)] == [float(expected[0] == "5"), 0.0, 0.0]
+        for coloured in (False, True):
+            out = io.StringIO()
+            one_window.print_choice(window, Console(file=out, width=100, force_terminal=coloured))
+            assert [line.split()[:3] for line in out.getvalue().splitlines()[-3:]] == [
+                [str(rank), distance, score]
+                for rank, (distance, score) in enumerate(zip(("18", "12", "9"), expected, strict=True), start=1)
+            ]
+
+
 @pytest.mark.parametrize(
     ("unit", "visibility", "ranks", "k", "words"),
     [

@@ -71,12 +71,18 @@ class TokenGroups:
         return values_WI if self.exists_WI.all() else np.where(self.exists_WI, values_WI, np.nan)
 
     def sums(self, values_WM: np.ndarray) -> np.ndarray:
-        """Return the sum of the positions' values in each group, [W, I] of the same dtype; NaN where there is no group."""
+        """Return the sum of the positions' values in each group, [W, I] of the same dtype.
+
+        NaN is no value: a group has the sum of its others, and NaN where it has none or where there is no group.
+        """
         if self.is_single:
             return values_WM
-        sums_WI = np.zeros((len(values_WM), self.num_groups), dtype=values_WM.dtype)
-        np.add.at(sums_WI, (np.arange(len(values_WM))[:, None], self.groups_WM), values_WM)
-        return self.with_missing(sums_WI)
+        has_value_WM = ~np.isnan(values_WM)
+        places = np.nonzero(has_value_WM)[0], self.groups_WM[has_value_WM]  # window and group of each value
+        sums_WI = np.full((len(values_WM), self.num_groups), np.nan, dtype=values_WM.dtype)
+        sums_WI[places] = 0
+        np.add.at(sums_WI, places, values_WM[has_value_WM])
+        return sums_WI
 
     def chosen(self, ranked_WI: np.ndarray, number: int) -> np.ndarray:
         """Return the first groups of a ranking (``records.selectors.rank``), int64 [W, number]; -1 where a window has no more."""
