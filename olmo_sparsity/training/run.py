@@ -137,7 +137,7 @@ def prepare_run(
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     flops_per_token = training_flops_per_token(model, data.row_len, num_bos=data.num_bos)
-    first_stage = None if training.start_from is None else open_first_stage(config)
+    first_stage = None if training.start_from is None else open_first_stage(config, folder)
     if first_stage is not None:
         model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
     train_state = build_train_state(
