@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import load_config, pretrained_config_path
+from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
@@ -193,6 +194,7 @@ def settings_of_text(
     Raises:
         UserError: a setting is not possible.
     """
+    require(len(selectors) > 0, "selectors = []: must name at least one selector")
     configured = model.config.influence
     unit = configured.unit if unit is None else unit
     check_unit(unit)

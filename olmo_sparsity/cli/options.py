@@ -119,6 +119,12 @@ def resolve(
     folder = run
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name
+    if folder is None and loaded is None:
+        naming = [
+            override for override in overrides or [] if override.partition("=")[0] in ("name", "pretrained.model")
+        ]
+        default = load_config(None, naming)
+        folder = RUNS / default.name if default.pretrained.model is None else None
     if loaded is None:
         if folder is not None and (folder / "config.yaml").is_file():
             config = folder / "config.yaml"

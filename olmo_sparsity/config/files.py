@@ -100,5 +100,7 @@ def _explained_lines(section: Any, *, indent: str) -> list[str]:
             lines += textwrap.wrap(
                 item.metadata["help"], 110, initial_indent=prefix, subsequent_indent=prefix, break_on_hyphens=False
             )
-            lines.append(f"{indent}{item.name}: {json.dumps(value)}")  # JSON is YAML
+            text = json.dumps(value, ensure_ascii=False)  # JSON is YAML, but for the pairs of surrogates of its escapes
+            written = text.encode("ascii", "backslashreplace").decode().replace("\x7f", r"\x7f")
+            lines.append(f"{indent}{item.name}: {written}")
     return lines

@@ -155,8 +155,10 @@ class SyntheticConfig:
         )
         unknown = [name for name in self.bridge_selectors if name not in ALL_SELECTORS]
         require(
-            bool(self.bridge_selectors) and not unknown,
-            f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(ALL_SELECTORS)}",
+            bool(self.bridge_selectors)
+            and not unknown
+            and len(set(self.bridge_selectors)) == len(self.bridge_selectors),
+            f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(ALL_SELECTORS)}, each once",
         )
         require(
             self.task == "parity" or (self.locality is None and self.spread == 1),
@@ -201,6 +203,10 @@ class SyntheticConfig:
         require(
             not self.test_placed or (self.task == "parity" and self.test_row_len is None),
             f"synthetic.test_placed = {list(self.test_placed)}: only for synthetic.task = parity without synthetic.test_row_len",
+        )
+        require(
+            len(set(self.test_placed)) == len(self.test_placed),
+            f"synthetic.test_placed = {list(self.test_placed)}: must name each way once",
         )
         for place in self.test_placed:
             require(

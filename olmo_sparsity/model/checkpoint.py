@@ -59,7 +59,8 @@ class CheckpointInfo:
         seconds: training time, over all interruptions.
         sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
         run_id: of the run that saved it.
-        lowest_loss_nats: the lowest validation loss so far; None: not evaluated yet.
+        newest_loss_nats: the validation loss of the newest evaluation; None: not evaluated yet.
+        lowest_loss_nats: the lowest validation loss so far, where a fall of less than 1% counts as none.
         evaluations_since_lowest: how many evaluations came after it.
     """
 
@@ -68,6 +69,7 @@ class CheckpointInfo:
     seconds: float
     run_id: str
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
+    newest_loss_nats: Optional[float] = None
     lowest_loss_nats: Optional[float] = None
     evaluations_since_lowest: int = 0
 

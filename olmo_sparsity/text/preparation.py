@@ -118,18 +118,19 @@ def _terminated_as_interrupted() -> Iterator[None]:
 def describe(folder: Path) -> list[str]:
     """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
     manifest = read_manifest_of(
-        folder, "splits", "speed", "documents", "tokens", "bytes", "skipped", "broken", "removed", "unclosed"
+        folder, "splits", "speed", "tokens", "bytes", "skipped", "broken", "removed", "unclosed"
     )
     lines = [
         f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
         for split, entry in manifest["splits"].items()
     ]
     speed = manifest["speed"]
-    total = f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens from {manifest['bytes'] / 1e6:,.1f} MB"
+    documents = sum(entry["documents"] for entry in manifest["splits"].values())
+    total = f"{documents:,} documents, {manifest['tokens']:,} tokens from {manifest['bytes'] / 1e6:,.1f} MB"
     if speed["shards"]:
         seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
         total += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
-    lines.append(total)
+    lines.append(total + ("; MB and speeds count removed documents, too" if any(manifest["removed"].values()) else ""))
     broken = manifest["broken"]
     for reason, count in manifest["skipped"].items():
         lines.append(f"skipped: {count:,} {reason} records")
@@ -350,7 +351,7 @@ def _manifest(
         "eos_id": template.eos_id,
         "vocab_size": template.vocab_size,
         "tokenizer_sha256": tokenizer_sha256,
-        "documents": sum(record.documents for record in records),
+        "documents": sum(entry.documents for entry in entries.values()),
         "tokens": sum(entry.tokens for entry in entries.values()),
         "bytes": sum(record.bytes for record in records),
         "skipped": dict(sum((Counter(record.skipped) for record in records), Counter())),
@@ -365,7 +366,10 @@ def _manifest(
 
 
 def _speed(data: DataConfig, records: list[ShardRecord], *, seconds: dict[str, float]) -> dict[str, Any]:
-    """Return the manifest's entry on speed, on which no hash depends. ``records`` are of the shards that this call wrote."""
+    """Return the manifest's entry on speed, on which no hash depends.
+
+    ``records`` are of the shards that this call wrote. Their documents, tokens and bytes are those of removed documents, too.
+    """
     return {
         **{name: round(value, 3) for name, value in seconds.items()},
         "shards": len(records),

@@ -25,6 +25,7 @@ MAX_PIECE = 64  # tokens that are decoded together: bounds the time for text tha
 # Characters of scripts that put no spaces between words: Hiragana, Katakana, Chinese ideographs. Each is a word of its own.
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\s{IDEOGRAPHS}]+")
+OTHER_SPACE = re.compile(r"[^\S\x00-\x7f]")  # white space that is not ASCII
 LANGUAGE = "en"  # of the sentence splitter: abbreviations are English, marks that end a sentence those of many scripts
 
 
@@ -102,6 +103,7 @@ def sentence_starts(text: str) -> np.ndarray:
 
     Source: sentencex, the sentence splitter of Wikimedia.
     """
+    text = OTHER_SPACE.sub(" ", text)  # the splitter panics at a capital letter, such a character and a period
     segments = sentencex.segment(LANGUAGE, text)
     assert "".join(segments) == text, "the splitter keeps every character"
     ends = np.cumsum([len(segment) for segment in segments], dtype=np.int64)

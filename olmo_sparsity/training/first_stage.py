@@ -58,16 +58,22 @@ class FirstStage:
         return weights
 
 
-def open_first_stage(config: Config) -> FirstStage:
+def open_first_stage(config: Config, folder: Path) -> FirstStage:
     """Open the run that ``training.start_from`` names.
 
+    Args:
+        config: the experiment.
+        folder: of the run that starts from it.
+
     Raises:
-        UserError: it is no trained run, it is damaged, or its model is another.
+        UserError: it is no trained run, or the same run, it is damaged, or its model is another.
     """
     run = Path(config.training.start_from or "")
     where = f"training.start_from = {run}"
     if not is_folder_of_kind(run, "run"):
         raise UserError(f"{where}: no such run; name the folder of a trained run")
+    if run.resolve() == folder.resolve():  # --overwrite would delete its weights
+        raise UserError(f"{where}: this is the folder of the new run; choose another one for that with --run DIR")
     checkpoint = latest_checkpoint(run / "checkpoints")
     if checkpoint is None:
         raise UserError(f"{where}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")

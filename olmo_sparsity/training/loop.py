@@ -255,6 +255,7 @@ def _save(run: TrainingRun, state: LoopState) -> None:
                 tokens=state.step * run.batch_tokens,
                 seconds=state.seconds(),
                 run_id=run.manifest["run_id"],
+                newest_loss_nats=state.newest_loss_nats,
                 lowest_loss_nats=state.lowest_loss_nats,
                 evaluations_since_lowest=state.evaluations_since_lowest,
             ),

@@ -34,7 +34,7 @@ from olmo_sparsity.training.step import (
 
 logger = logging.getLogger(__name__)
 
-LEAST_FALL = 0.01  # of a validation loss that counts as lower than the lowest before it
+LEAST_FALL = 0.01  # of a validation loss that counts as lower than the lowest before it, for training.patience
 End = Literal["steps", "stop_loss", "patience"]  # the key that ended training
 
 
@@ -81,7 +81,7 @@ class LoopState:
         started_at: when this process started, on the monotonic clock.
         timed_step, timed_at: where the stretch begins whose speed is measured.
         evaluation: the newest one.
-        lowest_loss_nats, evaluations_since_lowest: as in ``CheckpointInfo``.
+        newest_loss_nats, lowest_loss_nats, evaluations_since_lowest: as in ``CheckpointInfo``.
     """
 
     step: int = 0
@@ -90,13 +90,14 @@ class LoopState:
     timed_step: int = 0
     timed_at: float = 0.0
     evaluation: Optional[Evaluation] = None
+    newest_loss_nats: Optional[float] = None
     lowest_loss_nats: Optional[float] = None
     evaluations_since_lowest: int = 0
 
     def note(self, evaluation: Evaluation) -> None:
         """Take in a new evaluation."""
         self.evaluation = evaluation
-        loss_nats = evaluation.validation_loss_nats
+        loss_nats = self.newest_loss_nats = evaluation.validation_loss_nats
         if self.lowest_loss_nats is None or loss_nats < (1 - LEAST_FALL) * self.lowest_loss_nats:
             self.lowest_loss_nats, self.evaluations_since_lowest = loss_nats, 0
         else:
@@ -106,7 +107,7 @@ class LoopState:
         """Return why training ends here; None: it goes on."""
         if self.step == training.steps:
             return "steps"
-        if training.stop_loss and self.lowest_loss_nats is not None and self.lowest_loss_nats <= training.stop_loss:
+        if training.stop_loss and self.newest_loss_nats is not None and self.newest_loss_nats <= training.stop_loss:
             return "stop_loss"
         return "patience" if training.patience and self.evaluations_since_lowest >= training.patience else None
 
@@ -136,7 +137,7 @@ def prepare_run(
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     flops_per_token = training_flops_per_token(model, data.row_len, num_bos=data.num_bos)
-    first_stage = None if training.start_from is None else open_first_stage(config)
+    first_stage = None if training.start_from is None else open_first_stage(config, folder)
     if first_stage is not None:
         model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
     train_state = build_train_state(
@@ -197,6 +198,7 @@ def load_checkpoint(run: TrainingRun) -> LoopState:
     return LoopState(
         step=info.step,
         seconds_before=info.seconds,
+        newest_loss_nats=info.newest_loss_nats,
         lowest_loss_nats=info.lowest_loss_nats,
         evaluations_since_lowest=info.evaluations_since_lowest,
     )

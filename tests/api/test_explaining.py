@@ -200,6 +200,8 @@ def test_json_has_the_columns_of_the_tables(model: api.Model, of_command: api.Re
 
 
 def test_mistakes(model: api.Model) -> None:
+    with pytest.raises(UserError, match=r"^selectors = \[\]: must name at least one selector$"):
+        api.explain(model, HOSTILE * 3, at=150, selectors=[])
     with pytest.raises(UserError, match="give either --at OFFSET or --target TEXT"):
         api.explain(model, HOSTILE)
     with pytest.raises(UserError, match="give either --at OFFSET or --target TEXT"):

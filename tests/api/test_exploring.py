@@ -196,6 +196,8 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
     with pytest.raises(UserError, match=r"^text: 20 tokens, and a window takes 20 and the target behind them"):
         api.explore(model, window)
     assert api.explore(model, with_target, selectors=["nearest"], k=[1]).record.num_targets == 1
+    with pytest.raises(UserError, match=r"^selectors = \[\]: must name at least one selector$"):
+        api.explore(model, TEXT, selectors=[])
     with pytest.raises(UserError, match="selector"):
         api.explore(model, TEXT, selectors=["no"])
     with pytest.raises(UserError, match=r"influence\.k"):

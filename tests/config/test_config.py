@@ -207,6 +207,24 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
         assert str(caught.value) == f"{tmp_path / name}: cannot read this configuration ({reason})"
 
 
+@pytest.mark.parametrize("explain", [True, False])
+def test_every_character_is_read_again(explain: bool, tmp_path: Path) -> None:
+    """Those that YAML counts as ends of lines or refuses as they are, the borders of its ranges, and some beyond U+FFFF."""
+    characters = [
+        *range(1, 0x200),
+        *range(0x2000, 0x2070),
+        0xD7FF,
+        0xE000,
+        0xFEFF,
+        *range(0xFFF0, 0x10010),
+        0x1F30A,
+        0x10FFFF,
+    ]
+    text = r"runs\x41\u0042 " + " ".join(map(chr, characters))
+    config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, source=text))
+    assert load_config(write(tmp_path, to_yaml(config, explain=explain))) == config
+
+
 @pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.name)
 def test_configurations_are_the_same_after_writing_and_reading(path: Path, tmp_path: Path) -> None:
     config = load_config(path)

@@ -198,6 +198,22 @@ def test_a_killed_run_ends_where_it_would_have_ended(tmp_path: Path) -> None:
     assert again["validation_loss_nats"] == finished["validation_loss_nats"]
 
 
+def test_training_ends_at_the_first_low_loss_however_little_it_fell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loss is less than 1% below the first. Killed before the manifest says so, the run takes no further step."""
+    losses = iter([1.003, 1.001, 0.9995, 0.999])
+    monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
+    config, run = stopping(stop_loss=1.0), tmp_path / "run"
+    train(config, run, source=SYNTHETIC)
+    manifest = read_json(run / "manifest.json")
+    assert (manifest["steps"], manifest["ended_by"], manifest["validation_loss_nats"]) == (3, "stop_loss", 0.9995)
+    write_json(run / "manifest.json", {**manifest, "status": "running"})
+    train(config, run, source=stopping_after(0))
+    again = read_json(run / "manifest.json")
+    assert (again["status"], again["steps"], again["ended_by"]) == ("complete", 3, "stop_loss")
+
+
 def test_the_manifest_has_the_last_loss_and_the_checkpoint_the_lowest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -353,6 +353,11 @@ def test_builtin_validation_text_shares_no_sequence_with_training_text(
     entry = manifest["splits"]["validation"]
     assert (entry["documents"], entry["tokens"]) == (len(kept), held_out.lengths_G.sum())
     assert manifest["removed"] == {"validation": len(of_split) - len(kept)}
+    number = train.num_documents + len(kept)
+    assert (manifest["documents"], manifest["tokens"]) == (number, len(train.tokens) + held_out.lengths_G.sum())
+    (total,) = [line for line in describe(folder) if "MB/s" in line]
+    assert total.startswith(f"{number} documents, {manifest['tokens']:,} tokens from 0.0 MB; ")
+    assert total.endswith(" tokens/s; MB and speeds count removed documents, too")
     assert describe(folder)[-1] == (
         f"removed from validation: {len(of_split) - len(kept)} documents that share 13 consecutive tokens with the training split"
     )

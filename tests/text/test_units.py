@@ -120,6 +120,20 @@ def test_starts_in_a_text() -> None:
     assert [text[i:][:2] for i in sentence_starts(text)] == ['"I', "No", "A "]
 
 
+@pytest.mark.parametrize("space", [c for c in map(chr, range(128, 0x110000)) if c.isspace()], ids=ascii)
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("D{}.", [0]),
+        ("Vitamin C{}. It{}helps.{}{}So he{}said.", [0, 12, 23]),
+        ("At {}E{}{}. coli, Dr.{}Jones stopped.{}", [0]),
+    ],
+)
+def test_white_space_that_is_not_ascii_is_as_a_space(space: str, form: str, expected: list[int]) -> None:
+    """Behind a lone capital letter and before a period, too, where the splitter knows plain spaces only."""
+    assert sentence_starts(form.replace("{}", space)).tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("first", "last"),
     [(0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)],

@@ -108,6 +108,19 @@ def test_a_damaged_first_stage_is_refused(first: Path, tiny_config: Config, tmp_
     assert not (tmp_path / "second").exists()
 
 
+def test_a_run_that_starts_from_itself_is_refused_before_its_weights_are_deleted(
+    first: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(first, tmp_path / "first"))
+    (tmp_path / "link").symlink_to(copy)
+    before = weights(copy)["model.pt"]
+    for name in ("first", "link"):
+        said = rf"start_from = {tmp_path / name}: this is the folder of the new run; choose another one for that with --run DIR"
+        with pytest.raises(UserError, match=said):
+            train(second_stage(tiny_config, tmp_path / name), copy, overwrite=True)
+    assert all(torch.equal(before[name], value) for name, value in weights(copy)["model.pt"].items())
+
+
 def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Config, tmp_path: Path) -> None:
     def told(config: Config, message: str) -> None:
         with pytest.raises(UserError, match=message):

@@ -473,23 +473,26 @@ def test_what_is_due_after_a_step(tiny_config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "lowest", "since", "keys", "end"),
+    ("step", "newest", "since", "keys", "end"),
     [
-        (6, 0.5, 2, {}, None),
-        (6, 0.5, 2, {"stop_loss": 0.5}, "stop_loss"),
-        (6, 0.5, 2, {"stop_loss": 0.49}, None),
+        (6, 0.498, 2, {}, None),
+        (6, 0.498, 2, {"stop_loss": 0.498}, "stop_loss"),
+        (6, 0.498, 2, {"stop_loss": 0.497}, None),
+        (6, 0.502, 1, {"stop_loss": 0.5}, None),
         (6, None, 0, {"stop_loss": 9.0, "patience": 1}, None),
-        (6, 0.5, 2, {"patience": 2}, "patience"),
-        (6, 0.5, 2, {"patience": 3}, None),
-        (6, 0.5, 2, {"patience": 2, "stop_loss": 0.5}, "stop_loss"),
-        (12, 0.5, 2, {"patience": 2, "stop_loss": 0.5}, "steps"),
+        (6, 0.498, 2, {"patience": 2}, "patience"),
+        (6, 0.498, 2, {"patience": 3}, None),
+        (6, 0.498, 2, {"patience": 2, "stop_loss": 0.498}, "stop_loss"),
+        (12, 0.498, 2, {"patience": 2, "stop_loss": 0.498}, "steps"),
         (12, None, 0, {}, "steps"),
     ],
 )
 def test_why_training_ends(
-    step: int, lowest: float | None, since: int, keys: dict[str, Any], end: str | None, tiny_config: Config
+    step: int, newest: float | None, since: int, keys: dict[str, Any], end: str | None, tiny_config: Config
 ) -> None:
-    state = LoopState(step=step, lowest_loss_nats=lowest, evaluations_since_lowest=since)
+    """By the newest loss, which fell by less than 1% from the lowest that ``patience`` knows, 0.5."""
+    lowest = None if newest is None else 0.5
+    state = LoopState(step=step, newest_loss_nats=newest, lowest_loss_nats=lowest, evaluations_since_lowest=since)
     assert state.end(dataclasses.replace(tiny_config.training, **keys)) == end
 
 
