@@ -128,7 +128,7 @@ def test_words_without_a_score_are_chosen_last_whatever_windows_a_part_holds(
         window = windows[row["window_id"]]
         firsts = window["group_first" if row["context"] == "real" else "null_group_first"]
         scores = [-np.inf if score is None else score for score in row["scores"]]
-        ranked = sorted(range(len(firsts)), key=lambda i: (-scores[i], -i))  # noqa: B023
+        ranked = sorted(range(len(firsts)), key=lambda i: (-scores[i], -i))
         assert row["group_first"] == [firsts[i] for i in ranked[:4]]
         num_unscored.append((row["scores"].count(None), len(firsts)))
         tokens = window["token_ids"] if row["context"] == "real" else window["null_token_ids"] + window["token_ids"][M:]
