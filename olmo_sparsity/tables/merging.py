@@ -22,7 +22,7 @@ from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of, write_manifest
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_number, part_path
-from olmo_sparsity.tables.reading import DAMAGED, check_identity, check_schema, check_values
+from olmo_sparsity.tables.reading import check_identity, check_schema, check_values, said_if_damaged
 from olmo_sparsity.tables.schemas import tables_of
 
 logger = logging.getLogger(__name__)
@@ -97,11 +97,11 @@ def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest:
         UserError: it is damaged, or belongs to another measurement or schema.
     """
     check_regular(path)
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            content = read_verified(file, path)
-    except DAMAGED:
-        raise UserError(f"{path}: damaged, or no Parquet file") from None
+    with (
+        said_if_damaged(path, f"{path}: damaged, or no Parquet file"),
+        pq.ParquetFile(path, page_checksum_verification=True) as file,
+    ):
+        content = read_verified(file, path)
     check_identity(content.schema, path, manifest=manifest, table=table, part=part)
     check_schema(content.schema, path, manifest=manifest, table=table)
     check_values(content, table, where=path, manifest=manifest)

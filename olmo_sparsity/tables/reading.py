@@ -5,8 +5,11 @@ A folder of tables holds one folder for each table, and in it Parquet part files
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -50,6 +53,21 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     return manifest
 
 
+@contextmanager
+def said_if_damaged(path: Path, line: str) -> Iterator[None]:
+    """Turn what pyarrow raises for a damaged file into a ``UserError`` of one line.
+
+    Raises:
+        OSError: the system cannot read the file, such as for want of permission, which says nothing about what it holds.
+    """
+    try:
+        yield
+    except DAMAGED as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: a damaged footer's offset
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error  # pyarrow's names no file
+        raise UserError(line) from None
+
+
 def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -> pq.ParquetFile:
     """Open a part and check its schema and version. Only the file's footer is read.
 
@@ -58,15 +76,14 @@ def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -
     """
     check_regular(path)
     try:
-        # Without this, a damaged page passes for other numbers.
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-        schema = file.schema_arrow
+        with said_if_damaged(path, f"{path}: not a Parquet file, or cut short; measure again with --overwrite"):
+            # Without this, a damaged page passes for other numbers.
+            file = pq.ParquetFile(path, page_checksum_verification=True)
+            schema = file.schema_arrow
     except FileNotFoundError:
         raise UserError(
             f"{path}: this part is missing; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
         ) from None
-    except DAMAGED:
-        raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
     check_schema(schema, path, manifest=manifest, table=table)
     return file
 
@@ -189,7 +206,8 @@ def _parts(
         path = part_path(folder, table, part=number)
         with _open_part(path, table, kind=kind, manifest=manifest) as file:
             check_identity(file.schema_arrow, path, manifest=manifest, table=table, part=number)
-            try:
+            line = f"{path}: damaged; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
+            with said_if_damaged(path, line):
                 if wanted is not None:
                     ids = read_verified(file, path, columns=["window_id"])["window_id"]
                     in_part = wanted.intersection(ids.unique().to_pylist())
@@ -197,10 +215,6 @@ def _parts(
                         continue
                     wanted -= in_part
                 part = read_verified(file, path, columns=columns)
-            except DAMAGED:
-                raise UserError(
-                    f"{path}: damaged; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
-                ) from None
         check_values(part, table, where=path, manifest=manifest, same=same)
         num_rows += len(part)
         yield part.replace_schema_metadata(None).select(columns or part.column_names)

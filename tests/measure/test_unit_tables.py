@@ -13,6 +13,7 @@ import pytest
 import reference
 import torch
 from drawn_figures import FIGURES, figures_of, read, reweighted, words_on
+from known_selectors import only_here as only_here
 from made_up import related_words
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -22,6 +23,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.records.own_selectors import OwnSelector, names_of
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
@@ -97,6 +99,44 @@ def test_every_number_is_of_the_tokens_that_the_tables_name(word_tables: Path, t
             expected = reference.target_loss(model, tokens, list(range(FULL)), visible, window["target_id"])
             assert loss == pytest.approx(expected, abs=2e-5)
     assert num_whole > 0  # some windows have fewer than 4 words
+
+
+@pytest.mark.usefixtures("only_here")
+def test_words_without_a_score_are_chosen_last_whatever_windows_a_part_holds(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    """A window with fewer than k words shows all of them, though others of the part have more."""
+
+    def some(window: Any) -> np.ndarray:
+        return np.where(np.arange(M) < 4, np.arange(M) * 3 % 4 + 0.5, np.nan)
+
+    names = names_of([OwnSelector(some)])
+    together, alone = (
+        measure(
+            settings_of(tiny_config, unit="word", selectors=names, windows_per_part=per_part),
+            tiny_run,
+            out=tmp_path / str(per_part),
+        )
+        for per_part in (24, 1)
+    )
+    rows, num_unscored = rows_of(together, "selections"), []
+    for row, of_one in zip(rows, rows_of(alone, "selections"), strict=True):
+        assert row == {name: pytest.approx(of_one[name], abs=2e-5) if "nats" in name else of_one[name] for name in row}
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    windows = {row["window_id"]: row for row in rows_of(together, "windows")}
+    for row in rows:
+        window = windows[row["window_id"]]
+        firsts = window["group_first" if row["context"] == "real" else "null_group_first"]
+        scores = [-np.inf if score is None else score for score in row["scores"]]
+        ranked = sorted(range(len(firsts)), key=lambda i: (-scores[i], -i))
+        assert row["group_first"] == [firsts[i] for i in ranked[:4]]
+        num_unscored.append((row["scores"].count(None), len(firsts)))
+        tokens = window["token_ids"] if row["context"] == "real" else window["null_token_ids"] + window["token_ids"][M:]
+        visible = set(row["positions"][: row["num_tokens"][0]]) | set(range(M, FULL))
+        expected = reference.target_loss(model, tokens, list(range(FULL)), visible, window["target_id"])
+        assert row["loss_sparse_nats"][0] == pytest.approx(expected, abs=2e-5)
+    assert any(total < 4 and unscored for unscored, total in num_unscored)
+    assert any(total > 4 and unscored > total - 4 for unscored, total in num_unscored)
 
 
 def test_candidates_are_the_groups_of_their_context(word_tables: Path) -> None:

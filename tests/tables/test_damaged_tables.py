@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +19,14 @@ import pytest
 from conftest import Messages
 from made_up import made_up_tables
 
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.cli.endings import run
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
-from olmo_sparsity.tables.merging import check_tables
+from olmo_sparsity.tables import checksums
+from olmo_sparsity.tables.merging import check_tables, read_verified_part
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import (
     check_values,
@@ -82,6 +88,57 @@ def test_a_damaged_page_is_found_by_every_way_to_read(tables: Path, table: str) 
     ):
         with pytest.raises(UserError, match=r"part-00000\.parquet: damaged; measure again"):
             read()
+
+
+@pytest.mark.parametrize("opened", ["pyarrow", "checksums"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO, errno.ESTALE])
+def test_a_part_that_the_system_cannot_read_is_not_called_damaged(
+    tables: Path, opened: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = part_path(tables, "selections", part=0)
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(number, "Failed to open local file")  # of pyarrow's errors no attribute names the file
+
+    if opened == "pyarrow":
+        monkeypatch.setattr(pq, "ParquetFile", refuse)
+    else:
+        monkeypatch.setattr(checksums, "open", refuse, raising=False)
+    for read in (
+        lambda: read_table(tables, "selections"),
+        lambda: read_windows(tables, "selections", window_ids=[0]),
+        lambda: read_verified_part(path, "selections", part=0, manifest=read_manifest_of(tables)),
+    ):
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))) as error:
+            read()
+        assert (error.value.errno, error.value.filename) == (number, str(path))
+
+
+def test_too_many_open_files_are_one_line_that_says_so(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.EMFILE, "Failed to open local file")
+
+    write_manifest(tables, {**read_manifest_of(tables), "num_windows": read_table(tables, "windows").num_rows})
+    monkeypatch.setattr(pq, "ParquetFile", refuse)
+    for words in (["summary", "--tables"], ["merge", "--check"]):
+        assert run(app, [*words, str(tables)]) == 2
+        said = capsys.readouterr().err
+        assert "part-00000.parquet: too many open files; allow more (ulimit -n)" in said
+        assert "damaged" not in said and "--overwrite" not in said
+
+
+def test_a_folder_in_place_of_a_part_is_no_parquet_file(tables: Path) -> None:
+    path = part_path(tables, "selections", part=0)
+    write_manifest(tables, {**read_manifest_of(tables), "num_windows": read_table(tables, "windows").num_rows})
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(
+        UserError, match=r"part-00000\.parquet: not a Parquet file, or cut short; measure again with --overwrite$"
+    ):
+        read_table(tables, "selections")
+    assert f"{path}: damaged, or no Parquet file" in check_tables(tables).problems
 
 
 def test_a_part_of_another_measurement_is_refused(tables: Path) -> None:

@@ -86,8 +86,9 @@ class TokenGroups:
 
     def chosen(self, ranked_WI: np.ndarray, number: int) -> np.ndarray:
         """Return the first groups of a ranking (``records.selectors.rank``), int64 [W, number]; -1 where a window has no more."""
-        chosen_WS = ranked_WI[:, :number]
-        chosen_WS = np.where(chosen_WS < self.num_groups_W[:, None], chosen_WS, NO_GROUP)
+        is_none_WI = ranked_WI >= self.num_groups_W[:, None]  # both these and groups without a score have NaN
+        order_WS = np.argsort(is_none_WI, axis=1, kind="stable")[:, :number]
+        chosen_WS = np.take_along_axis(np.where(is_none_WI, NO_GROUP, ranked_WI), order_WS, axis=1)
         missing = number - chosen_WS.shape[1]
         return np.pad(chosen_WS, ((0, 0), (0, missing)), constant_values=NO_GROUP) if missing > 0 else chosen_WS
 
