@@ -17,13 +17,17 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.wording.comparison import differences_sentences, optimism_warning, pairings_words
+from olmo_sparsity.wording.comparison import (
+    differences_sentences,
+    optimism_warning,
+    pairings_words,
+    subject_units_words,
+)
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
-from olmo_sparsity.wording.units import units_words
 
 from .drawing import FigureOfRuns
-from .output import Drawn, caption_text, failed_gates_lines, write_above
+from .output import SENTENCE_END, Drawn, caption_text, failed_gates_lines, write_above
 from .paper import width_in_force
 from .style import error_bars, looks_of_runs, write_nothing_measured
 
@@ -96,7 +100,8 @@ def _words(comparison: Comparison) -> str:
         for words in (optimism_warning(subject), anchor_warning(subject.summary.setup))
         if words
     )
-    units = units_words(comparison.subjects[0].summary)
+    units = " ".join(filter(None, map(subject_units_words, comparison.subjects)))
+    units = " ".join(dict.fromkeys(SENTENCE_END.split(units)))  # most are the same of all
     return f"{gates}{warnings}{f'{units} ' if units else ''}{pairings}. {measured} {WORDS}"
 
 

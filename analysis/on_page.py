@@ -24,7 +24,7 @@ from olmo_sparsity.statistics.several.hypothesis import Hypothesis
 from olmo_sparsity.statistics.single.measured import Measured
 
 from . import classes, compare, distance, hypothesis, prediction_recovered, recovered_fraction, spectrum
-from .output import Drawn
+from .output import Drawn, make_printable
 from .paper import drawn_for
 
 OF_REPORT = (recovered_fraction, prediction_recovered, spectrum, classes, distance)
@@ -80,6 +80,7 @@ def _by_name(figures: Iterable[Drawn]) -> dict[str, PageFigure]:
 def page_figure(drawn: Drawn) -> PageFigure:
     """Return the parts of a figure that was drawn for a page, and close it."""
     figure = drawn.figure
+    make_printable(figure)  # XML holds no control characters
     above = figure.get_suptitle().split("\n") if figure.get_suptitle() else []
     figure.suptitle("")  # the layout would leave room for it
     axes = [axis for axis in figure.axes if axis.axison]

@@ -86,6 +86,8 @@ def caption_text(
         columns: columns of the legend.
     """
     figure.set_label(text)
+    for handle in handles:  # before the legend is measured
+        handle.set_label(printable_lines(str(handle.get_label())))
     if width_in_force() is not Width.screen:
         if handles:
             legend_below(figure, handles)
@@ -209,8 +211,7 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         UserError: a file that this tool did not write has one of the names.
     """
     figure, name = drawn.figure, drawn.name
-    for artist in _texts_in(figure):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
-        artist.set_text(printable_lines(artist.get_text()))
+    make_printable(figure)
     words, title = printable_lines(str(figure.get_label())), printable(drawn.finding)
     metadata: dict[str, dict[str, Any]] = {
         ".png": {"Description": words, "Title": title},
@@ -248,6 +249,12 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
     for path, text in texts.items():
         write_text(path, text)
     return paths
+
+
+def make_printable(figure: Figure) -> None:
+    """Make the texts of a figure safe to show: names may hold anything, and matplotlib's warnings repeat what it cannot draw."""
+    for artist in _texts_in(figure):
+        artist.set_text(printable_lines(artist.get_text()))
 
 
 def _texts_in(artist: Artist) -> Iterator[Text]:

@@ -9,10 +9,9 @@ from olmo_sparsity.statistics.several.subjects import Subject
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.console import comparison_table
 from olmo_sparsity.view.figure_scripts import figure_script
-from olmo_sparsity.wording.comparison import comparison_words, optimism_warning, pairings_words
+from olmo_sparsity.wording.comparison import comparison_words, optimism_warning, pairings_words, subject_units_words
 from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gap_words, gate_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
-from olmo_sparsity.wording.units import units_words
 
 
 def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = False) -> Path:
@@ -50,7 +49,7 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         length_words=length_words,
         measured_words=measured_words,
         overlap_words=overlap_words,
-        units_words=units_words,
+        units_words=subject_units_words,
         anchor_warning=anchor_warning,
     )
     pages.write_page(out, page, overwrite=overwrite)

@@ -59,7 +59,7 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
-from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
+from olmo_sparsity.wording.comparison import optimism_warning, pairings_words, subject_units_words
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
 from olmo_sparsity.wording.gates import gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
@@ -74,7 +74,7 @@ from olmo_sparsity.wording.setup import (
     short_anchor_warning,
 )
 from olmo_sparsity.wording.spectrum import spectrum_sentences
-from olmo_sparsity.wording.units import k_counts_words, units_words
+from olmo_sparsity.wording.units import k_counts_words
 
 QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 INTERVALS = "means [95% interval by bootstrap over documents]"
@@ -297,7 +297,7 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             Sentence(f"  {gates_words(summary)}"),
         ]
         warnings = (
-            units_words(summary),
+            subject_units_words(subject),
             overlap_words(summary),
             anchor_warning(summary.setup),
             optimism_warning(subject),

@@ -86,11 +86,12 @@ class Explanation:
 
     @property
     def finding(self) -> str:
-        """What the target gains from all long-range tokens, from foreign text, and from the chosen ones, in one sentence."""
+        """What the target gains from all long-range tokens, from the null context, and from the chosen ones, in one sentence."""
         return place_finding(
             self.excerpt.target_text,
             long_nats=self.excerpt.gain_long_nats,
             null_nats=self.excerpt.null_gain_long_nats,
+            null_context=self.null_context,
             num_long_range=len(self.windows[0].long_range_texts),
             chosen={
                 window.selector + " (sees the target)" * window.sees_target: window.gain_sparse_nats

@@ -144,7 +144,8 @@ def show_window(
         window_id: number of the window.
         console: where to print.
         selector: whose choice to show; None: the one that the report shows first.
-        k: how many tokens or groups are visible; None: the largest measured number.
+        k: how many tokens or groups are visible; None: the largest measured number up to a
+            quarter of all, or up to 8.
         context: ``real`` or ``null``.
 
     Raises:

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from olmo_sparsity import __version__
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable_lines
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.storage.files import check_replaceable, write_new, write_text
 from olmo_sparsity.storage.folders import make_folder
@@ -54,10 +54,16 @@ def minus(text: str) -> str:
     return re.sub(r"(?<!\w)-(?=\d)", "\u2212", text)
 
 
+def _shown(value: object) -> object:
+    """Return what a template shows of a value: of a text, which may hold any name, its printable lines."""
+    return printable_lines(value) if type(value) is str else value  # markup is our own
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("olmo_sparsity.view"),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional, Union
 
 from olmo_sparsity.records.measured import ModelRecord
@@ -14,7 +15,7 @@ from olmo_sparsity.wording.evidence import harm_words
 from olmo_sparsity.wording.gates import gates_of_models_words
 from olmo_sparsity.wording.numbers import interval, verdict
 from olmo_sparsity.wording.setup import DIGITS, short_anchor_words
-from olmo_sparsity.wording.units import unit_words
+from olmo_sparsity.wording.units import unit_words, units_words
 
 Measured = Union[Measurement, Summary]
 
@@ -24,6 +25,15 @@ def optimism_warning(subject: ComparedSubject) -> str:
     if subject.selector is None or not subject.summary.sees_target(CHOSEN):
         return ""
     return f"{subject.selector} sees the target: its sparse gain and R(k) include optimism."
+
+
+def subject_units_words(subject: ComparedSubject) -> str:
+    """Return ``units_words`` of a subject, with its selector under its own name, which tells whether it chooses by head."""
+    selections = (
+        replace(entry, selector=subject.selector or CHOSEN) if entry.selector == CHOSEN else entry
+        for entry in subject.summary.selections
+    )
+    return units_words(replace(subject.summary, selections=tuple(selections)))
 
 
 def pairings_words(comparison: Comparison) -> list[str]:

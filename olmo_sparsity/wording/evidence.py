@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Optional
 
-from olmo_sparsity.records.selectors import by_head
+from olmo_sparsity.records.selectors import CONTROLS, by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
-from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words
+from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words, row_has_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, no_interval_words, recovered_words
-from olmo_sparsity.wording.setup import null_words, row_words
+from olmo_sparsity.wording.setup import foreign_words, null_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
@@ -54,7 +54,7 @@ def _beyond_clause(summary: Summary) -> str:
 
 
 def _few_clause(summary: Summary, selector: Optional[str]) -> str:
-    """Return whether few tokens give back the gain, against random ones and foreign text, as a clause."""
+    """Return whether few tokens give back the gain, against random ones and the null context, as a clause."""
     few, all_units = f"few {units_of(summary)}", f"{summary.lengths.num_long_range} long-range {units_of(summary)}"
     if selector is None:
         return f"whether {few} give the gain back is not shown without a selector that does not see the target"
@@ -72,7 +72,8 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
     excess = summary.at(selector, "real", k).excess_gain_nats
     if excess is None:
         return words
-    return f"{words}{' and' if excess.is_above_zero else ', but not clearly'} more than under foreign text"
+    null = foreign_words(summary.null_context, summary.null_contexts)
+    return f"{words}{' and' if excess.is_above_zero else ', but not clearly'} more than under {null}"
 
 
 def first_blind(summary: Summary, first: Optional[str]) -> Optional[str]:
@@ -305,9 +306,9 @@ def _are_few(summary: Summary, entry: SelectionSummary) -> bool:
 
 def _verdict_words(summary: Summary, selector: str) -> str:
     """Return what follows from the choices of one selector, whether the text matters, and which other selectors show more."""
-    supports = {name: _supports(summary, name) for name in summary.blind_selectors}
-    reached = max(supports[selector].values())
-    ks = [k for k, support in supports[selector].items() if support == reached]
+    supports = _supports(summary, selector)
+    reached = max(supports.values())
+    ks = [k for k, support in supports.items() if support == reached]
     few = f"Few {units_of(summary)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"
     if reached == 0:
         words = [_nothing_shown_words(summary, selector)]
@@ -317,7 +318,9 @@ def _verdict_words(summary: Summary, selector: str) -> str:
         words = [f"{few} give back most of the long gain."]
     if reached:
         words += dict.fromkeys(warning for k in ks if (warning := _null_warning(summary, selector, k=k)))
-    more = [name for name, of in supports.items() if max(of.values()) > reached]
+    no_choice_of_few = {*by_head(summary.selectors), *CONTROLS}  # k entries of each head are not few
+    others = (name for name in summary.blind_selectors if name not in no_choice_of_few)
+    more = [name for name in others if max(_supports(summary, name).values()) > reached]
     if more:
         words.append(f"The table has selectors that show more: {', '.join(more)}.")
     return " ".join(words)
@@ -363,7 +366,8 @@ def _generalization_words(summary: Summary) -> str:
     if row is None or gain is None:
         return "Without a known training row, nothing is shown about length generalization."
     if summary.beyond_gate == "not-applicable":
-        return f"{a_row[0].upper()}{a_row[1:]} has all {full} tokens: {SELECTION_ONLY}."
+        words = row_has_words(summary.lengths)
+        return f"{words[0].upper()}{words[1:]}: {SELECTION_ONLY}."
     worth = (
         f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as {a_row} has "
         f"({EITHER_WAY})"

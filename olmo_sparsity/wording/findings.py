@@ -10,6 +10,7 @@ from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceSha
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.evidence import blind_words, first_blind, prediction_words, seeing_words, value_words
 from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import foreign_words
 from olmo_sparsity.wording.units import counted_of
 
 NO_CLASSES = "No class of targets has documents enough for an interval."
@@ -52,22 +53,31 @@ def classes_finding(classes: Sequence[ClassSummary], whole: Summary) -> str:
 
 
 def place_finding(
-    target: str, *, long_nats: float, null_nats: float, num_long_range: int, chosen: Mapping[str, float], visible: str
+    target: str,
+    *,
+    long_nats: float,
+    null_nats: float,
+    null_context: str,
+    num_long_range: int,
+    chosen: Mapping[str, float],
+    visible: str,
 ) -> str:
-    """Return what one target gains from its long-range tokens, from foreign text, and from what each selector chose.
+    """Return what one target gains from its long-range tokens, from the null context, and from what each selector chose.
 
     Args:
         target: the text of the target.
         long_nats: long gain under the real context.
         null_nats: long gain under the null context.
+        null_context: its kind.
         num_long_range: number of long-range tokens.
         chosen: sparse gain by the selector in words, in nats.
         visible: how much each selector chose, such as ``4 tokens``.
     """
     (first, gain), *others = chosen.items()
+    null = foreign_words(null_context, {})
     return (
         f'The prediction of "{printable(target).strip()}" gains {long_nats:.3f} nats from all {num_long_range} long-range '
-        f"tokens, {null_nats:.3f} from foreign text in their place, and {gain:.3f} from the {visible} chosen by {first}"
+        f"tokens, {null_nats:.3f} from {null} in their place, and {gain:.3f} from the {visible} chosen by {first}"
         + "".join(f", {other:.3f} by {name}" for name, other in others)
         + "."
     )
@@ -109,7 +119,7 @@ def cloud_finding(selector: str, entries: Mapping[str, SelectionSummary], summar
     )
     return (
         f"Sparse gain with {counted_of(summary, k)} chosen by {selector} and long gain of a window correlate by {correlations}; "
-        "a correlation that foreign text shows, too, is no finding."
+        f"a correlation that {foreign_words(summary.null_context, summary.null_contexts)} shows, too, is no finding."
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
 from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, interval
 from olmo_sparsity.wording.setup import row_words
@@ -82,6 +84,13 @@ def gap_words(summary: Summary) -> str:
     return f"The gap in the position IDs in front of the local tokens costs {interval(cost, 3)} nats{share}."
 
 
+def row_has_words(lengths: Lengths) -> str:
+    """Return how many tokens a training row has that is at least as long as the full context, as a clause."""
+    row, full = lengths.train_len, lengths.full_len
+    has = f"all {full} tokens" if row == full else f"{row} tokens, more than the {full} of a window"
+    return f"{row_words(lengths)} has {has}"
+
+
 def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
     """Return the gate beyond the training row in one sentence; ``short``: without its number, and what follows only of a failed
     one."""
@@ -90,8 +99,7 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
     if row is None or gain is None:
         reason, follows = "no training row of this model is known", f"{ABOUT_SELECTION}; {NO_GENERALIZATION}"
     elif summary.beyond_gate == "not-applicable":
-        has = f"all {full} tokens" if row == full else f"{row} tokens, more than the {full} of a window"
-        reason, follows = f"{a_row} has {has}, so nothing lies beyond it", SELECTION_ONLY
+        reason, follows = f"{row_has_words(lengths)}, so nothing lies beyond it", SELECTION_ONLY
     elif not gain.has_interval:
         reason, follows = TOO_FEW_FOR_INTERVAL, SELECTION_ONLY
     elif row == lengths.local_len:
@@ -118,8 +126,9 @@ def fragile_words(summary: Summary) -> str:
     gain = summary.long_gain_nats
     if not summary.is_fragile or not gain.standard_error:
         return ""
+    errors = math.floor(10 * gain.mean / gain.standard_error) / 10  # rounded down: 2.96 is no 3.0
     return (
-        f"R(k) is {FRAGILE}: the long gain is {gain.mean / gain.standard_error:.1f} standard errors above 0, fewer than "
+        f"R(k) is {FRAGILE}: the long gain is {errors:.1f} standard errors above 0, fewer than "
         f"{ROBUST_RATIO}. Given that the gate passed, such an R(k) misses low: the truth may lie above its interval."
     )
 

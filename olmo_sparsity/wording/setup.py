@@ -22,6 +22,7 @@ NULL_WORDS = {
     "same-document": "text from elsewhere in the same document",
     "shuffled": "the same tokens in random order",
 }
+FOREIGN = {"same-source", "any-source"}  # the kinds that are text of another document
 DIGITS = 12  # of the commit on the hub, and of the weights' hash
 # Who sees what under each definition.
 VISIBILITY_WORDS: dict[Visibility, str] = {
@@ -111,6 +112,16 @@ def null_kind_words(asked: str, counts: Mapping[str, int]) -> str:
     if len(kinds) == 1:
         return NULL_WORDS[kinds[0]]
     return "; ".join(f"in {counts[kind]:,} window{'s' * (counts[kind] > 1)} {NULL_WORDS[kind]}" for kind in kinds)
+
+
+def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
+    """Return ``foreign text``, or ``the null context`` where it is not text of another document in every window.
+
+    Args:
+        asked, counts: as in ``null_kind_words``.
+    """
+    kinds = {kind for kind, number in counts.items() if number} or {asked}
+    return "foreign text" if kinds <= FOREIGN else "the null context"
 
 
 def short_positions_words(lengths: Lengths) -> str:

@@ -138,6 +138,7 @@ def test_the_null_context_is_named(model: api.Model) -> None:
     short = short[tokens.begins[0] : tokens.ends[22]]
     shuffled = api.explain(model, short, at=int(tokens.begins[21]))
     assert shuffled.null_context == "shuffled"
+    assert "from the null context in their place" in shuffled.finding and "foreign" not in printed(shuffled)
     assert dict(said(shuffled))["Null context"].startswith("the same tokens in random order; long gain ")
 
 
@@ -437,7 +438,7 @@ def test_it_begins_with_what_the_target_gains(model: api.Model) -> None:
     }
     said_first = (
         f'The prediction of "{row["target_text"].strip()}" gains {row["gain_long_nats"]:.3f} nats from all 12 long-range tokens, '
-        f"{row['null_gain_long_nats']:.3f} from foreign text in their place, and {gains['kl']:.3f} from the 3 tokens chosen "
+        f"{row['null_gain_long_nats']:.3f} from the null context in their place, and {gains['kl']:.3f} from the 3 tokens chosen "
         f"by kl, {gains['unmask-one']:.3f} by unmask-one (sees the target), {gains['nearest']:.3f} by nearest."
     )
     assert printed(explanation).splitlines()[1] == said_first

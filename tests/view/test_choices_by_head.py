@@ -6,22 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from analysis import compare as compare_figure
 from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.several.comparison import compare
+from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCE, Curve, chosen_family, sufficient_ks
 from olmo_sparsity.statistics.single.summary import summarize
+from olmo_sparsity.view.comparison_page import write_comparison
+from olmo_sparsity.view.console import print_comparison
 from olmo_sparsity.view.excerpts import read_excerpts, shown_first
 from olmo_sparsity.view.one_window import show_window, terminal
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.view.summary_tables import blind_table
 from olmo_sparsity.wording.evidence import evidence_sentences, first_blind
-from olmo_sparsity.wording.units import units_words
+from olmo_sparsity.wording.units import ENTRY_WORDS, units_words
 
 NAMES = ["h2o-heads", "random-heads", "h2o", "random"]
 TEXT = "the river of the garden was quiet " * 30
@@ -46,6 +52,27 @@ def test_the_summary_says_how_many_entries_all_heads_see(tables: Path) -> None:
     assert (
         units_words(summarize(load(tables).restrict_selectors({"h2o": "h2o", "random": "random"}))).count("heads") == 0
     )
+
+
+@pytest.mark.parametrize("names", [("h2o-heads", "h2o"), ("h2o", "random-heads")])
+def test_a_comparison_by_selector_says_how_many_entries_all_heads_see(
+    tables: Path, tmp_path: Path, names: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the terminal and the page of the measurement that chooses by head, and once in the caption of the figure."""
+    subjects = read_subjects([f"{tables}:{name}" for name in names])
+    print_comparison(subjects)
+    page = write_comparison(subjects, tmp_path / "page.html").read_text(encoding="utf-8")
+    drawn = compare_figure.drawn_of(compare(subjects))
+    (name,) = (name for name in names if name.endswith("-heads"))
+    mean = summarize(load(tables)).at(name, "real", 3).mean_tokens
+    said = (
+        f"all heads together see more (k = 3: {mean:.1f} of {name}). The gain over random is that over one random set"
+    )
+    terminal = " ".join(capsys.readouterr().out.split())
+    for shown in (terminal, page, drawn.figure.get_label()):
+        assert shown.count(said) == 1
+    assert drawn.figure.get_label().count(ENTRY_WORDS) == 1
+    plt.close(drawn.figure)
 
 
 def test_no_headline_family_overlap_or_distance_is_of_choices_by_head(tables: Path) -> None:

@@ -121,6 +121,8 @@ def test_the_page_says_what_was_measured(exploration: Exploration, record: Recor
     assert f"olmo-sparsity {__version__}, model runs &amp; co</p>" in of_model and ENTRY_WORDS in of_model
     assert dict(exploration._facts())["Null context"] == "text from elsewhere in the same document"
     several = dataclasses.replace(exploration, null_contexts={"same-document": 7, "shuffled": 124})
+    no_code = re.sub(r"(?s)<(script|style).*?</\1>", " ", exploration.to_html())
+    assert "foreign" not in re.sub("<[^>]*>", " ", no_code) and "null context" in no_code
     assert dict(several._facts())["Null context"] == (
         "in 7 windows text from elsewhere in the same document; in 124 windows the same tokens in random order"
     )
@@ -381,16 +383,15 @@ def test_the_slider_goes_through_the_measured_k(page: Any, record: Record) -> No
         assert page.locator("#k-shown").inner_text() == page.locator("#k").get_attribute("aria-valuetext") == str(k)
         for side, name in (("a", "kl"), ("b", "attention")):
             assert sorted(framed(page, side)) == sorted(chosen(record, target, name, k=k))
+        said = page.locator("#said").inner_text()
+        assert f"; {k} token{'' if k == 1 else 's'} chosen by kl" in said and "needs" not in said
         assert [row[0] for row in rows(page, "#panel table:not(.tokens)")].count(str(k)) == 2
         assert page.locator("#panel tr.now th").all_inner_texts() == [str(k)] * 2
         if k == 0:
             assert (
                 page.locator("#map")
                 .get_attribute("aria-label")
-                .startswith(
-                    "Map of the tokens that targets need: no target needs tokens chosen by kl; no target needs tokens chosen by "
-                    "attention."
-                )
+                .startswith("Map of the chosen tokens: no token is chosen by kl; no token is chosen by attention.")
             )
     page.locator("#own").check()
     own = [int(min(smallest(record, target, name), KS[-1])) for name in ("kl", "attention")]
@@ -493,6 +494,7 @@ def test_the_null_context_and_other_selectors(page: Any, record: Record) -> None
         assert sorted(framed(page, "a")) == sorted(places)
         begin, order = record.null_begins[target], record.null_orders[target] or range(FULL - LOCAL)
         foreign = [record.texts[begin + place] for place in order]
+        assert page.locator("#panel h3").last.inner_text() == "The null context"
         assert page.locator("#panel .foreign").inner_text().replace("\u00b7", "") == "".join(foreign)
         positions = sorted(place - (record.first_target + target - FULL) for place in places)
         marked = page.locator("#panel .foreign mark").all_inner_texts()
@@ -547,14 +549,18 @@ def test_the_colours_of_both_sides_are_those_of_their_selectors(page: Any) -> No
 
 @in_browser
 def test_the_tolerance_changes_what_is_needed(page: Any, record: Record) -> None:
-    token(page, record.first_target + 42).click()
+    target = a_target(
+        record, lambda t: [smallest(record, t, "kl", tolerance=of) for of in (0.01, 0.1)] == [math.inf, 1]
+    )
+    token(page, record.first_target + target).click()
     for tolerance in (0.01, 0.1, 0.5):
         page.locator("#tolerance").select_option(str(tolerance))
         words = [
             "more than 4" if k == math.inf else str(int(k))
-            for k in (smallest(record, 42, name, tolerance=tolerance) for name in ("kl", "attention"))
+            for k in (smallest(record, target, name, tolerance=tolerance) for name in ("kl", "attention"))
         ]
         assert page.locator("#panel .smallest").all_inner_texts() == [f"Smallest sufficient k: {k}." for k in words]
+        assert f"; needs {words[0]} token{'' if words[0] == '1' else 's'} by kl" in page.locator("#said").inner_text()
 
 
 def check_bars_of_map(page: Any, counts: list[list[str]]) -> None:
@@ -704,6 +710,21 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     page.locator("#find").press("Enter")
     assert selected() == lamps[1]
     assert page.locator("#said").text_content() == "Lamps: not in the document"
+
+
+@in_browser
+def test_a_letter_that_becomes_longer_in_lower_case_moves_no_hit(browser: Any, tmp_path: Path) -> None:
+    texts = ["\u0130", " \u0130\u0130", "zmir", " ve", " Ankara", " b"] * 5
+    complaints: list[str] = []
+    page = load_page(browser, made_up_exploration(texts).save_html(tmp_path / "turkish.html"), complaints)
+    chosen_token = page.locator('[aria-selected="true"]')
+    for wanted, places in (("ankara", range(4, 30, 6)), ("\u0130zmir VE", range(1, 30, 6))):
+        page.evaluate("choose(null)")
+        page.locator("#find").fill(wanted)
+        for place in places:
+            page.locator("#find").press("Enter")
+            assert chosen_token.get_attribute("data-token") == str(place)
+    assert complaints == []
 
 
 def k_words(k: float) -> str:
@@ -863,7 +884,7 @@ def test_groups_are_framed_and_counted_as_a_whole(browser: Any, tmp_path: Path) 
     token(page, FULL + 20).click()
     both = chosen(words.record, 20, "kl", k=2)
     assert framed(page, "a") == dict.fromkeys(both, "1")
-    assert "needs 1 word by kl" in page.locator("#said").inner_text()
+    assert "; 1 word chosen by kl: " in page.locator("#said").inner_text()
     page.context.close()
     assert complaints == []
 

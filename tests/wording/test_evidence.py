@@ -141,6 +141,25 @@ def test_the_verdict_says_no_more_than_the_intervals(
     assert words in verdict_words(of)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "null"),
+    [
+        ({}, "foreign text"),
+        ({"same-source": 299, "any-source": 1, "shuffled": 0}, "foreign text"),
+        ({"same-source": 299, "shuffled": 1}, "the null context"),
+        ({"same-document": 300}, "the null context"),
+    ],
+)
+def test_the_verdict_calls_only_text_of_another_document_foreign(
+    passed: Summary, kinds: dict[str, int], null: str
+) -> None:
+    of = planted(clear(passed), "kl", k=1, excess_gain_nats=CLEAR)
+    assert verdict_words(dataclasses.replace(of, null_contexts=kinds)).endswith(f" and more than under {null}.")
+    if not kinds:
+        shuffled = dataclasses.replace(of, null_context="shuffled", null_contexts={})
+        assert verdict_words(shuffled).endswith(" and more than under the null context.")
+
+
 def test_the_verdict_without_a_gain(passed: Summary, failed: Summary) -> None:
     assert verdict_words(failed) == "Not shown: these windows show no clear gain of the model from the long context."
     assert "too few" in verdict_words(only("kl", num_documents=49))
@@ -523,6 +542,23 @@ def test_selectors_that_show_more_are_named(passed: Summary) -> None:
     assert "show more" not in evidence_sentences(both, "attention")[4]
 
 
+@pytest.mark.parametrize("name", ["h2o-heads", "random-heads", "nearest"])
+def test_choices_by_head_and_controls_are_not_said_to_show_more(passed: Summary, name: str) -> None:
+    """k entries of each head are more than k, and where the nearest tokens are enough nothing was chosen."""
+    shown, weak = clear(passed), clear(passed, Estimate(0.3, 0.1, 0.4))
+
+    def of(name: str) -> tuple[SelectionSummary, ...]:
+        return tuple(dataclasses.replace(e, selector=name) for e in shown.selections if e.selector == "kl")
+
+    both = dataclasses.replace(weak, selections=(*weak.selections, *of(name)))
+    assert name in both.blind_selectors and "show more" not in conclusion(both)
+    three = dataclasses.replace(weak, selections=(*weak.selections, *of(name), *of("attention")))
+    assert "The table has selectors that show more: attention." in conclusion(three)
+    if name == "nearest":  # alone it is the selector of the headline
+        alone = tuple(e for e in shown.selections if e.selector == "random")
+        assert "chosen by nearest" in conclusion(dataclasses.replace(shown, selections=(*of(name), *alone)))
+
+
 def test_a_failed_gate_is_no_proof_of_absence(failed: Summary) -> None:
     words = conclusion(failed)
     assert words.startswith(
@@ -554,6 +590,7 @@ def test_the_definition_of_visible_is_named(passed: Summary) -> None:
     [
         (None, None, "Without a known training row, nothing is shown about length generalization."),
         (20, CLEAR, f"A training row has all 20 tokens: {SELECTION_ONLY}."),
+        (64, CLEAR, f"A training row has 64 tokens, more than the 20 of a window: {SELECTION_ONLY}."),
         (
             14,
             CLEAR,
@@ -573,7 +610,7 @@ def test_what_is_said_about_length_generalization(
 ) -> None:
     for summary in (passed, failed):
         said = conclusion(with_row(summary, row, gain))
-        assert said.endswith(words) and ("generalizes" in said) == (gain is CLEAR and row != 20)
+        assert said.endswith(words) and ("generalizes" in said) == (gain is CLEAR and row in (8, 14))
         cited = (
             f"All 20 tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has"
         )

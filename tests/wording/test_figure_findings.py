@@ -164,14 +164,28 @@ def test_the_nearest_place_of_one_token_and_of_groups(tables: Path) -> None:
 
 
 def test_what_one_target_gains() -> None:
-    numbers = {"long_nats": 1.25, "null_nats": -0.125, "num_long_range": 24}
+    numbers = {"long_nats": 1.25, "null_nats": -0.125, "num_long_range": 24, "visible": "4 tokens"}
     chosen = {"kl": 0.75, "attention": 0.5, "nearest": 0.0625}
-    start = (
-        'The prediction of "the end" gains 1.250 nats from all 24 long-range tokens, -0.125 from foreign text in their place, '
-        "and 0.750 from the 4 tokens chosen by kl"
-    )
-    for of, said in ((chosen, ", 0.500 by attention, 0.062 by nearest."), ({"kl": 0.75}, ".")):
-        assert place_finding(" the end ", **numbers, chosen=of, visible="4 tokens") == start + said  # type: ignore[arg-type]
+    for kind, null in {
+        "same-source": "foreign text",
+        "any-source": "foreign text",
+        "same-document": "the null context",
+        "shuffled": "the null context",
+    }.items():
+        start = (
+            f'The prediction of "the end" gains 1.250 nats from all 24 long-range tokens, -0.125 from {null} in their place, '
+            "and 0.750 from the 4 tokens chosen by kl"
+        )
+        for of, said in ((chosen, ", 0.500 by attention, 0.062 by nearest."), ({"kl": 0.75}, ".")):
+            assert place_finding(" the end ", **numbers, null_context=kind, chosen=of) == start + said  # type: ignore[arg-type]
+
+
+def test_a_cloud_under_shuffled_text_is_not_called_foreign(tables: Path) -> None:
+    summary = read(tables, "kl").summary
+    entries = {context: summary.at("kl", context, 8) for context in ("real", "null")}
+    for kinds, null in (({}, "foreign text"), ({"any-source": 7, "shuffled": 2}, "the null context")):
+        said = cloud_finding("kl", entries, dataclasses.replace(summary, null_contexts=kinds))
+        assert said.endswith(f"; a correlation that {null} shows, too, is no finding.")
 
 
 def test_the_losses_of_one_target() -> None:

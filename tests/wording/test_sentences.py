@@ -135,6 +135,9 @@ def test_a_fragile_recovered_fraction_is_marked(passed: Summary) -> None:
     near = Estimate(0.25, 0.05, 0.45, 0.1)
     fragile = dataclasses.replace(passed, long_gain_nats=near, is_fragile=True)
     assert "R(k) is fragile: the long gain is 2.5 standard errors above 0, fewer than 3" in fragile_words(fragile)
+    for mean, shown in ((0.29999, "2.9"), (0.25, "2.5"), (0.201, "2.0")):
+        near_3 = dataclasses.replace(fragile, long_gain_nats=Estimate(mean, 0.05, 0.45, 0.1))
+        assert f"is {shown} standard errors above 0, fewer than 3" in fragile_words(near_3)
     assert "misses low" in fragile_words(fragile)
     assert recovered_words(fragile, entry) == f"{interval(entry)} fragile"
     assert recovered_words(fragile, None) == "-"

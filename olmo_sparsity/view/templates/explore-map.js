@@ -1,5 +1,5 @@
 "use strict";
-// The map: a dot for each token that a target needs, by the place of the target and the distance; bars by distance beside it. Dots
+// The map: a dot for each token chosen for a target, by the place of the target and the distance; bars by distance beside it. Dots
 // and bars are drawn once, and what changes with every scroll above and below them.
 
 const MARGIN = { left: 44, right: 8, top: 10, bottom: 30, bars: 90, gap: 14 };
@@ -35,8 +35,8 @@ function inkOf(element) {
 }
 
 /**
- * Returns a canvas with axes, dots and bars. `sides`: for each selector its colour, the distances that each target needs, and a Map
- * from distance to the number of targets.
+ * Returns a canvas with axes, dots and bars. `sides`: for each selector its colour, the distances of the tokens chosen for each
+ * target, and a Map from distance to the number of targets.
  */
 function mapLayer(element, data, sides) {
   const layer = document.createElement("canvas");
@@ -53,11 +53,11 @@ function mapLayer(element, data, sides) {
   pen.fillText("targets", at.right + MARGIN.gap, element.clientHeight - 8);
   const most = Math.max(1, ...sides.flatMap(({ count }) => [...count.values()]));
   const thick = Math.max(1, (at.step * 0.8) / sides.length);
-  sides.forEach(({ colour, needed, count }, side) => {
+  sides.forEach(({ colour, chosen, count }, side) => {
     const top = (distance) => at.y(distance) - (thick * sides.length) / 2 + side * thick;
     pen.fillStyle = ink(colour);
     pen.globalAlpha = 0.7;
-    needed.forEach((distances, target) => {
+    chosen.forEach((distances, target) => {
       for (const distance of distances)
         pen.fillRect(at.x(data.first_target + target) - 1.25, top(distance), 2.5, Math.max(1.5, thick * 0.85));
     });

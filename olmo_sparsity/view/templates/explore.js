@@ -270,8 +270,8 @@ function tokenTable(name, found) {
 
 const textAt = (token) => DATA.texts[token].trim() || (DATA.texts[token] ? SPACE : PART);
 
-/** Returns the foreign text of a target's null context, with the chosen tokens marked. */
-function foreignText(target) {
+/** Returns the tokens of a target's null context, with the chosen ones marked. */
+function nullText(target) {
   const begin = DATA.null_begins[target];
   const order = DATA.null_orders[target];
   const chosen = new Set(chosenOf(target, state.selector).map(({ distance }) => DATA.full_len - distance));
@@ -315,7 +315,7 @@ function panelOf(token) {
     }
   });
   if (target >= 0 && state.context === "null" && state.direction === "needs")
-    parts.push(html("h3", {}, "The foreign text"), foreignText(target));
+    parts.push(html("h3", {}, "The null context"), nullText(target));
   // A further part of a character has the place of the first, which is what the command would explain.
   if (target >= 0 && DATA.texts[token])
     parts.push(html("p", { class: "note" }, html("code", {}, `olmo-sparsity explain --at ${DATA.offsets[token]}`)));
@@ -329,11 +329,18 @@ function showPanel() {
   );
 }
 
+/** Returns how much a token needs, or where all targets have the same k, how much is chosen. */
+function chosenWords(token, found) {
+  const number = counted(new Set(found.map(({ rank }) => rank)).size);
+  if (!state.own) return `${number} chosen`;
+  return `needs ${token >= FIRST && sufficientK(token - FIRST, state.selector) === Infinity ? "more than " : ""}${number}`;
+}
+
 /** Tells a screen reader about the token that was chosen. */
 function say() {
   const token = state.token;
   const found = token === null ? [] : framedOf(token, state.selector);
-  const what = state.direction === "used" ? usedBy(found.length) : `needs ${counted(new Set(found.map(({ rank }) => rank)).size)}`;
+  const what = state.direction === "used" ? usedBy(found.length) : chosenWords(token, found);
   const list = found.map((one) => `${textAt(one.token)}, ${one.distance} tokens apart`).join("; ");
   byId("said").textContent =
     token === null ? "" : `${textAt(token)}: ${shadeOf(token).words}; ${what} by ${state.selector}${list && `: ${list}`}`;
@@ -341,14 +348,14 @@ function say() {
 
 // --- map, legend, list
 
-/** Returns for each side the distances that each target needs, and how many targets need each distance. */
+/** Returns for each side the distances of the tokens chosen for each target, and how many targets have which. */
 function mapped() {
   return sides().map((name, side) => {
-    const needed = Array.from({ length: NUM_TARGETS }, (_, target) => chosenOf(target, name).map(({ distance }) => distance));
+    const chosen = Array.from({ length: NUM_TARGETS }, (_, target) => chosenOf(target, name).map(({ distance }) => distance));
     const count = new Map();
     for (let distance = DATA.local_len + 1; distance <= DATA.full_len; distance++) count.set(distance, 0);
-    for (const distance of needed.flat()) count.set(distance, count.get(distance) + 1);
-    return { needed, count, colour: side ? "--b" : "--a" };
+    for (const distance of chosen.flat()) count.set(distance, count.get(distance) + 1);
+    return { chosen, count, colour: side ? "--b" : "--a" };
   });
 }
 
@@ -375,9 +382,9 @@ function showDistances() {
     let within = 0;
     const half = [...count].find(([, number]) => (within += number) >= all / 2)?.[0];
     const name = side ? state.beside : state.selector;
-    return all === 0 ? `no target needs tokens chosen by ${name}` : `half of those chosen by ${name} lie at most ${half} tokens back`;
+    return all === 0 ? `no token is chosen by ${name}` : `half of those chosen by ${name} lie at most ${half} tokens back`;
   });
-  byId("map").setAttribute("aria-label", `Map of the tokens that targets need: ${found.join("; ")}. The table below has the numbers.`);
+  byId("map").setAttribute("aria-label", `Map of the chosen tokens: ${found.join("; ")}. The table below has the numbers.`);
 }
 
 function swatch(share, words, against = false) {
@@ -521,16 +528,17 @@ function onKey(event) {
 function find(text) {
   const wanted = text.toLowerCase();
   if (!wanted) return;
+  const texts = DATA.texts.map((one) => one.toLowerCase()); // each by itself: some letters become longer
   const begins = [];
   let length = 0;
-  for (const one of DATA.texts) {
+  for (const one of texts) {
     begins.push(length);
     length += one.length;
   }
-  const all = DATA.texts.join("").toLowerCase();
-  const from = state.token === null ? 0 : begins[state.token] + DATA.texts[state.token].length;
+  const all = texts.join("");
+  const from = state.token === null ? 0 : begins[state.token] + texts[state.token].length;
   const at = all.indexOf(wanted, from) < 0 ? all.indexOf(wanted) : all.indexOf(wanted, from);
-  if (at >= 0) choose(begins.findLastIndex((begin, token) => begin <= at && DATA.texts[token]));
+  if (at >= 0) choose(begins.findLastIndex((begin, token) => begin <= at && texts[token]));
   else byId("said").textContent = `${text}: not in the document`;
 }
 
