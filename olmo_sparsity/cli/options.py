@@ -35,7 +35,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="YAML configuration. Default: the run's own, otherwise configs/demo.yaml, or with --model configs/pretrained.yaml.",
+        help="YAML configuration. Default: that of --run DIR, else configs/demo.yaml, or with --model configs/pretrained.yaml.",
     ),
 ]
 TaskConfigOption = Annotated[
@@ -119,12 +119,6 @@ def resolve(
     folder = run
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name
-    if folder is None and loaded is None:
-        naming = [
-            override for override in overrides or [] if override.partition("=")[0] in ("name", "pretrained.model")
-        ]
-        default = load_config(None, naming)
-        folder = RUNS / default.name if default.pretrained.model is None else None
     if loaded is None:
         if folder is not None and (folder / "config.yaml").is_file():
             config = folder / "config.yaml"

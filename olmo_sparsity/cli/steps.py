@@ -65,11 +65,13 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
     """Check what can be known without torch, whose import takes seconds: the model, the run and the text that are named.
 
     Raises:
-        UserError: there is no such model or text, or the run was never begun and is not to be trained here.
+        UserError: there is no such model or text, a key of a pretrained model has none, or the run was never begun and is not
+            to be trained here.
     """
     from olmo_sparsity.storage.folders import manifest_of_kind
 
     _check_training_of(config, asked=asked)
+    config.pretrained.check_used()
     config.pretrained.check_there()
     if config.influence.data is not None:
         from olmo_sparsity.text.corpus import list_shards

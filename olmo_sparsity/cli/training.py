@@ -44,6 +44,7 @@ def train(
             f"train: {loaded.pretrained.model} is a pretrained model, which is measured and never trained; leave --model "
             "and pretrained.model out"
         )
+    loaded.pretrained.check_used()
     from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.training.loop import train as train_model
 

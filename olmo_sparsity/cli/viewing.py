@@ -27,7 +27,7 @@ from olmo_sparsity.cli.options import (
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
 from olmo_sparsity.config import Config
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 
 TablesOption = Annotated[
     Optional[Path],
@@ -61,6 +61,20 @@ def _resolve_shown(
     return loaded, folder
 
 
+def _check_not_measured_now(overrides: Optional[list[str]]) -> None:
+    """Check that no override is of a measurement, where what was measured is shown.
+
+    Raises:
+        UserError: one is.
+    """
+    for override in overrides or []:
+        if override.startswith(("influence.", "validation.", "context_curve.")):
+            raise UserError(
+                f"{printable(override)}: what was measured is shown as it is; measure again with `olmo-sparsity influence` and "
+                "this key, or choose other tables with --tables"
+            )
+
+
 def _named(
     tables: Path,
     config: Optional[Path],
@@ -82,6 +96,7 @@ def _named(
     is_named = any((config, run, overrides, model, revision))
     if tables.exists() and not is_named:
         return tables, run_of_tables(tables)
+    _check_not_measured_now(overrides)
     _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     found = named_tables(tables, folder)
     own = run_of_tables(found)
@@ -106,6 +121,7 @@ def _shown_tables(
 
     if tables is not None:
         return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
+    _check_not_measured_now(overrides)
     _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     return newest_shown(folder), folder
 
@@ -195,7 +211,9 @@ def figures(
     folder: Optional[Path]
     if tables is None:
         loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
-        if not list_finished(folder):
+        if list_finished(folder):
+            _check_not_measured_now(overrides)
+        else:
             measure_first(loaded, folder, asked=train)
     else:
         tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
@@ -261,6 +279,8 @@ def show(
     from olmo_sparsity.view.one_window import show_window, terminal
 
     folders, number = [Path(argument) for argument in arguments[:-1]], arguments[-1]
+    if revision is not None and model is None:
+        raise UserError(f"show: --revision {printable(revision)} is that of --model, and none is given")
     if model is not None:
         folders.append(_resolve_shown(None, None, model=model, revision=revision, show=AS_RUN)[1])
     if len(folders) != 1 or not re.fullmatch("[0-9]{1,18}", number):

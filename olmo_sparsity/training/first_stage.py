@@ -13,7 +13,7 @@ from olmo_sparsity.config.trained import different_keys
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, read_weights, verify_checkpoint
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 
 DRAWN_KEYS = frozenset({("model", "init_std")})  # they only say how weights are drawn
 
@@ -66,7 +66,8 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
         folder: of the run that starts from it.
 
     Raises:
-        UserError: it is no trained run, or the same run, it is damaged, or its model is another.
+        UserError: it is no trained run, or the same run, it is damaged, its model is another, or its rows are
+            longer.
     """
     run = Path(config.training.start_from or "")
     where = f"training.start_from = {run}"
@@ -83,6 +84,13 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
             raise UserError(
                 f"{where}: it was trained with {key.dotted} = {key.first!r}, not {key.second!r}; its weights do not fit"
             )
+    row_len, own_row_len = read_config_of(run).context.row_len, config.context.row_len
+    if row_len > own_row_len and "synthetic_task" not in manifest:  # a row of a synthetic task is as long as its prompt
+        raise UserError(
+            f"{where}: it was trained on rows of {row_len} tokens, longer than {own_row_len} here, so a gain beyond "
+            f"{own_row_len} tokens would be none beyond what the model has seen; set context.train_len to {row_len} or more, or "
+            "name a run with shorter rows"
+        )
     info = check_checkpoint_of_run(checkpoint, manifest)
     verify_checkpoint(checkpoint)
     record = {"run": folder_name(run), "run_id": info.run_id, "step": info.step, "model_sha256": info.model_sha256}

@@ -33,6 +33,8 @@ def check_same_experiment(run: Path, config: Config, *, measured: bool = False) 
     stored = read_manifest_of(run)["config"]
     for key in different_keys(stored, to_dict(config), free=FREE_TO_MEASURE if measured else FREE_TO_TRAIN):
         remedy = "choose another folder with --run DIR, where a new run is trained"
+        if measured:
+            remedy = f"name it with --run {run}, which reads its own configuration, or {remedy}"
         if measured and key.dotted in LENGTHS:
             option = key.dotted.partition(".")[2].replace("_", "-")
             remedy = f"measure it at another length with --{option} {key.second}"

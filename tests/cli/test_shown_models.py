@@ -164,13 +164,6 @@ def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch
         loaded, folder = resolve(None, Path("runs/new"), overrides=None, model=model)
         assert (loaded.context, loaded.influence, str(folder)) == (shipped.context, shipped.influence, "runs/new")
     assert load_config(pretrained_config_path(), []).context != load_config(None, []).context
-    assert found(None, None, "influence.seed=16") == ("demo", 16, None, "runs/demo")
-    Path("runs/demo").mkdir()
-    Path("runs/demo/config.yaml").write_text("name: x17\ninfluence: {seed: 17}\ncontext: {full_len: 200}\n")
-    assert found(None, None) == ("x17", 17, None, "runs/demo")
-    assert found(None, None, "influence.seed=18", "context.local_len=190") == ("x17", 18, None, "runs/demo")
-    assert found(None, None, "name=mine", "influence.seed=18") == ("mine", 18, "c/d", "runs/mine")
-    assert found(None, None, "name=new", "influence.seed=18") == ("new", 18, None, "runs/new")
     assert found("named.yaml", None, keys={"influence": {"seed": 15}}) == ("n", 15, None, "runs/n")
     scaled = {"pretrained": {"rope_scaling": "yarn", "rope_factor": 2.0, "train_len": 64}}
     changes = [f"pretrained.{key}={value}" for key, value in scaled["pretrained"].items()]

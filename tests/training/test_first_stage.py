@@ -148,6 +148,15 @@ def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Con
         second_stage(tiny_config, untrained),
         f"untrained: this run has no checkpoint; train it first with `olmo-sparsity train --run {untrained}`$",
     )
+    longer = tmp_path / "longer"
+    shutil.copytree(first, longer, symlinks=True)
+    manifest = read_json(longer / "manifest.json")
+    manifest["config"]["context"]["train_len"] = 12
+    write_json(longer / "manifest.json", manifest)
+    told(
+        second_stage(tiny_config, longer),
+        "longer: it was trained on rows of 12 tokens, longer than 8 here, .* set context.train_len to 12 or more",
+    )
     earlier = tmp_path / "earlier"  # a key that its configuration lacks has its default
     shutil.copytree(first, earlier, symlinks=True)
     manifest = read_json(earlier / "manifest.json")

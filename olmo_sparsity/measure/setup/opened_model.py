@@ -208,8 +208,10 @@ def check_before_training(config: Config) -> None:
     """Check what a measurement of a run takes for granted and what is known before the run is trained, which takes long.
 
     Raises:
-        UserError: the text to measure is missing, the windows do not fit into the positions, or the precision is too low.
+        UserError: a key of a pretrained model is set, the text to measure is missing, the windows do not fit into the
+            positions, or the precision is too low.
     """
+    config.pretrained.check_used()
     _check_precision(config)
     if config.influence.data is not None:
         list_shards(dataclasses.replace(config.data, source=config.influence.data))
