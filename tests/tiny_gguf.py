@@ -40,6 +40,7 @@ def save_gguf(
     block_count: int | None = None,
     feed_forward_length: int | None = None,
     added: dict[str, np.ndarray] | None = None,
+    uint16: dict[str, int] | None = None,
 ) -> LlamaForCausalLM:
     """Write the model, and a byte-level BPE that is trained on ``texts``; return the model with the weights that were stored.
 
@@ -51,6 +52,7 @@ def save_gguf(
         block_count: number of layers that the file names; None: those that it has.
         feed_forward_length: width of the inner layer that the file names; None: the one that it has.
         added: further tensors.
+        uint16: further metadata, behind the others, or where their name is known in place of it.
     """
     model = build_raw("llama", vocab_size=VOCAB, max_position_embeddings=max_position, tie_word_embeddings=True).eval()
     writer = gguf.GGUFWriter(path, "llama")
@@ -60,6 +62,9 @@ def save_gguf(
         block_count=block_count or model.config.num_hidden_layers,
         feed_forward_length=feed_forward_length or model.config.intermediate_size,
     )
+    for name, number in (uint16 or {}).items():
+        writer.kv_data[0].pop(name, None)
+        writer.add_uint16(name, number)
     _write_tokenizer(writer, texts, adds_bos=adds_bos)
     weights = model.state_dict()
     del weights["lm_head.weight"]  # tied

@@ -21,7 +21,7 @@ from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_r
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.synthetic.background import Background, open_background
 from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, generated_sha256
 from olmo_sparsity.synthetic.evaluation import Responses, respond
@@ -97,6 +97,8 @@ def _held_out_background(config: Config, run: Path, *, manifest: dict[str, Any])
         UserError: it is text, and not that of the run.
     """
     trained_on = open_background(config, "train")
+    if trained_on.text_sha256:
+        need(manifest, "tokens_sha256", where=run / "manifest.json")
     if trained_on.text_sha256 and manifest["tokens_sha256"] != generated_sha256(config.synthetic, trained_on):
         raise UserError(
             f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown which "

@@ -343,13 +343,17 @@ def read_model_config(checkpoint: Path) -> dict[str, Any]:
     """Return the section ``model`` of a checkpoint's ``config.yaml``.
 
     Raises:
-        UserError: the file holds ${...}, or no such section.
+        UserError: the file holds ${...}, an alias, or no such section.
     """
     path = checkpoint / "config.yaml"
     try:
         text = path.read_text(encoding="utf-8")
         if _has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
             raise UserError(f"{path}: not loaded, because it contains ${{...}}")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=yaml.SafeLoader)):
+            raise UserError(
+                f"{path}: not loaded, because it contains an alias (*name), which may stand for any amount of YAML"
+            )
         return dict(yaml.safe_load(text)["model"])
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError):
         raise UserError(

@@ -58,11 +58,11 @@ def gguf_read_once() -> Iterator[None]:
 def check_gguf_sizes(path: Path) -> None:
     """Check by ``check_sizes`` that the metadata of a GGUF file describe no larger model than the file holds."""
     reader = gguf.GGUFReader(path)
-    fields = {
-        name.rpartition(".")[2]: int(field.parts[-1][0])
-        for name, field in reader.fields.items()
-        if name.count(".") == 1 and field.types[0].name in ("UINT32", "INT32", "UINT64", "INT64")
-    }
+    fields: dict[str, int] = {}
+    for name, field in reader.fields.items():
+        if name.count(".") == 1 and "INT" in field.types[0].name:
+            key = name.rpartition(".")[2]  # of several sections, whichever is the architecture, the largest counts
+            fields[key] = max(fields.get(key, 0), int(field.parts[-1][0]))
     check_sizes(path, fields, num_tensors=len(reader.tensors), num_bytes=path.stat().st_size)
 
 

@@ -568,6 +568,18 @@ def test_what_is_checked_and_compared(asked: Asked, num: int, longer: int, messa
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("checked", "longer", "warned"), [(7, 0, False), (7, 6, FULL), (27, 6, 27), (30, 6, False)])
+def test_rows_are_checked_as_far_as_the_window_or_a_small_mask_reaches(
+    asked: Asked, checked: int, longer: int, warned: int, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_module, "LONGEST_CHECKED", checked)
+    fit_module.fit_entries(opened_as(asked), Drawn(9, FULL + longer))  # type: ignore[arg-type]
+    said = f"of record: rows are checked up to {warned} tokens; a sliding window longer than that would not be seen"
+    assert messages.lines[1:] == ([said] if warned else [])
+    rows = [len(tokens[0]) - 1 for _, tokens, _ in asked.longest]
+    assert rows == ([] if warned in (False, FULL) and checked == 7 else [warned or FULL + longer])
+
+
 def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:
     windows: Any = Drawn(9, FULL)
     kept = {"checks": [], "anchor": {"number": 1}}

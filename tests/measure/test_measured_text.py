@@ -71,7 +71,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def of_run(settings: InfluenceConfig, store: str = "kept", **manifest: str) -> measured_text.MeasuredText:
+def of_run(settings: InfluenceConfig, store: str = "kept", **manifest: Any) -> measured_text.MeasuredText:
     data, facts = DataConfig(source="own.jsonl", cache_dir="here"), {"token_store": store, "tokens_sha256": "t"}
     return text_of_run(data, settings, run=Path("runs/x"), manifest=facts | manifest)
 
@@ -83,6 +83,8 @@ def test_the_text_of_a_run_is_verified_before_it_is_opened(done: list[tuple[Any,
     assert text.training_store is not None and text.training_store.split == "train" and text.excluded_ids_G is None
     with pytest.raises(UserError, match=r"^runs/x: data\.source = own\.jsonl has changed since .*; restore the text$"):
         of_run(InfluenceConfig(), tokens_sha256="another")
+    with pytest.raises(UserError, match=r"^runs/x/manifest\.json: key tokens_sha256 is missing; "):
+        of_run(InfluenceConfig(), tokens_sha256=None)
 
 
 def test_so_is_other_text_and_that_of_a_pretrained_model(done: list[tuple[Any, ...]]) -> None:

@@ -164,6 +164,14 @@ def test_a_crafted_configuration_is_not_resolved(saved: Path, crafted: str) -> N
         load_model(saved, CPU)
 
 
+def test_aliases_which_double_what_they_stand_for_are_refused(tmp_path: Path) -> None:
+    doubled = "".join(f"  a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 26))
+    (tmp_path / "config.yaml").write_text("model:\n  a0: &a0 {x: 1}\n" + doubled)
+    said = f"{tmp_path / 'config.yaml'}: not loaded, because it contains an alias (*name), which may stand for any amount of YAML"
+    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+        read_model_config(tmp_path)
+
+
 @pytest.mark.parametrize(
     "content", ["", "model", "[1]", "model: 5", "model: [1]", "optimizer: {}", "model: {", b"model: \xff"]
 )

@@ -151,6 +151,17 @@ def test_more_layers_than_tensors_are_refused_before_memory_is_taken(
         opened(tmp_path / "deep.gguf")
 
 
+@pytest.mark.parametrize(
+    "metadata", [{"other.block_count": 2}, {"llama.block_count": 60_000}], ids=["a decoy", "uint16"]
+)
+def test_the_size_of_a_model_is_found_under_every_name_and_type(
+    metadata: dict[str, int], tmp_path: Path, texts: list[str]
+) -> None:
+    save_gguf(tmp_path / "deep.gguf", texts, block_count=60_000, uint16=metadata)
+    with pytest.raises(UserError, match=r"deep\.gguf: block_count = 60000: more layers than the \d+ tensors"):
+        check_gguf_sizes(tmp_path / "deep.gguf")
+
+
 def test_a_matrix_that_does_not_fit_into_the_file_is_refused_before_memory_is_taken(
     path: Path, stored: transformers.LlamaForCausalLM, tmp_path: Path, texts: list[str]
 ) -> None:

@@ -159,6 +159,13 @@ def test_a_checksum_is_of_the_values_in_any_order(tmp_path: Path) -> None:
     )
 
 
+def test_a_value_that_is_nested_without_end_is_not_as_it_was_written() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert is_as_written({"a": nested, CHECKSUM: "0"}) is False
+
+
 def test_the_hash_of_several_files_is_that_of_all_their_bytes(tmp_path: Path) -> None:
     contents = [b"a" * (1 << 20) + b"b", b"", b"c"]
     paths = [tmp_path / str(number) for number in range(3)]

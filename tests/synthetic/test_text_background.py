@@ -374,6 +374,10 @@ def test_another_text_than_that_of_the_run_is_not_evaluated(trained: Path, monke
     ) as error:
         evaluate_synthetic(load_config(Path("tiny.yaml")), Path("changed"))
     assert "\n" not in str(error.value)
+    del manifest["tokens_sha256"]
+    write_json(Path("changed/manifest.json"), manifest)
+    with pytest.raises(UserError, match=r"^changed/manifest\.json: key tokens_sha256 is missing; "):
+        evaluate_synthetic(load_config(Path("tiny.yaml")), Path("changed"))
 
 
 def test_the_hash_of_the_data_is_that_of_its_text(trained: Path) -> None:

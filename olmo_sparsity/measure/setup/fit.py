@@ -445,12 +445,13 @@ def fit_entries(
     }
     tokens_WT = rows_WT[:, -1 - lengths.full_len :]
     checks = check_fit(opened.model, tokens_WT, **options)
-    if rows_WT.shape[1] - 1 > LONGEST_CHECKED:
+    longest = max(LONGEST_CHECKED, lengths.full_len)
+    if rows_WT.shape[1] - 1 > longest:
         logger.warning(
-            f"{opened.record.name}: rows are checked up to {LONGEST_CHECKED:,} tokens; a sliding window longer than that would "
-            "not be seen"
+            f"{opened.record.name}: rows are checked up to {longest:,} tokens; a sliding window longer than that would not "
+            "be seen"
         )
-        rows_WT = rows_WT[:, -1 - LONGEST_CHECKED :]
+        rows_WT = rows_WT[:, -1 - longest :]
     if rows_WT.shape[1] > tokens_WT.shape[1]:
         checks.append(check_longest_row(opened.model, rows_WT, **options))
     return {

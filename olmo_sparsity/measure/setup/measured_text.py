@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import DataConfig, InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
@@ -61,6 +61,7 @@ def text_of_run(data: DataConfig, settings: InfluenceConfig, *, run: Path, manif
         raise UserError(
             f"{run}: this run was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
         )
+    need(manifest, "tokens_sha256", where=run / "manifest.json")
     trained_on = _training_tokens(run, manifest, cache_dir=data.cache_dir)
     verify_prepared(trained_on)
     training_store = open_store(trained_on, "train")

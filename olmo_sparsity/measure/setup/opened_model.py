@@ -350,10 +350,11 @@ def check_same_model(run: Path, record: ModelRecord) -> None:
         UserError: it holds the results of another model, or of one whose positions are scaled otherwise.
     """
     stored = read_manifest_of(run, "model")["model"]
-    if stored["rope_scaling"] != record.rope_scaling:
+    rope_scaling = stored.get("rope_scaling")
+    if rope_scaling != record.rope_scaling:
         raise UserError(
             f"{run}: this folder holds the results of {stored['name']} with pretrained.rope_scaling = "
-            f"{stored['rope_scaling'] or 'none'}, not {record.rope_scaling or 'none'}; choose another folder with --run DIR"
+            f"{rope_scaling or 'none'}, not {record.rope_scaling or 'none'}; choose another folder with --run DIR"
         )
     if (stored["weights_sha256"], stored["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
         raise UserError(
