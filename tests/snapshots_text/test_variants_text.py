@@ -95,9 +95,8 @@ def test_conclusions_under_the_null_context(passed: Summary, snapshot: SnapshotA
         said[f"{name}, {word}"] = conclusion(
             changed(of, lambda e: (e.selector, e.context) == ("kl", "null"), gain_over_random_nats=null)
         )
-    better = changed(
-        passed, lambda e: e.selector == "nearest", recovered_fraction=RECOVERED["most"], gain_over_random_nats=ABOVE
-    )
+    most = {"recovered_fraction": RECOVERED["most"], "gain_over_random_nats": ABOVE}
+    better = changed(passed, lambda e: e.selector == "nearest", selector="attention", **most)  # no control
     worse = changed(better, lambda e: e.selector == "kl", recovered_fraction=RECOVERED["some"])
     said["another shows more"] = conclusion(worse)
     some = changed(passed, lambda e: (e.selector, e.context) == ("kl", "real"), recovered_fraction=RECOVERED["some"])
