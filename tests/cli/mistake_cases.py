@@ -56,7 +56,9 @@ ARGUMENTS = [
     Case("summary --tables tables influence.local_len=8", "influence.local_len=8: what was measured is shown as it is"),
     Case("report --run runs/tiny validation.seed=1", "validation.seed=1: what was measured is shown as it is"),
     Case("influence --train-len 8", "are about a pretrained model, and none is named"),
-    Case("train pretrained.rope_scaling=yarn", "are about a pretrained model, and none is named"),
+    Case(
+        "train pretrained.rope_scaling=yarn pretrained.rope_factor=2", "are about a pretrained model, and none is named"
+    ),
     Case("show tables", "show tables: give a run and the number of a window"),
     Case("show 1", "show 1: give a run and the number of a window"),
     Case("show tables 1 2", "show tables 1 2: give a run and the number of a window"),

@@ -9,7 +9,7 @@ Letters of shapes: W windows; C contexts, real and null; T thirds, dense, middle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -614,12 +614,12 @@ def _check_measured_alike(models: Sequence[TrainedModel], folders: Mapping[Path,
     """
     manifests = {run: read_manifest(folder) for run, folder in folders.items()}
 
-    def check(runs: Sequence[Path], what: str, value_of: Callable[[dict[str, Any]], object]) -> None:
-        values = [value_of(manifests[run]) for run in runs]
-        for run, value in zip(runs, values, strict=True):
-            if value != values[0]:
+    def check(what: str, values: Mapping[Path, object]) -> None:
+        (first, of_first), *others = values.items()
+        for run, value in others:
+            if value != of_first:
                 raise UserError(
-                    f"{runs[0]} was measured with {what} {values[0]}, {run} with {value}; measure both with the same options of "
+                    f"{first} was measured with {what} {of_first}, {run} with {value}; measure both with the same options of "
                     "`olmo-sparsity influence`"
                 )
 
@@ -634,16 +634,14 @@ def _check_measured_alike(models: Sequence[TrainedModel], folders: Mapping[Path,
                 f"{first} and {run} were measured on different windows or foreign text; measure both with the same options of "
                 "`olmo-sparsity influence`"
             )
-    for what, of_setup in (
-        ("visibility", lambda setup: setup.visibility),
-        ("positions", lambda setup: setup.positions),
-        ("anchor", lambda setup: setup.anchor_choice),
-        (f"candidates of {selector}", lambda setup: candidates_words(setup.screening, selector)),
-    ):
-        check(list(manifests), what, lambda manifest, of_setup=of_setup: of_setup(ModelSetup.from_manifest(manifest)))
-    check(list(manifests), f"the source of {selector} with hash", lambda manifest: source_of(manifest, selector))
+    setups = {run: ModelSetup.from_manifest(manifest) for run, manifest in manifests.items()}
+    check("visibility", {run: setup.visibility for run, setup in setups.items()})
+    check("positions", {run: setup.positions for run, setup in setups.items()})
+    check("anchor", {run: setup.anchor_choice for run, setup in setups.items()})
+    check(f"candidates of {selector}", {run: candidates_words(one.screening, selector) for run, one in setups.items()})
+    check(f"the source of {selector} with hash", {run: source_of(one, selector) for run, one in manifests.items()})
     for model in models:
-        check(model.runs, "training step", lambda manifest: manifest.get("checkpoint", {}).get("step"))
+        check("training step", {run: manifests[run].get("checkpoint", {}).get("step") for run in model.runs})
 
 
 def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:
