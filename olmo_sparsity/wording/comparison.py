@@ -111,8 +111,8 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
         )
     if first.precision is not None and second.precision is not None and first.precision != second.precision:
         words.append(
-            f"precision differs ({first.precision}, {second.precision}): the rounding of bf16 is of the size of small tolerances, "
-            "and there fewer targets count as within them"
+            f"precision differs ({first.precision}, {second.precision}): the rounding of bf16 is of the size of small "
+            "tolerances, and there fewer targets count as within them"
         )
     if first.screening != second.screening:
         words.append("candidates were not screened alike, so the same selector chooses otherwise")

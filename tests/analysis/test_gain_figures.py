@@ -214,7 +214,10 @@ def test_rows_of_classes_are_grey_where_their_gate_failed_and_say_where_r_is_fra
         ]
         assert grey == [(row - 0.5, 1.0) for row in failed]
     assert classes.CONTRAST_WORDS in words_on(figure)
-    assert "Grey: the interval of the class's own gain at the gate, the long gain without the cost of the gap" in words_on(figure)
+    assert (
+        "Grey: the interval of the class's own gain at the gate, the long gain without the cost of the gap"
+        in words_on(figure)
+    )
     fragile = [
         dataclasses.replace(entry, contrast=None, summary=dataclasses.replace(entry.summary, is_fragile=row != 1))
         for row, entry in enumerate(entries)
