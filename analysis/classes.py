@@ -15,8 +15,9 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
+from olmo_sparsity.wording.captions import class_gates_words
 from olmo_sparsity.wording.findings import classes_finding
-from olmo_sparsity.wording.gates import multiplicity_words, no_fraction_words
+from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.numbers import FRAGILE
 
 from .drawing import FigureOfMeasurement
@@ -30,9 +31,10 @@ SAME_RULE_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "s", "markerface
 OTHERS_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "x"}
 WORDS = (
     "Targets by class, the highest mean long gain on top; means with 95% intervals (BCa) over the documents that hold such "
-    "targets. Grey: the interval of the class's own mean long gain reaches 0, or the class has too few documents, and no R(k) is "
-    "shown. {multiplicity} R(k): of selectors that do not see the target; linear up to 1, logarithmic beyond. Gain minus "
-    "control: sparse gain minus that of random, of a selector that sees the target minus its optimism."
+    "targets. Grey: the interval of the class's own gain at the gate, the long gain without the cost of the gap, reaches 0, or "
+    "the class has too few documents, and no R(k) is shown. {gates} R(k): of selectors that do not see the target; linear up to 1, "
+    "logarithmic beyond. Gain minus control: sparse gain minus that of random, of a selector that sees the target minus its "
+    "optimism."
 )
 CONTRAST_WORDS = (
     "Red: the contrast of the classes that ask for the target in the long-range text. The same rule is applied to the null "
@@ -151,7 +153,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     _draw_points(axes, classes, selectors=selectors, k=k)
     _mark_fragile(axes[2], classes)
     _label_axes(axes, classes, k=k)
-    words = WORDS.format(multiplicity=multiplicity_words(len(classes)))
+    words = WORDS.format(gates=class_gates_words(classes))
     if any(entry.contrast is not None for entry in classes):
         words += f" {CONTRAST_WORDS}"
     caption(figure, measured.summary, words=words, handles=_handles(measured, classes, selectors=selectors))

@@ -15,7 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow, compare, main_rows
+from olmo_sparsity.statistics.several.comparison import (
+    ComparedSubject,
+    Comparison,
+    ComparisonRow,
+    compare,
+    main_rows,
+)
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.wording.comparison import (
     differences_sentences,
@@ -23,7 +29,8 @@ from olmo_sparsity.wording.comparison import (
     pairings_words,
     subject_units_words,
 )
-from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
+from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, fragile_words
+from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 
 from .drawing import FigureOfRuns
@@ -76,6 +83,16 @@ def fraction_rows(comparison: Comparison) -> list[ComparisonRow]:
     return [row for row in main_rows(comparison) if row.is_fraction and any(row.values)]
 
 
+def _fragile(comparison: Comparison) -> list[ComparedSubject]:
+    """Return the subjects whose R(k) the figure shows and which is fragile."""
+    rows = fraction_rows(comparison)
+    return [
+        subject
+        for number, subject in enumerate(comparison.subjects)
+        if subject.summary.is_fragile and any(row.values[number] for row in rows)
+    ]
+
+
 def _words(comparison: Comparison) -> str:
     first, *later = comparison.labels
     pairings = "; ".join(
@@ -93,6 +110,7 @@ def _words(comparison: Comparison) -> str:
     )
     passed = "Every gate that applies passed. " if without else "Both gates of all measurements passed. "
     gates = ("".join(failed) or passed) + without
+    fragile = "".join(f"{subject.label}: {fragile_words(subject.summary)} " for subject in _fragile(comparison))
     measured = " ".join(f"{subject.label}: {measured_words(subject.summary)}." for subject in comparison.subjects)
     warnings = "".join(
         f"{subject.label}: {words} "
@@ -102,13 +120,14 @@ def _words(comparison: Comparison) -> str:
     )
     units = " ".join(filter(None, map(subject_units_words, comparison.subjects)))
     units = " ".join(dict.fromkeys(SENTENCE_END.split(units)))  # most are the same of all
-    return f"{gates}{warnings}{f'{units} ' if units else ''}{pairings}. {measured} {WORDS}"
+    return f"{gates}{fragile}{warnings}{f'{units} ' if units else ''}{pairings}. {measured} {WORDS}"
 
 
 def _lines_above(comparison: Comparison) -> list[str]:
-    """Return which gates failed, and what is not of the same windows or setting, in a line for each measurement."""
+    """Return which gates failed, which R(k) are fragile, and what is not of the same windows or setting, a line each."""
     first, *later = comparison.labels
     lines = failed_gates_lines((subject.label, subject.summary) for subject in comparison.subjects)
+    lines += [f"{subject.label}: R(k) {FRAGILE}" for subject in _fragile(comparison)]
     for label, of_pairing in zip(later, pairings_words(comparison), strict=True):
         said = [words for words in ("NOT PAIRED", "NOT THE SAME SETTING") if words in of_pairing]
         if said:

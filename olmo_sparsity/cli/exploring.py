@@ -62,7 +62,7 @@ def explore(
 ) -> None:
     """Explore a whole document, token by token, on one page. Trains runs/NAME first if it is not trained.
 
-    Shows what the long context is worth to each token, which tokens it needs, and which later ones use it.
+    Shows how far the long context moves the prediction of each token, which tokens it needs, and which later ones use it.
     """
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     from olmo_sparsity.measure.work import WHOLE

@@ -91,8 +91,9 @@ class InfluenceConfig:
     sampling: Literal["targets", "documents"] = key(
         "targets",
         "How windows are drawn, which decides what the means are over. targets: every eligible target of the text has the same "
-        "chance, and weights make up for documents that have reached max_windows_per_document. documents: every document alike, "
-        "one window of each before a second one of any.",
+        "chance, and weights make up for documents that have reached max_windows_per_document. documents: each pass "
+        "takes one more window of every document that has one left, all of weight 1; with one window a document every document "
+        "counts alike.",
     )
     max_windows_per_document: int = key(16, "Largest number of windows of one document.", least=1, most=10**9)
     unit: str = key(

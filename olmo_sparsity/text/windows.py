@@ -90,7 +90,7 @@ def sample_windows(
         min_preceding: tokens that a target must have before it in its document, at least ``full_len``. None: ``full_len``.
         sampling: ``targets``: every eligible target has the same chance, and weights make up for documents that are full
             (``draw_targets``). ``documents``: one window of every eligible document in random order, then a second one of
-            every document, and so on; all weights are 1.
+            every document that has one, and so on; all weights are 1.
         exclude_ids: uint64 [any]; IDs of documents that must not be used, those that the model was trained on.
         target_table_V: bool; True for tokens that may be targets. None: all tokens may.
 

@@ -58,7 +58,7 @@ class ExploredContext(msgspec.Struct, frozen=True):
 
     Attributes:
         loss_long_nats: L_long of each target.
-        kl_short_nats: KL(p_all, p_{}) of each target: what the long context is worth to it, without its label.
+        kl_short_nats: KL(p_all, p_{}) of each target: its reaction to the long context, useful or not; no label enters.
         choices: by the name of the selector.
     """
 

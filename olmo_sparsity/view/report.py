@@ -24,6 +24,7 @@ from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
+from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
@@ -58,6 +59,7 @@ def render(report: Report) -> str:
         citation=_citation(summary),
         null_words=null_words(summary),
         is_screened=measured.measurement.is_screened,
+        either_way=EITHER_WAY,
         units=units_of(summary),
         units_words=units_words(summary),
         unit_definition=unit_definition(summary.unit, summary.setup.visibility),

@@ -406,7 +406,7 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
                 *(estimated(at.corrected_gain_nats, 3) for at in at_seeing),
             )
         )
-    return ResultTable("classes", columns, tuple(rows), "kinds of dependency", classes_caption(whole, len(classes)))
+    return ResultTable("classes", columns, tuple(rows), "kinds of dependency", classes_caption(whole, classes))
 
 
 def distance_table(distances: Sequence[DistanceShares]) -> ResultTable:

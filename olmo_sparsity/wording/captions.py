@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES, ClassSummary
 from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.gates import multiplicity_words
+from olmo_sparsity.wording.gates import MAY_BE_GAP, multiplicity_words
 from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.units import all_tokens_words, entry_words, shown_ks_words, unit_words, units_of, units_words
 
@@ -35,11 +37,17 @@ def blind_caption(summary: Summary) -> str:
     )
 
 
-def classes_caption(whole: Summary, num_classes: int) -> str:
+def class_gates_words(classes: Sequence[ClassSummary]) -> str:
+    """Return how often some class passes its gate by chance, and which classes fail it although their long gain is above 0."""
+    of_gap = ", ".join(entry.target_class for entry in classes if entry.summary.may_be_gap)
+    return multiplicity_words(len(classes)) + (f" The gate of {of_gap} failed: {MAY_BE_GAP}." if of_gap else "")
+
+
+def classes_caption(whole: Summary, classes: Sequence[ClassSummary]) -> str:
     """Return what a reader of a table or figure of classes must know."""
     no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows failed."
     return (
-        f"{multiplicity_words(num_classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
+        f"{class_gates_words(classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
         "target among the long-range tokens, so a model that merely repeats words gains there. Compare the long gain under the "
         "null context: of the windows that the same rule picks there, and of the others. BCa intervals."
     )

@@ -119,6 +119,11 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
             f"positions differ ({first.positions}, {second.positions}): L_long is the same quantity, and L_short, sparse gains, "
             "R(k) and D(k) are others: kept positions have gaps where tokens are hidden, compact ones have none"
         )
+    if first.precision is not None and second.precision is not None and first.precision != second.precision:
+        words.append(
+            f"precision differs ({first.precision}, {second.precision}): the rounding of bf16 is of the size of small "
+            "tolerances, and there fewer targets count as within them"
+        )
     if first.screening != second.screening:
         words.append("candidates were not screened alike, so the same selector chooses otherwise")
     return words

@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from drawn_figures import figures_of, mean, words_on
+from made_up import made_up_tables
 from matplotlib.figure import Figure
 
 from analysis import compare, style
@@ -113,6 +114,22 @@ def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path) -> None:
         "GATE BEYOND THE TRAINING ROW FAILED",
     ]
     assert not above(drawn(f"{tables}:kl", f"{tables}:attention"))
+
+
+def test_a_fragile_fraction_is_marked_where_one_is_shown(tables: Path, tmp_path: Path) -> None:
+    """A long gain of 2.4 standard errors passes the gate; its R(k) misses low."""
+    fragile = made_up_tables(tmp_path / "fragile", num_documents=120, long_gain=0.11)
+    robust, other = f"{tables}:kl", f"{fragile}:attention"
+    figure = drawn(robust, other)
+    assert above(figure)[0] == "made-up:attention: R(k) fragile"
+    assert not [line for line in above(figure) if line.startswith("made-up:kl")]
+    words = str(figure.get_label())
+    assert words.startswith(
+        "Both gates of all measurements passed. made-up:attention: R(k) is fragile: the long gain is 2.4 standard errors above 0"
+    )
+    assert words.count("is fragile") == words.count("misses low") == 1
+    no_fractions = drawn(f"{tables}:mask-one", f"{fragile}:unmask-one")
+    assert len(no_fractions.axes) == 2 and "fragile" not in words_on(no_fractions)
 
 
 def test_other_windows_and_other_settings_are_said_above(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,10 @@ def test_rows_of_classes_are_grey_where_their_gate_failed_and_say_where_r_is_fra
         ]
         assert grey == [(row - 0.5, 1.0) for row in failed]
     assert classes.CONTRAST_WORDS in words_on(figure)
+    assert (
+        "Grey: the interval of the class's own gain at the gate, the long gain without the cost of the gap"
+        in words_on(figure)
+    )
     fragile = [
         dataclasses.replace(entry, contrast=None, summary=dataclasses.replace(entry.summary, is_fragile=row != 1))
         for row, entry in enumerate(entries)
@@ -223,6 +227,12 @@ def test_rows_of_classes_are_grey_where_their_gate_failed_and_say_where_r_is_fra
     rows = {round(text.get_position()[1] - 0.45) for text in marked.axes[2].texts if text.get_text() == "fragile"}
     assert rows == {row for row in range(len(entries)) if row != 1 and row not in failed} != set()
     assert classes.CONTRAST_WORDS not in words_on(marked)
+    above_0 = next(entry for entry in entries if entry.summary.long_gain_nats.is_above_zero)
+    of_gap = dataclasses.replace(above_0, summary=dataclasses.replace(above_0.summary, gate="failed"))
+    drawn.__dict__["classes"] = [of_gap if entry is above_0 else entry for entry in entries]
+    (grey_above_0,) = figures_of(classes.draw(drawn))
+    said = f"The gate of {of_gap.target_class} failed: the long gain may be the cost of the gap in the position IDs."
+    assert said in words_on(grey_above_0) and said not in words_on(figure)
 
 
 def test_classes_that_look_for_the_target_stand_beside_the_null_context(tables: Path) -> None:

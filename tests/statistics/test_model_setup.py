@@ -275,3 +275,7 @@ def test_in_what_setups_differ() -> None:
     (words,) = setup_differences(hidden, other)
     assert words.startswith("the models differ (") and "bfloat16" in words and "float32" in words
     assert "visibility" not in words
+    exact, rounded = (ModelSetup.from_manifest({"precision": name}) for name in ("fp32", "bf16"))
+    assert setup_differences(exact, exact) == setup_differences(rounded, rounded) == []
+    (words,) = setup_differences(rounded, exact)
+    assert words.startswith("precision differs (bf16, fp32): ") and "fewer targets count as within them" in words

@@ -132,6 +132,7 @@ def test_measurements_of_other_targets_are_refused(column: str) -> None:
         ({"full_len": 256, "positions": "compact"}, "has positions compact, .* 128 kept"),
         ({"full_len": 256, "anchor": {"id": 1, "text": "<s>"}}, "has anchor bos"),
         ({"full_len": 256, "influence": {"null_context": "shuffled"}}, "has null context shuffled"),
+        ({"full_len": 256, "precision": "bf16"}, r"has precision bf16, .* at full_len 128 fp32; measure all"),
         ({"full_len": 256, "influence": {"unit": "word", "null_context": "same-source"}}, "has unit word"),
         ({"full_len": 256, "context": {"local_len": 32, "full_len": 256, "num_long_range": 224}}, "has local_len 32"),
         ({"full_len": 256, "model": {"weights_sha256": "f" * 64}}, "was measured at full_len 128 alone"),

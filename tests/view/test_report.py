@@ -344,6 +344,11 @@ def test_both_gates_and_what_follows_from_them_are_said(
     assert printed(summary.null_long_gain_nats) in said
 
 
+def test_the_gain_beyond_the_row_is_defined_by_the_lower_of_two_losses(pages: dict[str, Path]) -> None:
+    said = "as many as a training row has, with or without the gap, whichever has the lower loss, minus L_long"
+    assert said in words_of(pages["all"])
+
+
 def test_overlap_with_training_is_said_where_it_is_known(tables: dict[str, Path]) -> None:
     summary = read(tables["passed"]).summary
     known = dataclasses.replace(summary, overlap_percent=12.3)

@@ -200,12 +200,25 @@ def test_the_chance_that_some_class_passes(num_classes: int, percent: str) -> No
 
 
 def test_the_caption_of_classes(passed: Summary, failed: Summary) -> None:
-    assert "No class has an R(k)" in classes_caption(failed, 8)
-    assert "No class has an R(k)" not in classes_caption(passed, 8)
+    classes = [ClassSummary(name, Estimate(0.125), passed, None) for name in "abcdefgh"]
+    assert "No class has an R(k)" in classes_caption(failed, classes)
+    assert "No class has an R(k)" not in classes_caption(passed, classes)
     # The gate beyond the training row has no part in it.
-    assert "No class has an R(k)" not in classes_caption(dataclasses.replace(passed, beyond_gate="failed"), 8)
-    assert "No class has an R(k)" in classes_caption(dataclasses.replace(failed, beyond_gate="passed"), 8)
-    assert "18%" in classes_caption(passed, 8) and "induction and repeat" in classes_caption(passed, 8)
+    assert "No class has an R(k)" not in classes_caption(dataclasses.replace(passed, beyond_gate="failed"), classes)
+    assert "No class has an R(k)" in classes_caption(dataclasses.replace(failed, beyond_gate="passed"), classes)
+    assert "18%" in classes_caption(passed, classes) and "induction and repeat" in classes_caption(passed, classes)
+
+
+def test_a_class_whose_long_gain_may_be_the_cost_of_the_gap_is_named(passed: Summary, failed: Summary) -> None:
+    """Its long gain lies above 0, and yet its gate failed."""
+    gap = summarize(made_up(200, long_gain=0.3, gap_cost=0.35))
+    assert gap.long_gain_nats.is_above_zero and gap.gate == "failed"
+    of_names = {"name": passed, "closing": gap, "number": failed, "repeat": gap}
+    classes = [ClassSummary(name, Estimate(0.25), summary, None) for name, summary in of_names.items()]
+    assert (
+        " The gate of closing, repeat failed: the long gain may be the cost of the gap in the position IDs. The rules of"
+    ) in classes_caption(passed, classes)
+    assert "cost of the gap" not in classes_caption(passed, [classes[0], classes[2]])
 
 
 def test_the_contrast_of_a_class(passed: Summary) -> None:

@@ -166,6 +166,7 @@ def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
         ("visibility", [m.setup.visibility for m in measurements]),
         ("positions", [m.setup.positions for m in measurements]),
         ("anchor", [m.setup.anchor_choice for m in measurements]),
+        ("precision", [m.setup.precision for m in measurements]),
         ("null context", [m.null_context for m in measurements]),
         ("unit", [m.unit for m in measurements]),
         (f"candidates of {selector}", [candidates_words(m.setup.screening, selector) for m in measurements]),

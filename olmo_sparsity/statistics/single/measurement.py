@@ -166,7 +166,8 @@ class Measurement:
 
     @property
     def estimand(self) -> Estimand:
-        """Whose mean it is: ``targets``, all eligible targets alike; ``documents``, all alike; ``given``, the windows' own."""
+        """Whose mean it is: ``targets``, all eligible targets alike; ``documents``, windows drawn document by document;
+        ``given``, the windows' own."""
         estimand: Estimand = self.manifest.get("influence", {}).get("sampling", "documents")
         return estimand
 

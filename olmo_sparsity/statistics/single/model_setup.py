@@ -46,6 +46,7 @@ class ModelSetup:
         anchor_check: what the other choice of the first token gives; None: it was not tried.
         screening: how candidates were screened; None: all of them were scored.
         positions: of the visible tokens, ``kept`` or ``compact``.
+        precision: of the losses, ``fp32`` or ``bf16``; None: unknown.
     """
 
     model: Optional[ModelRecord]
@@ -54,6 +55,7 @@ class ModelSetup:
     anchor_check: Optional[AnchorCheck]
     screening: Optional[Screening] = None
     positions: PositionIDs = "kept"
+    precision: Optional[str] = None
 
     @property
     def anchor_choice(self) -> AnchorChoice:
@@ -81,6 +83,7 @@ class ModelSetup:
             anchor_check=check and check["anchor"] and msgspec.convert(check["anchor"], AnchorCheck),
             screening=_screening(manifest),
             positions=manifest.get("positions", "kept"),
+            precision=manifest.get("precision"),
         )
 
 
