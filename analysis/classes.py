@@ -32,8 +32,8 @@ OTHERS_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "x"}
 WORDS = (
     "Targets by class, the highest mean long gain on top; means with 95% intervals (BCa) over the documents that hold such "
     "targets. Grey: the interval of the class's own gain at the gate, the long gain without the cost of the gap, reaches 0, or "
-    "the class has too few documents, and no R(k) is shown. {gates} R(k): of selectors that do not see the target; linear up to 1, "
-    "logarithmic beyond. Gain minus control: sparse gain minus that of random, of a selector that sees the target minus its "
+    "the class has too few documents, and no R(k) is shown. {gates} R(k): of selectors that do not see the target; linear up to "
+    "1, logarithmic beyond. Gain minus control: sparse gain minus that of random, of a selector that sees the target minus its "
     "optimism."
 )
 CONTRAST_WORDS = (
