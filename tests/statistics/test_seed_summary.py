@@ -130,6 +130,40 @@ def test_the_gates_are_those_of_the_interval_over_seeds(tmp_path: Path) -> None:
     assert numbers.of_seeds[0].at("kl", "real", 8).recovered_fraction is not None
 
 
+@pytest.mark.parametrize(
+    ("baseline", "gain", "gate"),
+    [
+        ("loss_short_nats", "gate_gain_nats", "gate"),
+        ("loss_short_no_gap_nats", "gate_gain_nats", "gate"),
+        ("loss_train_len_nats", "gain_beyond_nats", "beyond_gate"),
+        ("loss_train_len_no_gap_nats", "gain_beyond_nats", "beyond_gate"),
+    ],
+)
+def test_a_gate_passes_over_seeds_only_where_it_would_with_both_losses(
+    tmp_path: Path, baseline: str, gain: str, gate: str
+) -> None:
+    """The seeds differ in one of the two losses alone, which is the higher one in each of them."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(3)]
+    measurements = []
+    for run, more in zip(runs, (0.06, 0.11, 2.3), strict=True):
+        measurement = load(made_up_measurement(run, 0.5))
+        columns = {baseline: measurement.windows[baseline] + more}
+        if baseline == "loss_short_nats":
+            columns["gain_long_nats"] = measurement.windows["gain_long_nats"] + more
+        measurements.append(dataclasses.replace(measurement, windows=measurement.windows.assign(**columns)))
+    numbers = summarize_seeds(same_model(runs), runs, measurements=measurements)
+    assert [getattr(summary, gate) for summary in numbers.of_seeds] == ["passed"] * 3
+    of_mean, of_seed = numbers.mean.of_windows(gain), numbers.of_seeds[1].of_windows(gain)
+    assert of_mean is not None and of_seed is not None
+    assert of_mean.mean == pytest.approx(of_seed.mean, abs=1e-6)
+    assert of_mean.low is not None and of_mean.low < -0.5
+    assert of_mean.high == pytest.approx(of_seed.high, abs=0.01)
+    assert getattr(numbers.mean, gate) == "failed"
+    if baseline == "loss_short_nats":
+        assert of_mean.low == pytest.approx(numbers.mean.long_gain_nats.low, abs=1e-6)
+        assert not numbers.mean.may_be_gap and numbers.mean.at("kl", "real", 8).recovered_fraction is None
+
+
 def test_rows_hold_the_numbers_of_interest(numbers: SeedSummary) -> None:
     rows = seed_rows(numbers, every=False)
     assert [row.quantity for row in rows if row.selector is None] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,7 +23,15 @@ from olmo_sparsity.statistics.single.summary import (
     summarize,
     summary_of_numbers,
 )
-from olmo_sparsity.statistics.single.sums import quantities_minus, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.single.sums import (
+    BASELINES,
+    Key,
+    gain_from,
+    gains_from_baselines,
+    quantities_minus,
+    quantities_of,
+    sums_by_unit,
+)
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
@@ -142,12 +150,27 @@ def summarize_seeds(model: TrainedModel, tables: Sequence[Path], *, measurements
     of_seeds = tuple(summarize(measurement) for measurement in measurements)
     mean = of_seeds[0]
     if len(of_seeds) > 1:
-        numbers = estimates_of_model(
-            [sums_by_unit(measurement) for measurement in measurements],
-            lambda totals: quantities_of(totals, first.keys),
-        )
-        mean = summary_of_numbers(first, numbers)
+        mean = summary_of_numbers(first, _numbers_of_mean(measurements))
     return SeedSummary(model, tuple(tables), mean, of_seeds)
+
+
+def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[Estimate]]:
+    """Return the numbers of the mean model.
+
+    Seeds may differ in one of the two losses of a gate and agree in the lower one. The interval of the gain from the lower one
+    does not show that, so its lower end is the lowest of those from either loss: a gate passes only where it would with both.
+    """
+    numbers = estimates_of_model(
+        [sums_by_unit(measurement) for measurement in measurements],
+        lambda totals: quantities_of(totals, measurements[0].keys) | gains_from_baselines(totals),
+    )
+    for name, losses in BASELINES.items():
+        of_baselines = [number for loss in losses if (number := numbers.get(gain_from(loss))) is not None]
+        lows = [number.low for number in of_baselines if number.low is not None]
+        gain = numbers.get(name)
+        if gain is not None and gain.low is not None:
+            numbers[name] = replace(gain, low=min(gain.low, *lows))
+    return numbers
 
 
 def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measurement]) -> Differences:

@@ -43,6 +43,8 @@ def _squared(name: str) -> str:
 
 
 NONE_NEEDED = {"real": "none_needed_share", "null": "null_none_needed_share"}  # quantity and its sum, by context
+# The losses of which a gate takes the lower, by the gain that it judges.
+BASELINES = {"gate_gain_nats": ("loss_short_nats", "loss_short_no_gap_nats"), "gain_beyond_nats": OF_ROW}
 
 
 def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dict[Key, np.ndarray]:
@@ -129,6 +131,21 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
 def gate_gain(long_gain: np.ndarray, gap_cost: np.ndarray) -> np.ndarray:
     """Return the gain that the first gate judges: the long gain from the lower of the losses with and without the gap."""
     return long_gain - np.maximum(gap_cost, 0)
+
+
+def gain_from(loss: str) -> str:
+    """Return the key of the mean gain from one of ``BASELINES``."""
+    return f"gain from {loss}"
+
+
+def gains_from_baselines(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
+    """Return the mean gain from each of ``BASELINES`` that was measured."""
+    return {
+        gain_from(loss): (totals[loss] - totals["loss_long_nats"]) / totals["weight"]
+        for losses in BASELINES.values()
+        for loss in losses
+        if loss in totals
+    }
 
 
 def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, Value]:
