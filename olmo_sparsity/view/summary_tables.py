@@ -55,7 +55,7 @@ REFERENCE = "greedy"  # the selector whose choice the others are compared with, 
 
 
 def loss_table(summary: Summary) -> ResultTable:
-    """Return mean losses and gains; without those of the training row where none is known."""
+    """Return mean losses and gains; without those of the training row where none is known or nothing lies beyond it."""
     rows = []
     for name, quantity in WINDOW_QUANTITIES.items():
         estimate = summary.of_windows(name)

@@ -183,12 +183,13 @@ class Summary:
             tokens costs.
         gate_gain_nats: the lower of these two losses minus ``loss_long_nats``: what the first gate judges. A long gain that is
             the cost of the gap does not pass.
-        loss_train_len_nats: mean loss with as many recent tokens as a training row has, in place; None where no row is known.
+        loss_train_len_nats: mean loss with as many recent tokens as a training row has, in place; None where no row is known, or
+            where it is as long as the full context.
         loss_train_len_no_gap_nats: the same with these tokens directly behind the anchor.
         loss_long_nats: mean loss with all tokens.
         long_gain_nats: ``loss_short_nats`` minus ``loss_long_nats``.
-        gain_beyond_nats: the lower of the two losses with a training row's tokens minus ``loss_long_nats``; None where no row is
-            known.
+        gain_beyond_nats: the lower of the two losses with a training row's tokens minus ``loss_long_nats``; None where
+            they are.
         null_long_gain_nats: the long gain under the null context.
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
