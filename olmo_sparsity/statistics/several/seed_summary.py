@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import estimates_of_model, estimates_over_seeds
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
 from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows
@@ -26,6 +28,7 @@ from olmo_sparsity.statistics.single.summary import (
 from olmo_sparsity.statistics.single.sums import (
     BASELINES,
     Key,
+    SelectionNumber,
     gain_from,
     gains_from_baselines,
     quantities_minus,
@@ -151,7 +154,13 @@ def summarize_seeds(model: TrainedModel, tables: Sequence[Path], *, measurements
     mean = of_seeds[0]
     if len(of_seeds) > 1:
         mean = summary_of_numbers(first, _numbers_of_mean(measurements))
+        mean = replace(mean, selections=tuple(_with_mean_tokens(entry, of_seeds) for entry in mean.selections))
     return SeedSummary(model, tuple(tables), mean, of_seeds)
+
+
+def _with_mean_tokens(entry: SelectionSummary, of_seeds: Sequence[Summary]) -> SelectionSummary:
+    """Return an entry of the mean model with the mean number of tokens of the seeds, each of which has its own choice."""
+    return replace(entry, mean_tokens=float(np.mean([of.at(*entry.key).mean_tokens for of in of_seeds])))
 
 
 def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[Estimate]]:
@@ -170,6 +179,11 @@ def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[
         gain = numbers.get(name)
         if gain is not None and gain.low is not None:
             numbers[name] = replace(gain, low=min(gain.low, *lows))
+    quantities = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
+    for key, number in numbers.items():
+        quantity = quantities.get(key.name if isinstance(key, SelectionNumber) else key)
+        if quantity is not None and number is not None:
+            numbers[key] = bounded(number, least=quantity.least, most=quantity.most)
     return numbers
 
 

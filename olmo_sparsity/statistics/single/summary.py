@@ -6,6 +6,7 @@ and ratios are paired. Every mean over windows is weighted (``Measurement.weight
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,6 +48,7 @@ class Quantity:
         is_compared: True if ``compare`` shows it, and its differences.
         is_loss: True if it belongs to the losses and gains that ``summary`` begins with.
         definition: what it is computed from, where a table of definitions has room; ``{row}`` is the length of a training row.
+        least, most: no value lies below, and none above.
     """
 
     title: str
@@ -55,6 +57,8 @@ class Quantity:
     is_compared: bool = True
     is_loss: bool = False
     definition: str = ""
+    least: float = -math.inf
+    most: float = math.inf
 
     @property
     def header(self) -> str:
@@ -117,9 +121,12 @@ class SelectionSummary:
     excess_gain_nats: Annotated[Optional[Estimate], Quantity("excess gain")]
     optimism_nats: Annotated[Optional[Estimate], Quantity("optimism", is_compared=False)]
     corrected_gain_nats: Annotated[Optional[Estimate], Quantity("corrected gain")]
-    prediction_recovered: Annotated[Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False)]
+    prediction_recovered: Annotated[
+        Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False, most=1.0)
+    ]
     sufficient_share: Annotated[
-        Optional[Estimate], Quantity(f"share of targets that need at most k ({TOLERANCE:g} nats)", unit="", digits=2)
+        Optional[Estimate],
+        Quantity(f"share of targets that need at most k ({TOLERANCE:g} nats)", unit="", digits=2, least=0.0, most=1.0),
     ]
     figure4: LineFit
 
@@ -259,12 +266,18 @@ class Summary:
     kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
     null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
     none_needed_share: Annotated[
-        Optional[Estimate], Quantity(f"share of targets that need none ({TOLERANCE:g} nats)", unit="", digits=2)
+        Optional[Estimate],
+        Quantity(f"share of targets that need none ({TOLERANCE:g} nats)", unit="", digits=2, least=0.0, most=1.0),
     ]
     null_none_needed_share: Annotated[
         Optional[Estimate],
         Quantity(
-            f"share of targets that need none ({TOLERANCE:g} nats), null context", unit="", digits=2, is_compared=False
+            f"share of targets that need none ({TOLERANCE:g} nats), null context",
+            unit="",
+            digits=2,
+            is_compared=False,
+            least=0.0,
+            most=1.0,
         ),
     ]
     optimism_all_nats: Annotated[Optional[Estimate], Quantity("optimism of all tokens", is_compared=False)]
