@@ -86,14 +86,14 @@ def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
     )
     axis.axhline(0, color="grey", linewidth=0.8)
     where = "\nall and beyond the row" if len(looks) == 2 else "\nall beyond the row"
-    axis.set_title("long gain" if summaries[-1].lengths.train_len is None else f"long gain{where}")
+    axis.set_title("long gain" if summaries[-1].gain_beyond_nats is None else f"long gain{where}")
     axis.set_ylabel("nats")
 
 
 def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
-    """Return the gains that the gates test, with their looks; one, where no row is known or it has only the local tokens."""
-    has_longer_rows = summary.lengths.len_before_gain != summary.lengths.local_len
-    return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "gate_gain_nats"}
+    """Return the gains that the gates test, with their looks; one, where there is no other or a row has only the local tokens."""
+    has_other = summary.gain_beyond_nats is not None and summary.lengths.train_len != summary.lengths.local_len
+    return {name: look for name, look in GATE_LOOKS.items() if has_other or name == "gate_gain_nats"}
 
 
 def _draw_gains(

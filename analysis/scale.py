@@ -160,7 +160,9 @@ def _of_selection(name: str, selector: str, k: int) -> Value:
 def _draw_windows(axis: Axes, rungs: list[Rung], *, name: str, title: str) -> None:
     axis.set_title(title)
     if all(rung.numbers.mean.of_windows(name) is None for rung in rungs):
-        write_nothing_measured(axis, "no training row is known")
+        is_known = rungs[0].numbers.mean.lengths.train_len is not None
+        words = "nothing lies beyond the training row" if is_known else "no training row is known"
+        write_nothing_measured(axis, words)
         return
     _draw_line(axis, rungs, value=lambda summary: summary.of_windows(name), **BLACK)
     axis.axhline(0, color="grey", linewidth=0.5)

@@ -133,7 +133,8 @@ class Results:
             with KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
             ``max_k``, the largest measured k, are needed. ``lasting_k`` likewise, with every larger measured k sufficing, too;
             missing of ``fewest``. ``min_context_tokens``: the length of the shortest suffix of the window that suffices, of
-            `nearest` where tokens are counted, else missing. ``window_id``, ``doc_id``, ``weight``, ``target_class``: the window.
+            `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``, ``doc_id``, ``weight``,
+            ``target_class``: the window.
         """
         return spectrum_frame(self._measurement())
 

@@ -20,11 +20,10 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import estimates_over_seeds
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_over_seeds
 from olmo_sparsity.statistics.synthetic import (
     Setting,
     TableCell,
-    bounded,
     cells_of_table,
     check_same_rows,
     tables_by_setting,

@@ -16,7 +16,7 @@ import numpy as np
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value, share_without
-from olmo_sparsity.statistics.intervals.seeds import estimates_of_model
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
 from olmo_sparsity.statistics.several.trained_models import same_model
 from olmo_sparsity.storage.manifests import SyntheticTables
 from olmo_sparsity.storage.typed import check_type
@@ -225,14 +225,6 @@ def check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> Non
 def _same(column: np.ndarray, other: np.ndarray) -> bool:
     """Return whether two columns are equal; their values may be arrays."""
     return len(column) == len(other) and all(map(np.array_equal, column, other))
-
-
-def bounded(estimate: Optional[Estimate], *, least: float = 0.0, most: float = 1.0) -> Estimate:
-    """Return an estimate with an interval that does not leave [least, most], where the quantity lies; by default a share."""
-    assert estimate is not None
-    if estimate.low is None or estimate.high is None:
-        return estimate
-    return Estimate(estimate.mean, max(least, estimate.low), min(most, estimate.high), estimate.standard_error)
 
 
 def _shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -55,14 +55,12 @@ REFERENCE = "greedy"  # the selector whose choice the others are compared with, 
 
 
 def loss_table(summary: Summary) -> ResultTable:
-    """Return mean losses and gains; without those of the training row where none is known, or nothing lies beyond it."""
+    """Return mean losses and gains; without those of the training row where none is known or nothing lies beyond it."""
     rows = []
     for name, quantity in WINDOW_QUANTITIES.items():
         estimate = summary.of_windows(name)
         if quantity.is_loss and estimate is not None:
             label = f"{quantity.title}: {quantity.definition}" if quantity.definition else quantity.title
-            if summary.lengths.is_ceiling and "{row}" in label:
-                continue  # it is L_long, or 0
             rows.append((*words(label.format(row=summary.lengths.train_len)), estimated(estimate, 4)))
     return ResultTable("losses", (*keys("quantity"), *in_nats("mean")), tuple(rows))
 

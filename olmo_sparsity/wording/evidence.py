@@ -363,9 +363,9 @@ def _generalization_words(summary: Summary) -> str:
     """Return what the measurement shows about length generalization."""
     gain, row, full = summary.gain_beyond_nats, summary.lengths.train_len, summary.lengths.full_len
     a_row = row_words(summary.lengths)
-    if row is None or gain is None:
+    if row is None:
         return "Without a known training row, nothing is shown about length generalization."
-    if summary.beyond_gate == "not-applicable":
+    if gain is None or summary.beyond_gate == "not-applicable":
         words = row_has_words(summary.lengths)
         return f"{words[0].upper()}{words[1:]}: {SELECTION_ONLY}."
     worth = (

@@ -96,9 +96,9 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
     one."""
     gain, lengths = summary.gain_beyond_nats, summary.lengths
     row, full, a_row = lengths.train_len, lengths.full_len, row_words(lengths)
-    if row is None or gain is None:
+    if row is None:
         reason, follows = "no training row of this model is known", f"{ABOUT_SELECTION}; {NO_GENERALIZATION}"
-    elif summary.beyond_gate == "not-applicable":
+    elif gain is None or summary.beyond_gate == "not-applicable":
         reason, follows = f"{row_has_words(lengths)}, so nothing lies beyond it", SELECTION_ONLY
     elif not gain.has_interval:
         reason, follows = TOO_FEW_FOR_INTERVAL, SELECTION_ONLY

@@ -274,6 +274,16 @@ def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Pa
     )
 
 
+def test_sample_size_has_no_gain_beyond_a_row_with_all_tokens(tmp_path: Path) -> None:
+    tables = made_up_tables(tmp_path / "tables", gain_beyond=0.3)
+    measurement = only(load(tables), ["kl", "random"])
+    context = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len}
+    ceiling = dataclasses.replace(measurement, manifest={**measurement.manifest, "context": context})
+    (figure,) = figures_of(sample_size.draw(measured(tables, ceiling)))
+    assert figure.axes[0].get_title() == "long gain" and len(heights(figure.axes[0])) == 2  # the other line is 0
+    assert "gain beyond the training row" not in words_on(figure)
+
+
 def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
     for name in ("passed", "beyond failed"):
         drawn = read(folders[name], *MAIN_SELECTORS)

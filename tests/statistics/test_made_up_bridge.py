@@ -14,7 +14,8 @@ from made_up_sequences import SETTING, written_sequences
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import bounded, cells_of_table, read_accuracies, read_bridge, setting_of
+from olmo_sparsity.statistics.intervals.seeds import bounded
+from olmo_sparsity.statistics.synthetic import cells_of_table, read_accuracies, read_bridge, setting_of
 
 CELLS = [(8, 2), (16, 3)]
 NUM = 70

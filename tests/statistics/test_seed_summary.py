@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import planted_gains
 import pytest
 from known_selectors import only_here as only_here
 from made_up import KS, SEES_TARGET
@@ -128,6 +129,78 @@ def test_the_gates_are_those_of_the_interval_over_seeds(tmp_path: Path) -> None:
     assert numbers.mean.gate == "failed"
     assert numbers.mean.at("kl", "real", 8).recovered_fraction is None
     assert numbers.of_seeds[0].at("kl", "real", 8).recovered_fraction is not None
+
+
+@pytest.mark.parametrize(
+    ("baseline", "gain", "gate"),
+    [
+        ("loss_short_nats", "gate_gain_nats", "gate"),
+        ("loss_short_no_gap_nats", "gate_gain_nats", "gate"),
+        ("loss_train_len_nats", "gain_beyond_nats", "beyond_gate"),
+        ("loss_train_len_no_gap_nats", "gain_beyond_nats", "beyond_gate"),
+    ],
+)
+def test_a_gate_passes_over_seeds_only_where_it_would_with_both_losses(
+    tmp_path: Path, baseline: str, gain: str, gate: str
+) -> None:
+    """The seeds differ in one of the two losses alone, which is the higher one in each of them."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(3)]
+    measurements = []
+    for run, more in zip(runs, (0.06, 0.11, 2.3), strict=True):
+        measurement = load(made_up_measurement(run, 0.5))
+        columns = {baseline: measurement.windows[baseline] + more}
+        if baseline == "loss_short_nats":
+            columns["gain_long_nats"] = measurement.windows["gain_long_nats"] + more
+        measurements.append(dataclasses.replace(measurement, windows=measurement.windows.assign(**columns)))
+    numbers = summarize_seeds(same_model(runs), runs, measurements=measurements)
+    assert [getattr(summary, gate) for summary in numbers.of_seeds] == ["passed"] * 3
+    of_mean, of_seed = numbers.mean.of_windows(gain), numbers.of_seeds[1].of_windows(gain)
+    assert of_mean is not None and of_seed is not None
+    assert of_mean.mean == pytest.approx(of_seed.mean, abs=1e-6)
+    assert of_mean.low is not None and of_mean.low < -0.5
+    assert of_mean.high == pytest.approx(of_seed.high, abs=0.01)
+    assert getattr(numbers.mean, gate) == "failed"
+    if baseline == "loss_short_nats":
+        assert of_mean.low == pytest.approx(numbers.mean.long_gain_nats.low, abs=1e-6)
+        assert not numbers.mean.may_be_gap and numbers.mean.at("kl", "real", 8).recovered_fraction is None
+
+
+def test_intervals_of_shares_over_seeds_do_not_leave_their_range(tmp_path: Path) -> None:
+    """Two seeds of which nearly all targets need nothing, or one token, differ enough for a t interval far beyond 1."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    measurements = []
+    for small, left in ((0.9, 0.02), (0.97, 0.3)):
+        measurement = planted_gains.made_up(320, 0.5)
+        num = len(measurement.windows)
+        short = np.where(np.arange(num) < small * num, 0.01, 2.0)
+        windows = measurement.windows.assign(kl_short_nats=short, null_kl_short_nats=2.01 - short)
+        divergences = measurement.divergences.mul(0.0).add(left * short, axis=0)
+        measurements.append(dataclasses.replace(measurement, windows=windows, divergences=divergences))
+    mean = summarize_seeds(same_model(runs), runs, measurements=measurements).mean
+    entry = mean.at("kl", "real", 4)
+    for share, least, most in (
+        (mean.none_needed_share, 0, 1), (mean.null_none_needed_share, 0, 1), (entry.sufficient_share, 0, 1),
+        (entry.prediction_recovered, -100, 1),
+    ):  # fmt: skip
+        assert share is not None and share.low is not None and share.high is not None
+        assert least <= share.low < share.mean < share.high <= most
+    assert mean.none_needed_share is not None and mean.none_needed_share.high == 1
+    assert mean.null_none_needed_share is not None and mean.null_none_needed_share.low == 0
+    assert entry.prediction_recovered is not None and entry.prediction_recovered.high == 1
+    assert mean.long_gain_nats.has_interval and mean.loss_short_nats.low is not None and mean.loss_short_nats.low > 1
+
+
+def test_the_mean_number_of_tokens_is_over_the_seeds(tmp_path: Path) -> None:
+    """Seeds choose other groups, which have other numbers of tokens."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(3)]
+    measurements = []
+    for run, tokens in zip(runs, (3.0, 4.0, 9.5), strict=True):
+        measurement = load(made_up_measurement(run, 0.5))
+        num_tokens = measurement.gains.mul(0.0).add(tokens) + measurement.gains.columns.get_level_values("k")
+        measurements.append(dataclasses.replace(measurement, num_tokens=num_tokens))
+    mean = summarize_seeds(same_model(runs), runs, measurements=measurements).mean
+    assert [mean.at("kl", "real", k).mean_tokens for k in KS] == pytest.approx([5.5 + k for k in KS])
+    assert mean.at("random", "null", 2).mean_tokens == pytest.approx(7.5)
 
 
 def test_rows_hold_the_numbers_of_interest(numbers: SeedSummary) -> None:

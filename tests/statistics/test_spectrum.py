@@ -253,6 +253,19 @@ def test_groups_have_no_row_and_no_length_of_context(measurement: Measurement) -
     assert measurement.ks == [1, 2, 8] and spectrum_frame(of_words)["k"].equals(spectrum_frame(measurement)["k"])
 
 
+def test_entries_that_have_read_the_prefix_have_no_row_and_no_length_of_context() -> None:
+    """A suffix of them is no shorter context: the same numbers are of a row where masked tokens are hidden."""
+    measurement, truth = planted([1, 2, 2, 3, 1, 1] * 10)
+    context = {**LENGTHS, "train_len": 12}
+    for visibility, row_k in (("hidden", 4), ("contextual", None)):
+        of = replace(measurement, manifest={**measurement.manifest, "context": context, "visibility": visibility})
+        found, frame = spectra(of), spectrum_frame(of)
+        assert found.row_k == row_k and (found.beyond_row() is None) == (row_k is None)
+        near = frame[(frame["family"] == "nearest") & (frame["context"] == "real")]
+        assert near["k"].tolist() == truth["nearest"].tolist() * len(TOLERANCES)
+        assert near["min_context_tokens"].isna().all() == (row_k is None)
+
+
 @pytest.mark.parametrize(("train_len", "row_k"), [(8, 0), (11, 3), (12, 4), (19, 11)])
 def test_beyond_the_row_are_targets_of_which_the_row_does_not_suffice(train_len: int, row_k: int) -> None:
     measurement, truth = planted([1, 2, 2, 3, 1, 1] * 10)

@@ -44,6 +44,7 @@ from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import summary_json
+from olmo_sparsity.view.summary_tables import loss_table
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, gate_words
 from olmo_sparsity.wording.setup import length_words
 
@@ -375,9 +376,10 @@ def test_a_summary_without_fractions_has_no_fragile_ones() -> None:
     assert not without.is_fragile and all(one.recovered_fraction is None for one in without.selections)
 
 
-def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> None:
+@pytest.mark.parametrize("more", [0, 7])
+def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row(more: int) -> None:
     measurement = made_up(60, long_gain=0.5)
-    lengths = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len}
+    lengths = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len + more}
     same = {name: measurement.windows["loss_long_nats"] for name in OF_ROW}
     windows = measurement.windows.assign(**same)
     manifest = {**measurement.manifest, "context": lengths}
@@ -386,8 +388,11 @@ def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> N
     assert failed_gates(summary) == []
     words = beyond_gate_words(summary)
     assert "does not apply" in words and "FAILED" not in words
-    assert "shows selection, not length generalization" in words
-    assert length_words(summary.lengths).endswith("A row is as long as the full context: nothing lies beyond it.")
+    assert "shows selection, not length generalization" in words and "so nothing lies beyond it" in words
+    has = "is longer than" if more else "is as long as"
+    assert length_words(summary.lengths).endswith(f"A row {has} the full context: nothing lies beyond it.")
+    assert [summary.of_windows(name) for name in (*OF_ROW, "gain_beyond_nats")] == [None] * 3
+    assert not [row for row in loss_table(summary).rows if "last" in row[0].text or "row" in row[0].text]
 
 
 @pytest.mark.parametrize("num_documents", [1, 2, 49])

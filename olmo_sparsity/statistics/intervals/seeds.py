@@ -158,3 +158,11 @@ def estimates_of_model(
 ) -> dict[QuantityKey, Optional[Estimate]]:
     """As ``estimates_over_seeds``, for one model."""
     return estimates_over_seeds([sums], lambda totals: quantities(totals[0]))
+
+
+def bounded(estimate: Optional[Estimate], *, least: float = 0.0, most: float = 1.0) -> Estimate:
+    """Return an estimate with an interval that does not leave [least, most], where the quantity lies; by default a share."""
+    assert estimate is not None
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return Estimate(estimate.mean, max(least, estimate.low), min(most, estimate.high), estimate.standard_error)

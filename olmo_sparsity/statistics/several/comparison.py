@@ -147,7 +147,7 @@ def _common_keys(summaries: list[Summary]) -> list[SelectionKey]:
 
 
 def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -> list[ComparisonRow]:
-    """Return the rows of all windows; without the gain beyond the training row where no subject has a known row."""
+    """Return the rows of all windows; without the gain beyond the training row where no subject has one."""
     return [
         ComparisonRow(
             quantity.header,

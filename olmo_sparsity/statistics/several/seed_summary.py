@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import estimates_of_model, estimates_over_seeds
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
 from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows
@@ -23,7 +25,16 @@ from olmo_sparsity.statistics.single.summary import (
     summarize,
     summary_of_numbers,
 )
-from olmo_sparsity.statistics.single.sums import quantities_minus, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.single.sums import (
+    BASELINES,
+    Key,
+    SelectionNumber,
+    gain_from,
+    gains_from_baselines,
+    quantities_minus,
+    quantities_of,
+    sums_by_unit,
+)
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
@@ -142,12 +153,38 @@ def summarize_seeds(model: TrainedModel, tables: Sequence[Path], *, measurements
     of_seeds = tuple(summarize(measurement) for measurement in measurements)
     mean = of_seeds[0]
     if len(of_seeds) > 1:
-        numbers = estimates_of_model(
-            [sums_by_unit(measurement) for measurement in measurements],
-            lambda totals: quantities_of(totals, first.keys),
-        )
-        mean = summary_of_numbers(first, numbers)
+        mean = summary_of_numbers(first, _numbers_of_mean(measurements))
+        mean = replace(mean, selections=tuple(_with_mean_tokens(entry, of_seeds) for entry in mean.selections))
     return SeedSummary(model, tuple(tables), mean, of_seeds)
+
+
+def _with_mean_tokens(entry: SelectionSummary, of_seeds: Sequence[Summary]) -> SelectionSummary:
+    """Return an entry of the mean model with the mean number of tokens of the seeds, each of which has its own choice."""
+    return replace(entry, mean_tokens=float(np.mean([of.at(*entry.key).mean_tokens for of in of_seeds])))
+
+
+def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[Estimate]]:
+    """Return the numbers of the mean model.
+
+    Seeds may differ in one of the two losses of a gate and agree in the lower one. The interval of the gain from the lower one
+    does not show that, so its lower end is the lowest of those from either loss: a gate passes only where it would with both.
+    """
+    numbers = estimates_of_model(
+        [sums_by_unit(measurement) for measurement in measurements],
+        lambda totals: quantities_of(totals, measurements[0].keys) | gains_from_baselines(totals),
+    )
+    for name, losses in BASELINES.items():
+        of_baselines = [number for loss in losses if (number := numbers.get(gain_from(loss))) is not None]
+        lows = [number.low for number in of_baselines if number.low is not None]
+        gain = numbers.get(name)
+        if gain is not None and gain.low is not None:
+            numbers[name] = replace(gain, low=min(gain.low, *lows))
+    quantities = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
+    for key, number in numbers.items():
+        quantity = quantities.get(key.name if isinstance(key, SelectionNumber) else key)
+        if quantity is not None and number is not None:
+            numbers[key] = bounded(number, least=quantity.least, most=quantity.most)
+    return numbers
 
 
 def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measurement]) -> Differences:

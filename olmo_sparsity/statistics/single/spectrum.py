@@ -98,7 +98,7 @@ class Spectra:
         by_curve: the spectra.
         exact_k: up to this k, ``FEWEST`` is the smallest number of which any choice suffices.
         row_k: the k at which a suffix is a training row; None where no row is known, or it has all tokens, or fewer than the
-            local ones.
+            local ones, or where the suffix has read what is before it (``contextual`` visibility).
         max_k: the largest measured k.
         is_rounded: True if the divergences were measured in bf16, whose rounding is of the size of small tolerances.
     """
@@ -212,9 +212,14 @@ def _exact_k(measurement: Measurement) -> int:
     return int("kl" in measurement.selectors and not measurement.is_screened and 1 in measurement.ks)
 
 
+def _suffix_is_context(measurement: Measurement) -> bool:
+    """Return True if k nearest are all that the model reads but the local tokens: entries that have read more are not."""
+    return measurement.unit == "token" and measurement.setup.visibility == "hidden"
+
+
 def _row_k(measurement: Measurement) -> Optional[int]:
     lengths = measurement.lengths
-    if measurement.unit != "token" or lengths.train_len is None or lengths.is_ceiling:
+    if not _suffix_is_context(measurement) or lengths.train_len is None or lengths.is_ceiling:
         return None
     return lengths.train_len - lengths.local_len if lengths.train_len >= lengths.local_len else None
 
@@ -225,8 +230,8 @@ def spectrum_frame(measurement: Measurement) -> pd.DataFrame:
     Returns:
         Columns window_id, doc_id, weight, target_class, family, context, tolerance_nats; ``k``, the sufficient k, and
         ``lasting_k``, float64: infinity is more than ``max_k``, the largest measured k; ``lasting_k`` is missing of the family
-        ``fewest``; ``min_context_tokens``, of `nearest` where the unit is a token: the length of the shortest suffix of the
-        window that suffices, local tokens included (minimum context length), else missing.
+        ``fewest``; ``min_context_tokens``, of `nearest` where the unit is a token and visibility ``hidden``: the length of the
+        shortest suffix of the window that suffices, local tokens included (minimum context length), else missing.
     """
     of_window = measurement.windows[["window_id", "doc_id", "weight", "target_class"]].reset_index(drop=True)
     of_curve = dict(sufficient_ks(measurement))
@@ -235,7 +240,7 @@ def spectrum_frame(measurement: Measurement) -> pd.DataFrame:
         if curve.lasting:
             continue
         lasting_W = of_curve.get(curve._replace(lasting=True), np.nan)
-        is_suffix = curve.family == NEAREST and measurement.unit == "token"
+        is_suffix = curve.family == NEAREST and _suffix_is_context(measurement)
         frames.append(
             of_window.assign(
                 family=curve.family,

@@ -6,6 +6,7 @@ and ratios are paired. Every mean over windows is weighted (``Measurement.weight
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,6 +48,7 @@ class Quantity:
         is_compared: True if ``compare`` shows it, and its differences.
         is_loss: True if it belongs to the losses and gains that ``summary`` begins with.
         definition: what it is computed from, where a table of definitions has room; ``{row}`` is the length of a training row.
+        least, most: no value lies below, and none above.
     """
 
     title: str
@@ -55,6 +57,8 @@ class Quantity:
     is_compared: bool = True
     is_loss: bool = False
     definition: str = ""
+    least: float = -math.inf
+    most: float = math.inf
 
     @property
     def header(self) -> str:
@@ -117,9 +121,12 @@ class SelectionSummary:
     excess_gain_nats: Annotated[Optional[Estimate], Quantity("excess gain")]
     optimism_nats: Annotated[Optional[Estimate], Quantity("optimism", is_compared=False)]
     corrected_gain_nats: Annotated[Optional[Estimate], Quantity("corrected gain")]
-    prediction_recovered: Annotated[Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False)]
+    prediction_recovered: Annotated[
+        Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False, most=1.0)
+    ]
     sufficient_share: Annotated[
-        Optional[Estimate], Quantity(f"share of targets that need at most k ({TOLERANCE:g} nats)", unit="", digits=2)
+        Optional[Estimate],
+        Quantity(f"share of targets that need at most k ({TOLERANCE:g} nats)", unit="", digits=2, least=0.0, most=1.0),
     ]
     figure4: LineFit
 
@@ -183,12 +190,13 @@ class Summary:
             tokens costs.
         gate_gain_nats: the lower of these two losses minus ``loss_long_nats``: what the first gate judges. A long gain that is
             the cost of the gap does not pass.
-        loss_train_len_nats: mean loss with as many recent tokens as a training row has, in place; None where no row is known.
+        loss_train_len_nats: mean loss with as many recent tokens as a training row has, in place; None where no row is known, or
+            where it is as long as the full context.
         loss_train_len_no_gap_nats: the same with these tokens directly behind the anchor.
         loss_long_nats: mean loss with all tokens.
         long_gain_nats: ``loss_short_nats`` minus ``loss_long_nats``.
-        gain_beyond_nats: the lower of the two losses with a training row's tokens minus ``loss_long_nats``; None where no row is
-            known.
+        gain_beyond_nats: the lower of the two losses with a training row's tokens minus ``loss_long_nats``; None where
+            they are.
         null_long_gain_nats: the long gain under the null context.
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
@@ -258,12 +266,18 @@ class Summary:
     kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
     null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
     none_needed_share: Annotated[
-        Optional[Estimate], Quantity(f"share of targets that need none ({TOLERANCE:g} nats)", unit="", digits=2)
+        Optional[Estimate],
+        Quantity(f"share of targets that need none ({TOLERANCE:g} nats)", unit="", digits=2, least=0.0, most=1.0),
     ]
     null_none_needed_share: Annotated[
         Optional[Estimate],
         Quantity(
-            f"share of targets that need none ({TOLERANCE:g} nats), null context", unit="", digits=2, is_compared=False
+            f"share of targets that need none ({TOLERANCE:g} nats), null context",
+            unit="",
+            digits=2,
+            is_compared=False,
+            least=0.0,
+            most=1.0,
         ),
     ]
     optimism_all_nats: Annotated[Optional[Estimate], Quantity("optimism of all tokens", is_compared=False)]

@@ -43,6 +43,8 @@ def _squared(name: str) -> str:
 
 
 NONE_NEEDED = {"real": "none_needed_share", "null": "null_none_needed_share"}  # quantity and its sum, by context
+# The losses of which a gate takes the lower, by the gain that it judges.
+BASELINES = {"gate_gain_nats": ("loss_short_nats", "loss_short_no_gap_nats"), "gain_beyond_nats": OF_ROW}
 
 
 def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dict[Key, np.ndarray]:
@@ -55,10 +57,11 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         units: the units of the windows; None: those of this measurement alone.
 
     Returns:
-        key -> float64 [U]. Of the windows: their ``weight``, each column of ``OF_WINDOWS`` that they have, and the long gain of
-        each context squared; and by the names in ``NONE_NEEDED`` the targets that need no long-range token. Of each selection:
-        its sparse gain (``gain``), its divergence, its ``optimism`` where it was measured, and in the contexts of ``LONG_GAIN``
-        the gain squared and times the long gain of the same context, and the targets that need at most k (``sufficient``).
+        key -> float64 [U]. Of the windows: their ``weight``, each column of ``OF_WINDOWS`` that they have (those of ``OF_ROW``
+        only where tokens lie beyond the row), and the long gain of each context squared; and by the names in ``NONE_NEEDED`` the
+        targets that need no long-range token. Of each selection: its sparse gain (``gain``), its divergence, its ``optimism``
+        where it was measured, and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context,
+        and the targets that need at most k (``sufficient``).
     """
     windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
@@ -68,7 +71,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
 
     sums: dict[Key, np.ndarray] = {"weight": units.sums(weights_W)}
     for name in OF_WINDOWS:
-        if name in windows:
+        if name in windows and not (name in OF_ROW and measurement.lengths.is_ceiling):
             sums[name] = weighted(windows[name])
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
     for context, long_gain_W in long_gains.items():
@@ -91,7 +94,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
 def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
     """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``.
 
-    Those of the training row are missing where none is known, and others where they were not measured.
+    Those of the training row are missing where none is known or nothing lies beyond it, others where they were not measured.
 
     A model reads the same recent tokens better or worse in place, behind a gap of position IDs, than directly behind the anchor.
     Both gates take the arrangement with the lower mean loss, in each resample anew. That is conservative: in every resample
@@ -129,6 +132,21 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
 def gate_gain(long_gain: np.ndarray, gap_cost: np.ndarray) -> np.ndarray:
     """Return the gain that the first gate judges: the long gain from the lower of the losses with and without the gap."""
     return long_gain - np.maximum(gap_cost, 0)
+
+
+def gain_from(loss: str) -> str:
+    """Return the key of the mean gain from one of ``BASELINES``."""
+    return f"gain from {loss}"
+
+
+def gains_from_baselines(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
+    """Return the mean gain from each of ``BASELINES`` that was measured."""
+    return {
+        gain_from(loss): (totals[loss] - totals["loss_long_nats"]) / totals["weight"]
+        for losses in BASELINES.values()
+        for loss in losses
+        if loss in totals
+    }
 
 
 def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, Value]:
