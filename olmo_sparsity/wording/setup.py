@@ -118,7 +118,8 @@ def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
     """Return ``foreign text``, or ``the null context`` where it is not text of another document in every window.
 
     Args:
-        asked, counts: as in ``null_kind_words``.
+        asked: the kind of the configuration.
+        counts: as in ``null_kind_words``.
     """
     kinds = {kind for kind, number in counts.items() if number} or {asked}
     return "foreign text" if kinds <= FOREIGN else "the null context"

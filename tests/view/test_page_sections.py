@@ -51,7 +51,7 @@ NOTES = (
     "units_words {}",
     "overlap_words {}",
 )
-ABOUT_SUMMARIES = ("gate", "beyond_gate", "measured", "gap", "fragile", "units", "overlap", "data")
+ABOUT_SUMMARIES = ("gate", "beyond_gate", "measured", "gap", "fragile", "overlap", "data")
 MARKED = re.compile(r"(?:figure|table|said of|contrast of) [\w -]+")
 
 
@@ -155,6 +155,7 @@ def test_a_comparison_says_of_each_subject_what_is_its_own(
         "comparison_words": lambda comparison: ["first verdict", "second verdict"],
         "pairings_words": lambda comparison: ["pairing of 1", "pairing of 2"],
         "optimism_warning": lambda subject: f"optimism_warning {number_of(subject.summary)}",
+        "subject_units_words": lambda subject: f"units_words {number_of(subject.summary)}",
         "anchor_warning": lambda setup: f"{'WARNING ' * (of_part('setup')(setup) == 1)}anchor {of_part('setup')(setup)}",
         "length_words": lambda lengths: f"length_words {of_part('lengths')(lengths)}",
     }  # fmt: skip
