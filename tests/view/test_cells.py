@@ -128,18 +128,6 @@ def test_losses_have_their_names(summary: Summary) -> None:
         assert shows(row["mean, nats"], getattr(summary, name)), name
 
 
-@pytest.mark.parametrize(("row", "is_beyond"), [(19, True), (20, False), (2048, False)])
-def test_a_row_that_holds_every_token_has_no_losses_of_its_own(summary: Summary, row: int, is_beyond: bool) -> None:
-    """They are L_long, and 0."""
-    assert summary.lengths.full_len == 20
-    lengths = dataclasses.replace(summary.lengths, train_len=row)
-    shown = [cells["quantity"].text for cells in rows_of(loss_table(dataclasses.replace(summary, lengths=lengths)))]
-    of_row = [f"loss with the last {row} tokens", "gain beyond the training row"]
-    assert len(shown) == len(OF_WINDOWS) - (0 if is_beyond else 3)
-    assert [any(words in text for text in shown) for words in of_row] == [is_beyond] * 2
-    assert not any(str(row) in text for text in shown) or is_beyond
-
-
 def test_every_selection_has_each_quantity_under_its_name(summary: Summary) -> None:
     rows = rows_of(every_selection_table(summary))
     for row, of in zip(rows, summary.selections, strict=True):

@@ -467,8 +467,8 @@ def test_tokens_are_shaded_by_their_numbers(page: Any, record: Record, shade: st
         assert short is not None and long is not None and kl is not None
         k = needed[target]
         share, words = {
-            "kl": (math.sqrt(kl), f"worth {nats(kl)} nats"),
-            "gain": (math.sqrt(abs(short - long)), f"worth {nats(short - long)} nats"),
+            "kl": (math.sqrt(kl), f"reaction {nats(kl)} nats"),
+            "gain": (math.sqrt(abs(short - long)), f"gain {nats(short - long)} nats"),
             "k": (
                 (len(KS) + 1 if k == math.inf else [0, *KS].index(int(k))) / (len(KS) + 1),
                 f"smallest sufficient k {'more than 4' if k == math.inf else int(k)}",
@@ -791,7 +791,7 @@ def test_a_screen_reader_hears_what_a_token_needs_and_how_far_it_lies(page: Any,
     token(page, number).click()
     needed = "; ".join(f"{word(one)}, {number - one} tokens apart" for one in chosen(record, target, "kl", k=2))
     said = page.locator("#said")
-    assert said.text_content() == f"{word(number)}: worth {nats(worth)} nats; needs 2 tokens by kl: {needed}"
+    assert said.text_content() == f"{word(number)}: reaction {nats(worth)} nats; needs 2 tokens by kl: {needed}"
     page.keyboard.press("r")
     users = [
         record.first_target + other
@@ -800,7 +800,7 @@ def test_a_screen_reader_hears_what_a_token_needs_and_how_far_it_lies(page: Any,
     ]
     using = "; ".join(f"{word(one)}, {one - number} tokens apart" for one in users)
     times = f"used by {len(users)} later target{'' if len(users) == 1 else 's'} by kl"
-    assert said.text_content() == f"{word(number)}: worth {nats(worth)} nats; {times}{f': {using}' if users else ''}"
+    assert said.text_content() == f"{word(number)}: reaction {nats(worth)} nats; {times}{f': {using}' if users else ''}"
 
 
 @in_browser
@@ -810,7 +810,7 @@ def test_the_numbers_of_the_panel_have_their_names(page: Any, record: Record, co
     page.locator("#selector").select_option("unmask-one")
     token(page, record.first_target + 44).click()
     assert page.locator("#panel .numbers dt").all_inner_texts() == [
-        "worth, KL(p_all, p_{})", "L_short, local tokens alone", long, "long gain", "later targets that use it (unmask-one)",
+        "reaction, KL(p_all, p_{})", "L_short, local tokens alone", long, "long gain", "later targets that use it (unmask-one)",
     ]  # fmt: skip
     number = record.first_target + 44
     uses = sum(

@@ -227,6 +227,7 @@ SCREENED = {"screen": 6, "screen_by": "patching"}
     [
         (1, {"visibility": "contextual"}, "{} was measured with visibility hidden, {} with contextual; measure both"),
         (3, {"visibility": "contextual"}, "{} was measured with visibility hidden, {} with contextual; "),
+        (3, {"precision": "bf16"}, "{} was measured with precision None, {} with bf16; "),
         (3, {"positions": "compact"}, "{} was measured with positions kept, {} with compact; "),
         (3, {"anchor": {"id": 7, "text": "<bos>"}}, "{} was measured with anchor none, {} with bos; "),
         (3, {"influence": SCREENED}, "{} was measured with candidates of kl not screened, {} with screened to 6 by patching; "),

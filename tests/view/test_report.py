@@ -498,7 +498,10 @@ def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> No
         said = words_of(pages[which])
         assert "20 consecutive tokens of one document, and the token after them, the target." in said
         assert "The last 8 tokens are the local context, which the model always sees; the 12 before them" in said
-        assert f"The loss with the last {row} tokens visible, as many as a training row has, minus L_long" in said
+        assert (
+            f"The loss with the last {row} tokens visible, as many as a training row has, with or without the gap, "
+            in said
+        )
 
 
 def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:

@@ -637,6 +637,7 @@ def _check_measured_alike(models: Sequence[TrainedModel], folders: Mapping[Path,
     setups = {run: ModelSetup.from_manifest(manifest) for run, manifest in manifests.items()}
     check("visibility", {run: setup.visibility for run, setup in setups.items()})
     check("positions", {run: setup.positions for run, setup in setups.items()})
+    check("precision", {run: setup.precision for run, setup in setups.items()})
     check("anchor", {run: setup.anchor_choice for run, setup in setups.items()})
     check(f"candidates of {selector}", {run: candidates_words(one.screening, selector) for run, one in setups.items()})
     check(f"the source of {selector} with hash", {run: source_of(one, selector) for run, one in manifests.items()})

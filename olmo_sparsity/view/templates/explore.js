@@ -98,7 +98,8 @@ function shadeOf(token) {
       ? contextOf().kl_short_nats[target]
       : minusOf(DATA.loss_short_nats[target], contextOf().loss_long_nats[target]);
   if (value === null) return { share: 0, words: "not a number" };
-  return { share: Math.min(1, Math.sqrt(Math.abs(value) / FULL_SHADE)), against: value < 0, words: `worth ${nats(value)} nats` };
+  const words = `${state.shade === "kl" ? "reaction" : "gain"} ${nats(value)} nats`;
+  return { share: Math.min(1, Math.sqrt(Math.abs(value) / FULL_SHADE)), against: value < 0, words };
 }
 
 // --- the document
@@ -293,7 +294,7 @@ function panelOf(token) {
     const context = contextOf();
     const [short, long] = [DATA.loss_short_nats[target], context.loss_long_nats[target]];
     const facts = [
-      ["worth, KL(p_all, p_{})", `${nats(context.kl_short_nats[target])} nats`],
+      ["reaction, KL(p_all, p_{})", `${nats(context.kl_short_nats[target])} nats`],
       ["L_short, local tokens alone", `${nats(short)} nats`],
       [state.context === "real" ? "L_long, all tokens" : "L_long, null context", `${nats(long)} nats`],
       ["long gain", `${nats(minusOf(short, long))} nats`],
