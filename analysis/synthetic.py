@@ -107,11 +107,11 @@ def _at_words(one: Accuracy) -> str:
 
 def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
     """Draw Figure 1: a panel for each K_train, a line for each k up to K_train and ``MORE_THAN_TRAINED``."""
+    smallest: dict[Setting, int] = {}
+    for one in accuracies:
+        smallest[one.setting] = min(one.k, smallest.get(one.setting, one.k))
     accuracies = [
-        one
-        for one in accuracies
-        if one.k <= one.setting.max_sparsity + MORE_THAN_TRAINED
-        or one.k == min(other.k for other in accuracies if other.setting == one.setting)
+        one for one in accuracies if one.k <= max(one.setting.max_sparsity + MORE_THAN_TRAINED, smallest[one.setting])
     ]
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
     first = _only_setting(

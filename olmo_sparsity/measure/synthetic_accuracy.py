@@ -99,11 +99,11 @@ def _held_out_background(config: Config, run: Path, *, manifest: dict[str, Any])
     trained_on = open_background(config, "train")
     if trained_on.text_sha256:
         need(manifest, "tokens_sha256", where=run / "manifest.json")
-    if trained_on.text_sha256 and manifest["tokens_sha256"] != generated_sha256(config.synthetic, trained_on):
-        raise UserError(
-            f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown which "
-            "documents the model has not seen; restore the text"
-        )
+        if manifest["tokens_sha256"] != generated_sha256(config.synthetic, trained_on):
+            raise UserError(
+                f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown "
+                "which documents the model has not seen; restore the text"
+            )
     return open_background(config, "validation")
 
 

@@ -328,17 +328,6 @@ def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional
     return build_loaded_model(checkpoint, raw, device=device)
 
 
-def _has_interpolation(text: str) -> bool:
-    """Return True if YAML text holds a ``${...}``, also an escaped one.
-
-    Raises:
-        YAMLError: the text is no YAML.
-    """
-    return any(
-        "${" in token.value for token in yaml.scan(text, Loader=yaml.SafeLoader) if isinstance(token, yaml.ScalarToken)
-    )
-
-
 def read_model_config(checkpoint: Path) -> dict[str, Any]:
     """Return the section ``model`` of a checkpoint's ``config.yaml``.
 
@@ -348,9 +337,11 @@ def read_model_config(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / "config.yaml"
     try:
         text = path.read_text(encoding="utf-8")
-        if _has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
+        tokens = list(yaml.scan(text, Loader=yaml.SafeLoader))
+        # OLMo's configuration class would resolve it, also an escaped one, and so read environment variables.
+        if any("${" in token.value for token in tokens if isinstance(token, yaml.ScalarToken)):
             raise UserError(f"{path}: not loaded, because it contains ${{...}}")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=yaml.SafeLoader)):
+        if any(isinstance(token, yaml.AliasToken) for token in tokens):
             raise UserError(
                 f"{path}: not loaded, because it contains an alias (*name), which may stand for any amount of YAML"
             )

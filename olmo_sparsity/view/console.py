@@ -19,7 +19,7 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
 from olmo_sparsity.statistics.single.pairs import pair_spectra
 from olmo_sparsity.statistics.single.screening import screening
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, spectra
-from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary
+from olmo_sparsity.statistics.single.summary import QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
     agreement_json,
     class_json,
@@ -76,7 +76,6 @@ from olmo_sparsity.wording.setup import (
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import k_counts_words
 
-QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 INTERVALS = "means [95% interval by bootstrap over documents]"
 
 

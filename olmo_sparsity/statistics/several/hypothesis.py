@@ -24,7 +24,7 @@ from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_variance
 from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
-from olmo_sparsity.statistics.several.same_targets import candidates_words, source_of
+from olmo_sparsity.statistics.several.same_targets import definitions, source_of
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pretrained, trained_models
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, SAME_WINDOWS, Lengths, unit_of
@@ -543,10 +543,8 @@ def read_hypothesis(
         return [of_own] if ceiling is None else [of_own, sparsity_and_gain(ceiling, model, ceiling, analysis)]
 
     windows = others[0].reactions[0].windows
-    if any(model.reactions[0].windows["train_overlap"].isna().all() for model in models):
-        analyses = [
-            analysis for analysis in analyses if not analysis.without_overlap
-        ]  # nothing is known to be left out
+    is_overlap_known = all(model.reactions[0].windows["train_overlap"].notna().any() for model in models)
+    analyses = [analysis for analysis in analyses if is_overlap_known or not analysis.without_overlap]
     return Hypothesis(
         setup=ModelSetup.from_manifest(read_manifest(folders[others[0].runs[0]])),
         row_len=row_len,
@@ -635,11 +633,8 @@ def _check_measured_alike(models: Sequence[TrainedModel], folders: Mapping[Path,
                 "`olmo-sparsity influence`"
             )
     setups = {run: ModelSetup.from_manifest(manifest) for run, manifest in manifests.items()}
-    check("visibility", {run: setup.visibility for run, setup in setups.items()})
-    check("positions", {run: setup.positions for run, setup in setups.items()})
-    check("precision", {run: setup.precision for run, setup in setups.items()})
-    check("anchor", {run: setup.anchor_choice for run, setup in setups.items()})
-    check(f"candidates of {selector}", {run: candidates_words(one.screening, selector) for run, one in setups.items()})
+    for what in definitions(setups[first], selector):
+        check(what, {run: definitions(setup, selector)[what] for run, setup in setups.items()})
     check(f"the source of {selector} with hash", {run: source_of(one, selector) for run, one in manifests.items()})
     for model in models:
         check("training step", {run: manifests[run].get("checkpoint", {}).get("step") for run in model.runs})

@@ -161,28 +161,39 @@ def _check_selector(measured: Sequence[MeasuredLength], selector: str, *, contro
 def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
     """Check that all measurements have the definitions in common, whatever their model."""
     measurements = [one.measurement for one in measured]
-    for what, values in (
-        ("local_len", [m.lengths.local_len for m in measurements]),
-        ("visibility", [m.setup.visibility for m in measurements]),
-        ("positions", [m.setup.positions for m in measurements]),
-        ("anchor", [m.setup.anchor_choice for m in measurements]),
-        ("precision", [m.setup.precision for m in measurements]),
-        ("null context", [m.null_context for m in measurements]),
-        ("unit", [m.unit for m in measurements]),
-        (f"candidates of {selector}", [candidates_words(m.setup.screening, selector) for m in measurements]),
-        (f"hash of the source of {selector}", [source_of(m.manifest, selector) for m in measurements]),
-    ):
-        for one, value in zip(measured, values, strict=True):
-            if value != values[0]:
+    of_first, *of_others = (
+        {
+            "local_len": m.lengths.local_len,
+            "null context": m.null_context,
+            "unit": m.unit,
+            **definitions(m.setup, selector),
+            f"hash of the source of {selector}": source_of(m.manifest, selector),
+        }
+        for m in measurements
+    )
+    for what, value in of_first.items():
+        for one, of_other in zip(measured[1:], of_others, strict=True):
+            if of_other[what] != value:
                 raise UserError(
-                    f"{one.name} at full_len {one.full_len} has {what} {value}, {measured[0].name} at full_len "
-                    f"{measured[0].full_len} {values[0]}; measure all lengths with the same"
+                    f"{one.name} at full_len {one.full_len} has {what} {of_other[what]}, {measured[0].name} at full_len "
+                    f"{measured[0].full_len} {value}; measure all lengths with the same"
                 )
     if measurements[0].unit != "token":
         raise UserError(f"these tables count k in units of {measurements[0].unit}; measure them with --unit token")
 
 
-def candidates_words(screening: Optional[Screening], selector: str) -> str:
+def definitions(setup: ModelSetup, selector: str) -> dict[str, object]:
+    """Return, by name, what measurements must have in common for a number of a selector to be one quantity."""
+    return {
+        "visibility": setup.visibility,
+        "positions": setup.positions,
+        "anchor": setup.anchor_choice,
+        "precision": setup.precision,
+        f"candidates of {selector}": _candidates_words(setup.screening, selector),
+    }
+
+
+def _candidates_words(screening: Optional[Screening], selector: str) -> str:
     """Return which candidates of a selector were scored; at a length where fewer were, k is larger for that alone."""
     if screening is None or selector not in screening.selectors:
         return "not screened"

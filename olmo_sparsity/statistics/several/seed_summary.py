@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.several.subjects import same_windows
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
 from olmo_sparsity.statistics.single.summary import (
+    QUANTITIES,
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,
     SelectionSummary,
@@ -179,9 +180,8 @@ def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[
         gain = numbers.get(name)
         if gain is not None and gain.low is not None:
             numbers[name] = replace(gain, low=min(gain.low, *lows))
-    quantities = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
     for key, number in numbers.items():
-        quantity = quantities.get(key.name if isinstance(key, SelectionNumber) else key)
+        quantity = QUANTITIES.get(key.name if isinstance(key, SelectionNumber) else key)
         if quantity is not None and number is not None:
             numbers[key] = bounded(number, least=quantity.least, most=quantity.most)
     return numbers

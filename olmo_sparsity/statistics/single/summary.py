@@ -407,6 +407,7 @@ class Summary:
 
 WINDOW_QUANTITIES = _quantities(Summary)
 SELECTION_QUANTITIES = _quantities(SelectionSummary)
+QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 
 
 def gate_of(gain: Estimate) -> Gate:
