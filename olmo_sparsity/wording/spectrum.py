@@ -187,7 +187,7 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     lasting = f"{LASTING}: every larger measured k is enough, too. " if every else ""
     reach = "how far a target reaches"
     if summary.setup.visibility == "contextual":
-        reach = "how far back its attention must go; what stands further back may reach it by way of them"
+        reach = "how far back a target's attention must go; what stands further back may reach it by way of them"
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
         f"than the largest measured k. {NEAREST}: the last k long-range {units}, so {reach}. Of a selector's "

@@ -183,7 +183,8 @@ def test_of_entries_no_target_is_called_near(measured: Measured) -> None:
     assert "the last k long-range tokens, so how far a target reaches. Of a" in spectrum_caption(near, tokens)
     caption = spectrum_caption(near, entries)
     assert (
-        "the last k long-range entries, so how far back its attention must go; what stands further back may " in caption
+        "the last k long-range entries, so how far back a target's attention must go; what stands further back may "
+        in caption
     )
     assert "how far a target reaches" not in caption
 
