@@ -1,7 +1,7 @@
 """Figure of what the choices of many selectors are worth, at one k: one line a selector, one column a measurement.
 
-``python -m analysis.choices --tables A --tables B ... --k 8 --out FOLDER``: measurements with the same selectors, such as those
-of several models or lengths.
+``python -m analysis.choices --tables A --tables B ... --k 8 --out FOLDER``: such as those of several models or lengths. A
+selector is drawn in the columns of the measurements that have it: no column mixes the windows of several.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.records.window_input import needs_pass
+from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
+from olmo_sparsity.records.window_input import OF_PREDICTIONS, needs_pass
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import RANDOM
@@ -44,7 +44,7 @@ WORDS = (
     "What k = {k} {units} are worth that each selector chooses, none of which sees the target. Above: gain over as many random "
     "ones, in nats. Below: D(k), the share of the model's reaction to the long context that they reproduce, under the real "
     "context (filled) and under foreign text (hollow); no label enters, so D(k) alone is no evidence that a choice is useful. "
-    "Lines: 95% intervals by bootstrap over documents. Sorted by the mean gain over the columns."
+    "Lines: 95% intervals by bootstrap over documents. Sorted by the mean gain over the columns{where_measured}."
 )
 
 
@@ -55,13 +55,19 @@ def _kind(name: str) -> str:
         return control
     if selector.needs_attention or needs_pass(selector.needs):
         return one_pass
-    return runs if selector.can_imitate or selector.singles or selector.steps else text
+    asks_model = selector.can_imitate or selector.singles or selector.steps or selector.needs & set(OF_PREDICTIONS)
+    return runs if asks_model else text
 
 
 def _gain(summary: Summary, name: str, k: int) -> Estimate:
     gain = summary.at(name, "real", k).gain_over_random_nats
     assert gain is not None, name
     return gain
+
+
+def _blind(measured: Measured) -> list[str]:
+    """Return the selectors that do not see the target, in the order of legends."""
+    return blind(measured.measurement, ordered(measured.measurement))
 
 
 def _draw_dots(
@@ -81,7 +87,7 @@ def _finding(measured: Sequence[Measured], names: Sequence[str], *, k: int) -> s
     """Return of each measurement which choice gains most over random, and for how many a gain is shown."""
     parts = []
     for one in measured:
-        gains = {name: _gain(one.summary, name, k) for name in names if name != RANDOM}
+        gains = {name: _gain(one.summary, name, k) for name in names if name != RANDOM and name in _blind(one)}
         best = max(gains, key=lambda name: gains[name].mean)
         shown = [name for name, gain in gains.items() if gain.low is not None and gain.low > 0]
         parts.append(
@@ -92,18 +98,21 @@ def _finding(measured: Sequence[Measured], names: Sequence[str], *, k: int) -> s
 
 
 def _title(measured: Measured) -> str:
-    lengths = measured.summary.lengths
-    return f"{measured.summary.run}, {lengths.local_len:,} of {lengths.full_len:,} tokens"
+    return ", ".join([measured.summary.run, *_data(measured.summary)])
+
+
+def _data(summary: Summary) -> list[str]:
+    lengths = summary.lengths
+    return [f"{lengths.local_len:,} of {lengths.full_len:,} tokens", f"{summary.num_windows:,} windows"]
 
 
 def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
-    """Return the selectors that do not see the target and that all measurements have, by the mean of their gains, rising.
+    """Return the selectors that do not see the target, by the mean of their gains over the measurements that have them, rising.
 
     Raises:
-        UserError: a measurement lacks k or `random`, or there is no such selector but `random`.
+        UserError: a measurement lacks k or `random`, or has no such selector but `random`.
     """
-    of_each = [blind(one.measurement, ordered(one.measurement)) for one in measured]
-    names = [name for name in of_each[0] if all(name in others for others in of_each)]
+    gains: dict[str, list[float]] = {}
     for one in measured:
         if k not in one.summary.ks:
             measured_ks = ", ".join(map(str, one.summary.ks))
@@ -112,27 +121,31 @@ def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
             raise UserError(
                 f"{_title(one)}: random was not measured, and gains are over it; name it with --selector random"
             )
-    if names == [RANDOM]:
-        raise UserError(
-            f"{'; '.join(map(_title, measured))}: no selector but random that does not see the target was measured in each; name "
-            "one with --selector, such as kl"
-        )
-    return sorted(
-        names,
-        key=lambda name: np.mean([_gain(one.summary, name, k).mean if name != RANDOM else 0.0 for one in measured]),
-    )
+        names = _blind(one)
+        if names == [RANDOM]:
+            raise UserError(
+                f"{_title(one)}: no selector but random that does not see the target was measured; name one with --selector, "
+                "such as kl"
+            )
+        for name in names:
+            gains.setdefault(name, []).append(0.0 if name == RANDOM else _gain(one.summary, name, k).mean)
+    return sorted(in_legend_order(gains), key=lambda name: np.mean(gains[name]))
 
 
-def _write_words(figure: Figure, measured: Sequence[Measured], *, k: int, finding: str, handles: list[Line2D]) -> None:
+def _write_words(
+    figure: Figure, measured: Sequence[Measured], names: Sequence[str], *, k: int, finding: str, handles: list[Line2D]
+) -> None:
     """Write the caption, and the gates that failed above the figure."""
     summaries = [one.summary for one in measured]
+    lacking = any(name not in _blind(one) for one in measured for name in names)
+    where_measured = " where a selector was measured; without a dot it was not" if lacking else ""
     units = " or ".join(dict.fromkeys(map(units_of, summaries)))
     counted = "".join(f"{words} " for words in dict.fromkeys(map(units_words, summaries)) if words)
     data = " ".join(map(measured_in_full, summaries))
     warnings = [(_title(one), short_anchor_warning(one.summary.setup)) for one in measured]
     caption_text(
         figure,
-        f"{WORDS.format(k=k, units=units)} {counted}{finding}. {data}",
+        f"{WORDS.format(k=k, units=units, where_measured=where_measured)} {counted}{finding}. {data}",
         last=" ".join(f"{title}: {words}" for title, words in warnings if words),
         handles=handles,
         columns=2 if len(measured) == 1 else 3,  # one panel is narrow
@@ -145,7 +158,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
     """Draw ``choices``.
 
     Raises:
-        UserError: a measurement lacks k or `random`, or they have no other selector in common that does not see the target.
+        UserError: a measurement lacks k or `random`, or has no other selector that does not see the target.
     """
     names = _drawn_names(measured, k)
     height = 0.19 * len(names) + 0.7
@@ -158,15 +171,16 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         sharey=True,
     )
     for column, one in enumerate(measured):
-        gains = [None if name == RANDOM else _gain(one.summary, name, k) for name in names]
+        own = _blind(one)
+        gains = [_gain(one.summary, name, k) if name in own and name != RANDOM else None for name in names]
         above, below = axes[:, column]
         _draw_dots(above, gains, names, shift=0, filled=True)
-        above.set_title(
-            f"{one.summary.run[:24]}\n{one.summary.lengths.local_len:,} of {one.summary.lengths.full_len:,} tokens"
-        )
+        above.set_title("\n".join([one.summary.run[:24], *_data(one.summary)]))
         above.set_xlabel("gain over random, nats")
         for context, shift, filled in (("null", -0.2, False), ("real", 0.15, True)):
-            recovered = [one.summary.at(name, context, k).prediction_recovered for name in names]
+            recovered = [
+                one.summary.at(name, context, k).prediction_recovered if name in own else None for name in names
+            ]
             _draw_dots(below, recovered, names, shift=shift, filled=filled)
         below.set_xlabel(f"D({k})")
         for axis in (above, below):
@@ -186,7 +200,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         Line2D([], [], color="black", marker="o", markerfacecolor="white", linewidth=0.8, label="foreign text")
     )
     finding = _finding(measured, names, k=k)
-    _write_words(figure, measured, k=k, finding=finding, handles=handles)
+    _write_words(figure, measured, names, k=k, finding=finding, handles=handles)
     return Drawn(figure, NAME, finding)
 
 

@@ -46,6 +46,19 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
 NUM_VALUES = 10  # of variable assignment
 LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
 MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn; of larger ones alone, the smallest
+# What the titles of panels do not name where these tell how tokens are planted in training.
+ALIKE_IN_PLACES = (
+    "scratchpad",
+    "positions",
+    "max_sparsity",
+    "train_lengths",
+    "max_position",
+    "hide_tokens",
+    "num_chunks",
+    "position_embedding",
+    "rope_scaling",
+    "rope_factor",
+)
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 
 
@@ -378,7 +391,9 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         yield _draw_methods("parity", "synthetic-encodings", encoding_words)(trained, learned)
     in_places = read_accuracies(placed)
     for sweep in place_sweeps(placed, in_places):
-        yield draw_places([one for one in in_places if one.setting.background == sweep.background], learned, sweep)
+        of_sweep = [one for one in in_places if sweep.holds(one.setting)]
+        _only_setting([one.setting for one in of_sweep], *ALIKE_IN_PLACES)
+        yield draw_places(of_sweep, learned, sweep)
     if bridges:
         points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]
         if points:

@@ -111,15 +111,17 @@ def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[
             f"{place_words(bound.place)}; that it is linear is an assumption."
         )
     first = settings[0]
+    planted = "bits" if sweep.modulus == 2 else "values"
     caption_text(
         figure,
-        f"{task_words(first).capitalize()}, k = {k} planted bits, by where they lie in training (panels; K_train = "
+        f"{task_words(first).capitalize()}, k = {k} planted {planted}, by where they lie in training (panels; K_train = "
         f"{first.max_sparsity}, {first.train_lengths[0]} to {first.train_lengths[1]} tokens) and in evaluation (lines). "
-        f"{seeds_words(accuracies)}; grey: means. A place: all bits within so many tokens, at least so many apart.{fitted}",
+        f"{seeds_words(accuracies)}; grey: means. A place: all {planted} within so many tokens, at least so many apart.{fitted}",
         handles=handles,
         columns=4,
     )
     name = "synthetic-places" + "-text" * (first.background == "text")
+    name += "" if sweep.modulus == 2 else f"-modulo-{sweep.modulus}"
     far = max(one.length for one in accuracies)
     ends = [one for one in accuracies if one.k == k and one.length == far and one.place == one.setting.placed]
     found = "; ".join(f"{place_words(one.setting.placed)} {interval(one.right)}" for one in ends)

@@ -58,7 +58,7 @@ class PretrainedConfig:
         "Tokens of a row of its training, as its authors say. With it the gate beyond the training row applies, and lengths "
         "beyond the row and beyond the positions of the model are measured, with a warning. Every output says that it was "
         "stated. null: not known.",
-        least=1,
+        least=2,
         most=LARGEST_LENGTH,
         flag=Flag(
             "Tokens of a row of a pretrained model's training, as its authors say. Default: not known.",

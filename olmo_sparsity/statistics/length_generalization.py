@@ -327,7 +327,7 @@ class PlaceEffect:
 
 @dataclass(frozen=True)
 class PlaceSweep:
-    """Evaluations with ``synthetic.test_placed``, on one background.
+    """Evaluations with ``synthetic.test_placed``, of one task on one background.
 
     Attributes:
         background: ``noise`` or ``text``.
@@ -337,6 +337,7 @@ class PlaceSweep:
         bound: None where its corner was not evaluated.
         num_broken: accuracies without the corner whose whole interval lies below what the bound allows.
         num_held: the others of them.
+        modulus: of the sums of planted values; 2: their parity.
     """
 
     background: str
@@ -346,6 +347,11 @@ class PlaceSweep:
     bound: Optional[LinearBound]
     num_broken: int
     num_held: int
+    modulus: int = 2
+
+    def holds(self, setting: Setting) -> bool:
+        """Return whether the evaluations of a setting are of this sweep."""
+        return (setting.background, setting.modulus) == (self.background, self.modulus)
 
 
 def place_size(place: str) -> tuple[float, int]:
@@ -355,7 +361,7 @@ def place_size(place: str) -> tuple[float, int]:
 
 
 def place_sweeps(folders: Iterable[Path], accuracies: Sequence[Accuracy]) -> list[PlaceSweep]:
-    """Return a sweep for each background of folders of ``synth eval`` with ``synthetic.test_placed``.
+    """Return a sweep for each background and modulus of folders of ``synth eval`` with ``synthetic.test_placed``.
 
     Args:
         folders: with finished tables.
@@ -365,21 +371,20 @@ def place_sweeps(folders: Iterable[Path], accuracies: Sequence[Accuracy]) -> lis
         UserError: a folder has no finished table.
     """
     tables = tables_by_setting(folders, "synthetic", "answers")
-    return [
-        _sweep([one for one in accuracies if one.setting.background == background], background, tables)
-        for background in dict.fromkeys(one.setting.background for one in accuracies)
-    ]
+    of_tasks: dict[tuple[str, int], list[Accuracy]] = {}
+    for one in accuracies:
+        of_tasks.setdefault((one.setting.background, one.setting.modulus), []).append(one)
+    return [_sweep(of_task, tables) for of_task in of_tasks.values()]
 
 
-def _sweep(
-    accuracies: Sequence[Accuracy], background: str, tables: Mapping[Setting, Sequence[TableOfSeed]]
-) -> PlaceSweep:
+def _sweep(accuracies: Sequence[Accuracy], tables: Mapping[Setting, Sequence[TableOfSeed]]) -> PlaceSweep:
+    settings = {one.setting for one in accuracies}
     places = sorted({one.place for one in accuracies if one.place is not None}, key=place_size)
     bound = fit_bound(accuracies)
     effects = [
         _place_effect(setting, [one.columns for one in of_seeds], near=places[0], far=places[-1])
         for setting, of_seeds in tables.items()
-        if setting.background == background and len(places) > 1
+        if setting in settings and len(places) > 1
     ]
     held = [
         not bound.is_broken(one)
@@ -387,7 +392,8 @@ def _sweep(
         if bound is not None and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
     ]
     return PlaceSweep(
-        background=background,
+        background=accuracies[0].setting.background,
+        modulus=accuracies[0].setting.modulus,
         near=places[0],
         far=places[-1],
         effects=tuple(one for one in effects if one is not None),
@@ -524,7 +530,7 @@ class Generalization:
     Attributes:
         runs: by setting and seed.
         furthest: how far each setting holds, by k and place.
-        sweeps: of the places of planted tokens, by background.
+        sweeps: of the places of planted tokens, by background and modulus.
     """
 
     runs: tuple[TaskRun, ...]

@@ -63,10 +63,28 @@ class TablesCheck:
 
 def range_words(numbers: np.ndarray) -> str:
     """Format rising numbers as ranges: ``[0, 1, 2, 7]`` -> ``0-2, 7``. Only the first ten ranges are listed."""
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:10]]
-    more = len(runs) - len(words)
+    ends = np.flatnonzero(np.diff(numbers) > 1)
+    return _words_of_ranges(numbers[np.append(0, ends + 1)], numbers[np.append(ends, -1)])
+
+
+def _words_of_ranges(first_R: np.ndarray, last_R: np.ndarray) -> str:
+    ranges = list(zip(first_R[:10].tolist(), last_R[:10].tolist(), strict=True))
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    more = len(first_R) - len(words)
     return ", ".join(words) + (f" and {counted(more, 'more range')}" if more else "")
+
+
+def _missing_words(present: np.ndarray, total: int) -> Optional[str]:
+    """Return which of the numbers below ``total`` are not among these, which rise; None: all are there.
+
+    A manifest that a stranger wrote may count more than memory holds: only the ranges between those that are there are listed.
+    """
+    bounds = np.concatenate([[-1], present, [total]])
+    gaps = np.flatnonzero(np.diff(bounds) > 1)
+    if not gaps.size:
+        return None
+    words = _words_of_ranges(bounds[gaps] + 1, bounds[gaps + 1] - 1)
+    return f"{words} are missing ({total - len(present)} of {total})"
 
 
 def _read_any_manifest(folder: Path) -> dict[str, Any]:
@@ -112,30 +130,30 @@ class _WindowCounts:
     """Counts the rows of each window in the parts of one table, to find missing and repeated windows."""
 
     def __init__(self, num_windows: int) -> None:
-        self.rows_W = np.zeros(num_windows, dtype=np.int64)
-        self.is_repeated_W = np.zeros(num_windows, dtype=bool)
+        self._num_windows = num_windows
+        self._of_parts = [
+            np.empty((3, 0), dtype=np.int64)
+        ]  # of the windows that are there: number, rows, whether repeated
 
     def add(self, keys: pa.Table) -> None:
         """Add the rows of one part, given its key columns."""
-        num_windows = len(self.rows_W)
-        counts_W = np.bincount(keys["window_id"].to_numpy(), minlength=num_windows)
-        distinct = keys.group_by(keys.column_names).aggregate([])["window_id"].to_numpy()
-        self.is_repeated_W |= (self.rows_W > 0) & (counts_W > 0)
-        self.is_repeated_W |= counts_W > np.bincount(distinct, minlength=num_windows)
-        self.rows_W += counts_W
+        distinct = keys.group_by(keys.column_names).aggregate([])
+        windows_p, rows_p = np.unique(keys["window_id"].to_numpy(), return_counts=True)
+        _, distinct_p = np.unique(distinct["window_id"].to_numpy(), return_counts=True)
+        self._of_parts.append(np.stack([windows_p, rows_p, rows_p > distinct_p]))
 
     def problems(self, table: Path) -> list[str]:
         """Return one line for each kind of problem. A sampled table may lack windows."""
+        windows_P, rows_P, is_repeated_P = np.concatenate(self._of_parts, axis=1)
+        windows_W, index_P, num_parts_W = np.unique(windows_P, return_inverse=True, return_counts=True)
+        rows_W, times_W = (np.bincount(index_P, weights, len(windows_W)) for weights in (rows_P, is_repeated_P))
         problems = []
-        missing = np.flatnonzero(self.rows_W == 0)
-        if missing.size and table.name not in SAMPLED:
-            problems.append(
-                f"{table}: windows {range_words(missing)} are missing ({len(missing)} of {len(self.rows_W)})"
-            )
-        repeated = np.flatnonzero(self.is_repeated_W)
+        if table.name not in SAMPLED and (missing := _missing_words(windows_W, self._num_windows)):
+            problems.append(f"{table}: windows {missing}")
+        repeated = windows_W[(num_parts_W > 1) | (times_W > 0)]
         if repeated.size:
             problems.append(f"{table}: windows {range_words(repeated)} occur twice ({len(repeated)})")
-        incomplete = np.flatnonzero((self.rows_W > 0) & (self.rows_W < self.rows_W.max(initial=0)))
+        incomplete = windows_W[rows_W < rows_W.max(initial=0)]
         if incomplete.size and not repeated.size:
             problems.append(
                 f"{table}: windows {range_words(incomplete)} have fewer rows than others ({len(incomplete)})"
@@ -145,13 +163,15 @@ class _WindowCounts:
 
 def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[str]:
     """Return the problems of one table, a line each. One part at a time is in memory."""
-    num_windows, problems = manifest["num_windows"], []
+    num_windows, problems, parts = manifest["num_windows"], [], set()
     counts = _WindowCounts(num_windows)
     for path in sorted((folder / table).glob("*.parquet")):
         part = part_number(path)
         if part is None or part >= manifest["num_parts"]:
             problems.append(f"{path}: there is no such part among the {manifest['num_parts']} of this measurement")
             part = None
+        else:
+            parts.add(part)
         try:
             content = read_verified_part(path, table, part=part, manifest=manifest)
         except UserError as error:
@@ -164,8 +184,8 @@ def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[
             continue
         counts.add(keys)
     if table in SAMPLED:  # of the others a part that is gone shows in windows that are missing
-        parts = (part_path(folder, table, part=part) for part in range(manifest["num_parts"]))
-        problems += [f"{path}: this part is missing" for path in parts if not path.is_file()]
+        missing = _missing_words(np.array(sorted(parts), dtype=np.int64), manifest["num_parts"])
+        problems += [f"{folder / table}: parts {missing}"] if missing else []
     return problems + counts.problems(folder / table)
 
 

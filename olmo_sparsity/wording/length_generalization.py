@@ -163,8 +163,9 @@ def place_sentence(sweep: PlaceSweep) -> str:
     num_shown = sum(one.difference.is_above_zero or one.difference.is_below_zero for one in ordered)
     ways = f"{counted(len(ordered), 'way')} of planting in training"
     places = f"{place_words(sweep.near)} minus {place_words(sweep.far)}"
+    text = f"{'' if sweep.modulus == 2 else f'sum modulo {sweep.modulus} '}in {sweep.background}"
     return (
-        f"Locality in evaluation, in {sweep.background}, k = {max(one.k for one in ordered)}, prompts longer than in training: "
+        f"Locality in evaluation, {text}, k = {max(one.k for one in ordered)}, prompts longer than in training: "
         f"accuracy with tokens planted {places} is {' to '.join(ends)} over {ways}; "
         f"a difference is shown in {num_shown}."
     )

@@ -101,7 +101,10 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     chosen, near = spectra.of(next(iter(names))), spectra.of(NEAREST)
     if chosen is None or near is None or chosen.curve.family in (NEAREST, RANDOM):
         return f"{words}."
-    return f"{words}: {_verdict(chosen, near, few=FEW * summary.num_units)}."
+    near_words = "these targets are near, a short suffix suffices"
+    if summary.setup.visibility == "contextual":  # what is far may reach them by way of near entries
+        near_words = "few of the nearest suffice"
+    return f"{words}: {_verdict(chosen, near, few=FEW * summary.num_units, near_words=near_words)}."
 
 
 def _names(spectra: Spectra) -> dict[str, str]:
@@ -125,13 +128,13 @@ def _listed(spectra: Spectra, names: Mapping[str, str], context: str) -> str:
     return ", ".join(words)
 
 
-def _verdict(chosen: Spectrum, near: Spectrum, *, few: float) -> str:
+def _verdict(chosen: Spectrum, near: Spectrum, *, few: float, near_words: str) -> str:
     """Return what the intervals of the chosen and of the nearest tokens show; ``few``: the most that are few."""
     if not chosen.has_intervals:
         return TOO_FEW_TO_TELL
     of_chosen, of_near = chosen.reaching(MOST), near.reaching(MOST)
     if _at_most(of_near, few):
-        return "these targets are near, a short suffix suffices"
+        return near_words
     if not _at_most(of_chosen, few):
         return "few are not shown to suffice"
     if _is_above(near, few):
@@ -182,9 +185,12 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     but = " but those by head" if by_head(summary.selectors) else ""
     within = "the tolerance" if every else f"{TOLERANCE:g} nats"
     lasting = f"{LASTING}: every larger measured k is enough, too. " if every else ""
+    reach = "how far a target reaches"
+    if summary.setup.visibility == "contextual":
+        reach = "how far back a target's attention must go; what stands further back may reach it by way of them"
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
-        f"than the largest measured k. {NEAREST}: the last k long-range {units}, so how far a target reaches. Of a selector's "
+        f"than the largest measured k. {NEAREST}: the last k long-range {units}, so {reach}. Of a selector's "
         f"choice: how many {units} a target needs at most. {FEWEST}: the smallest number of all rows{but}{exact}. {lasting}"
         "Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, "
         "too: it is no evidence that the context helps."

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from drawn_figures import read
 from known_selectors import only_here as only_here
@@ -71,7 +72,8 @@ def test_dots_are_the_numbers_of_the_summary_in_the_order_of_the_mean_gain(folde
             shown = {at[name]: (value.mean, colors[name]) for name, value in recovered.items() if value}
             assert dots(below, filled=filled) == shown and len(shown) == 5
         lengths = one.summary.lengths
-        assert above.get_title() == f"{one.summary.run}\n{lengths.local_len} of {lengths.full_len} tokens"
+        windows = f"{len(one.measurement.windows)} windows"
+        assert above.get_title() == f"{one.summary.run}\n{lengths.local_len} of {lengths.full_len} tokens\n{windows}"
         # Foreign text stands below the line of its selector, the real one above it.
         hollow = {line.get_ydata()[0] % 1 for line in below.lines[:-1] if line.get_markerfacecolor() == "white"}
         filled = {line.get_ydata()[0] % 1 for line in below.lines[:-1] if line.get_markerfacecolor() != "white"}
@@ -100,17 +102,19 @@ def test_the_legend_has_the_kinds_that_are_drawn_alone(folders: dict[str, Path])
 def test_each_column_has_its_own_name_and_the_caption_the_data_of_each(folders: dict[str, Path]) -> None:
     one, other = (read(folders[name], "attention", "random") for name in ("passed", "not applicable"))
     lengths = dataclasses.replace(other.summary.lengths, local_len=1_006, full_len=2_012)
-    summary = dataclasses.replace(other.summary, run="a-run-of-a-name-that-is-long", lengths=lengths)
+    summary = dataclasses.replace(other.summary, run="a-run-of-a-name-that-is-long", lengths=lengths, num_windows=3_017)
     other = dataclasses.replace(other, summary=summary)
     drawn = choices.draw_measured([one, other], 2)
     assert [axis.get_title() for axis in drawn.figure.axes] == [
-        "made-up\n8 of 20 tokens", "a-run-of-a-name-that-is-\n1,006 of 2,012 tokens", "", "",
+        f"made-up\n8 of 20 tokens\n{one.summary.num_windows} windows",
+        "a-run-of-a-name-that-is-\n1,006 of 2,012 tokens\n3,017 windows", "", "",
     ]  # fmt: skip
     words = str(drawn.figure.get_label())
     for of_one in (one.summary, summary):
         assert words.count(f"{measured_words(of_one)}. {data_words(of_one)}; {length_words(of_one.lengths)}") == 1
-    first, second = drawn.finding.split("; a-run-of-a-name-that-is-long, 1,006 of 2,012 tokens: ")
-    assert first.startswith("k = 2. made-up, 8 of 20 tokens: attention gains most over random, ")
+    first, second = drawn.finding.split("; a-run-of-a-name-that-is-long, 1,006 of 2,012 tokens, 3,017 windows: ")
+    name = f"made-up, 8 of 20 tokens, {one.summary.num_windows} windows"
+    assert first.startswith(f"k = 2. {name}: attention gains most over random, ")
     assert interval(one.summary.at("attention", "real", 2).gain_over_random_nats, 3) in first
     assert interval(summary.at("attention", "real", 2).gain_over_random_nats, 3) in second
 
@@ -130,7 +134,8 @@ def test_the_finding_names_the_best_and_those_with_a_gain(folders: dict[str, Pat
     gains = {name: one.summary.at(name, "real", 8).gain_over_random_nats for name in ("kl", "attention", "nearest")}
     best = max(gains, key=lambda name: gains[name].mean)  # type: ignore[union-attr]
     shown = [name for name, gain in gains.items() if gain and gain.low is not None and gain.low > 0]
-    words = f"k = 8. made-up, 8 of 20 tokens: {best} gains most over random, {interval(gains[best], 3)} nats; "
+    name = f"made-up, 8 of 20 tokens, {one.summary.num_windows} windows"
+    words = f"k = 8. {name}: {best} gains most over random, {interval(gains[best], 3)} nats; "
     words += "a gain is shown for "
     listed = f" ({', '.join(name for name in ('kl', 'attention', 'nearest') if name in shown)})" if shown else ""
     assert choices.draw_measured([one], 8).finding == f"{words}{len(shown)} of 3{listed}"
@@ -152,7 +157,15 @@ def test_every_selector_has_the_colour_of_what_it_chooses_from() -> None:
 
 @pytest.mark.usefixtures("only_here")
 @pytest.mark.parametrize(
-    ("needs", "color"), [(["keys"], BLUE), (["texts", "accumulated_attention"], BLUE), (["texts", "positions"], ORANGE)]
+    ("needs", "color"),
+    [
+        (["keys"], BLUE),
+        (["texts", "accumulated_attention"], BLUE),
+        (["texts", "positions"], ORANGE),
+        (["short_prediction"], GREEN),
+        (["long_prediction", "texts"], GREEN),
+        (["long_prediction", "keys"], BLUE),
+    ],
 )
 def test_a_selector_of_ones_own_has_its_colour_also_where_tables_alone_name_it(needs: list[str], color: str) -> None:
     names_of([OwnSelector(lambda window: None, name="mine", needs=needs)])
@@ -173,9 +186,10 @@ def test_gates_that_failed_stand_above_the_figure_and_the_gates_of_each_in_the_c
         for one, run in zip(many, ("a", "b", "c", "c"), strict=True)
     ]
     figure = choices.draw_measured(many, 2).figure
+    lines = [f"{one.summary.run}, 8 of 20 tokens, {one.summary.num_windows} windows: " for one in many]
     assert figure.get_suptitle().splitlines() == [
-        "b, 8 of 20 tokens: GATE BEYOND THE TRAINING ROW FAILED",
-        "c, 8 of 20 tokens: GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
+        f"{lines[1]}GATE BEYOND THE TRAINING ROW FAILED",
+        f"{lines[2]}GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
     ]
     words = str(figure.get_label())
     places = [words.index(f"{one}: ") for one in ("GATE BEYOND THE TRAINING ROW FAILED", "GATE FAILED")]
@@ -192,24 +206,64 @@ def test_the_warning_of_the_first_token_is_of_its_measurement(folders: dict[str,
     warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
     assert warning.startswith("WARNING: ") and str(figure.get_label()).endswith(f" {warning}")
     shown = " ".join(figure.texts[-1].get_text().split())
-    assert shown.endswith(" other, 8 of 20 tokens: WARNING: not of the better first token.")
+    assert shown.endswith(
+        f" other, 8 of 20 tokens, {other.summary.num_windows} windows: WARNING: not of the better first token."
+    )
     assert "WARNING" not in str(choices.draw_measured([one], 2).figure.get_label())
 
 
-@pytest.mark.parametrize("others", [("random",), ("unmask-one", "random"), ("attention", "random")])
-def test_without_a_blind_selector_in_common_it_is_one_line(folders: dict[str, Path], others: tuple[str, ...]) -> None:
-    measured = [read(folders["passed"], "kl", "random", "unmask-one"), read(folders["failed"], *others)]
+def test_a_selector_is_drawn_where_it_was_measured(folders: dict[str, Path]) -> None:
+    """A costly selector on some of the windows, the others on all: two measurements, in columns of their own."""
+    few, many = (
+        read(folders["passed"], "kl", "nearest", "random"),
+        read(folders["failed"], "attention", "nearest", "random"),
+    )
+    of_each = [(few, ["kl", "nearest"]), (many, ["attention", "nearest"])]
+    gains = {
+        (column, name): one.summary.at(name, "real", 2).gain_over_random_nats.mean  # type: ignore[union-attr]
+        for column, (one, names) in enumerate(of_each)
+        for name in names
+    }
+    drawn = choices.draw_measured([few, many], 2)
+    order = [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()]
+    means = {name: np.mean([gain for (_, of), gain in gains.items() if of == name]) for _, name in gains} | {
+        "random": 0
+    }
+    assert order == sorted(means, key=lambda name: means[name])
+    for column, (one, names) in enumerate(of_each):
+        above, below = drawn.figure.axes[column], drawn.figure.axes[2 + column]
+        at = {place: value for place, (value, _) in dots(above, filled=True).items()}
+        assert at == {order.index(name): gains[column, name] for name in names}
+        for filled in (True, False):
+            assert dots(below, filled=filled).keys() == {order.index(name) for name in [*names, "random"]}
+        assert (
+            f"a gain is shown for {sum(bool(_shown(one, name)) for name in names)} of 2"
+            in drawn.finding.split("; made-up")[column]
+        )
+    words = str(drawn.figure.get_label())
+    said = "Sorted by the mean gain over the columns where a selector was measured; without a dot it was not."
+    assert said in words and said not in str(choices.draw_measured([few, few], 2).figure.get_label())
+
+
+def _shown(measured: Measured, name: str) -> bool:
+    gain = measured.summary.at(name, "real", 2).gain_over_random_nats
+    return gain is not None and gain.is_above_zero
+
+
+@pytest.mark.parametrize("others", [("random",), ("unmask-one", "random")])
+def test_a_measurement_without_a_blind_selector_is_one_line(folders: dict[str, Path], others: tuple[str, ...]) -> None:
+    lacking = read(folders["failed"], *others)
     with pytest.raises(UserError) as refused:
-        choices.draw_measured(measured, 2)
+        choices.draw_measured([read(folders["passed"], "kl", "random", "unmask-one"), lacking], 2)
     assert str(refused.value) == (
-        "made-up, 8 of 20 tokens; made-up, 8 of 20 tokens: no selector but random that does not see the target was measured "
-        "in each; name one with --selector, such as kl"
+        f"made-up, 8 of 20 tokens, {lacking.summary.num_windows} windows: no selector but random that does not see the "
+        "target was measured; name one with --selector, such as kl"
     )
 
 
 def test_what_cannot_be_drawn_is_one_line(folders: dict[str, Path]) -> None:
     one: Measured = read(folders["passed"], "kl", "random")
-    name = "made-up, 8 of 20 tokens"
+    name = f"made-up, 8 of 20 tokens, {one.summary.num_windows} windows"
     for measured, k, words in (
         ([one], 3, "k = 3 was not measured, but 1, 2, 8; choose another --k"),
         (

@@ -24,6 +24,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.wording.length_generalization import place_sentence
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import setting_words
 
@@ -486,6 +487,36 @@ def test_the_places_of_each_background_are_a_figure_with_what_they_show(draw, tm
     assert "linear bound" not in legend(noise.figure)
     figures = draw([], [], None, made, None, sweeps)
     assert set(figures) == {"synthetic-places", "synthetic-places-text"}
+
+
+def test_the_places_of_each_modulus_are_a_figure(draw) -> None:
+    of_four = dataclasses.replace(PARITY, modulus=4)
+    made = [
+        Accuracy(setting, length, k, share(), share(), (0.5,), place)
+        for setting, k in ((PARITY, 2), (of_four, 3)) for length in (6, 24) for place in ("any/1", "4/1")
+    ]  # fmt: skip
+    effect = PlaceEffect(of_four, 3, Estimate(0.35, 0.2, 0.41))
+    sweeps = [
+        PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0, modulus=4),
+        PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0),
+    ]
+    figures = draw([], [], None, made, None, sweeps)
+    assert list(figures) == ["synthetic-places-modulo-4", "synthetic-places"]
+    for figure, words in zip(
+        figures.values(), ("Sum modulo 4, k = 3 planted values", "Parity, k = 2 planted bits"), strict=True
+    ):
+        assert len([axis for axis in figure.axes if axis.get_visible()]) == 1 and words in words_on(figure)
+    assert "A place: all values within" in words_on(figures["synthetic-places-modulo-4"])
+    said = place_sentence(dataclasses.replace(sweeps[0], effects=(effect,)))
+    assert said.startswith("Locality in evaluation, sum modulo 4 in noise, k = 3, ")
+
+
+@pytest.mark.parametrize("change", [{"max_sparsity": 3}, {"train_lengths": (4, 9)}, {"num_chunks": 1}])
+def test_one_figure_of_places_shows_one_kind_of_training(draw, change: dict[str, Any]) -> None:
+    settings = (PARITY, dataclasses.replace(PARITY, locality=4, **change))
+    made = [Accuracy(setting, 24, 2, share(), share(), (0.5,), "4/1") for setting in settings]
+    with pytest.raises(UserError, match=f"one figure cannot show runs that differ in {next(iter(change))}: "):
+        draw([], [], None, made, None, [PlaceSweep("noise", "4/1", "4/1", (), None, 0, 0)])
 
 
 def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(draw) -> None:

@@ -33,8 +33,17 @@ def test_half_of_what_fits(fits: int, largest: int, expected: int) -> None:
     assert tried == [largest // 2**i for i in range(len(tried))] and all(size > fits for size in tried[:-1])
 
 
-def test_a_pass_on_a_gpu_holds_half_of_what_its_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of single unmaskings are tried, as many windows as a pass of so many tokens has of them."""
+@pytest.mark.parametrize(
+    ("local_len", "num"),
+    [(LOCAL, 43), (FULL, 215), (FULL + 9, 215)],  # of 12 rows each, for 4096 / 8 rows; of one, for 4096 / 19
+)
+def test_a_pass_on_a_gpu_holds_half_of_what_its_memory_does(
+    local_len: int, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of single unmaskings are tried, as many windows as a pass of so many tokens has of them.
+
+    Where a curve has no longer rows than the local tokens, one of a row's tokens is unmasked.
+    """
     tried: list[tuple[Evaluator, Any]] = []
 
     def singles(evaluator: Evaluator, tokens_WT: torch.Tensor, **given: torch.Tensor) -> None:
@@ -47,12 +56,12 @@ def test_a_pass_on_a_gpu_holds_half_of_what_its_memory_does(monkeypatch: pytest.
     model = SimpleNamespace(device=torch.device("meta"), vocab_size=31)
     model.in_dtype = lambda dtype: model
     of_gpu: Any = model
-    made = make_evaluator(of_gpu, InfluenceConfig(path="masked"), full_len=FULL, local_len=LOCAL)
-    assert made.batch_tokens == 2048 and made.path == "masked"
+    made = make_evaluator(of_gpu, InfluenceConfig(path="masked"), full_len=FULL, local_len=local_len)
+    assert (made.batch_tokens, made.path, made.local_len) == (2048, "masked", local_len)
     assert [evaluator.batch_tokens for evaluator, _ in tried] == [2**power for power in range(20, 11, -1)]
     assert all(evaluator.path == "compact" for evaluator, _ in tried)
-    num = 43  # of 12 rows each, for 4096 / 8 = 512 rows
-    assert tried[-1][1] == ((num, FULL), (num,), (num, FULL - LOCAL), (num, 31))
+    assert tried[-1][0].local_len == min(local_len, FULL - 1)
+    assert tried[-1][1] == ((num, FULL), (num,), (num, FULL - tried[-1][0].local_len), (num, 31))
 
 
 @pytest.mark.parametrize(("given", "threads", "expected"), [(None, 1, 1024), (None, 3, 3072), (77, 3, 77)])

@@ -568,6 +568,19 @@ def test_what_is_checked_and_compared(asked: Asked, num: int, longer: int, messa
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "in_checks", "compared"), [(LOCAL + 2, LOCAL, LOCAL), (LOCAL, LOCAL - 1, LOCAL), (7, 6, 7)]
+)
+def test_a_curve_may_end_at_the_local_tokens_or_before(
+    asked: Asked, num_tokens: int, in_checks: int, compared: int, messages: Messages
+) -> None:
+    """The checks need a token that is not local. All tokens are local where the first tokens are compared."""
+    fit_module.fit_entries(opened_as(asked), Drawn(9, num_tokens))  # type: ignore[arg-type]
+    assert messages.lines == [f"of record: checking on 4 windows of {num_tokens} tokens whether it can be measured"]
+    assert [options["local_len"] for *_, options in asked.checked] == [in_checks] and not asked.longest
+    assert [options["local_len"] for *_, options in asked.compared] == [compared]
+
+
 @pytest.mark.parametrize(("checked", "longer", "warned"), [(7, 0, False), (7, 6, FULL), (27, 6, 27), (30, 6, False)])
 def test_rows_are_checked_as_far_as_the_window_or_a_small_mask_reaches(
     asked: Asked, checked: int, longer: int, warned: int, messages: Messages, monkeypatch: pytest.MonkeyPatch

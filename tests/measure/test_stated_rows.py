@@ -14,7 +14,7 @@ from conftest import Messages
 from made_up import MODEL
 from tiny_pretrained import loss_after, save_llama
 
-from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
@@ -102,6 +102,27 @@ def test_the_row_is_said_to_be_stated(tables: Path, results: Path) -> None:
         summary, gain_beyond_nats=dataclasses.replace(summary.gain_beyond_nats, low=-1.0, high=1.0)
     )
     assert "from more tokens than the stated training row has, 12" in beyond_gate_words(many)
+
+
+@pytest.mark.parametrize("longest", [LOCAL - 2, LOCAL])
+def test_a_curve_that_ends_at_the_local_tokens_or_before(
+    config: Config, model: Path, tmp_path: Path, longest: int
+) -> None:
+    """A stated row may be shorter than the local tokens."""
+    short = dataclasses.replace(
+        config,
+        pretrained=dataclasses.replace(config.pretrained, train_len=LOCAL - 2),
+        context_curve=ContextCurveConfig(max_visible=longest),
+    )
+    curve = measure_context_curve(short, tmp_path / "run")
+    manifest = read_json(curve / "manifest.json")
+    assert len(manifest["fit"]["checks"]) > 5 and manifest["fit"]["anchor"]["loss_short_nats"]["bos"] > 0
+    raw, bos = transformers.LlamaForCausalLM.from_pretrained(str(model)).eval(), manifest["anchor"]["id"]
+    windows = open_model(short, tmp_path / "run").windows(short.influence, full_len=longest)
+    for row, tokens in zip(rows_of(curve, "curve"), windows.tokens(np.arange(len(windows))).tolist(), strict=True):
+        assert row["num_visible_tokens"][-1] == longest
+        expected = loss_after(raw, [bos, *tokens[:-1]], list(range(longest + 1)), tokens[-1])
+        assert row["loss_nats"][-1] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_warning_names_the_row_and_the_positions(

@@ -170,7 +170,7 @@ def test_compare(varied: dict[str, Path], text_snapshot: SnapshotAssertion, whic
     ("which", "k"), [(["words", "own"], 2), (["own"], 8), (["row"], 1)], ids=["words-and-own", "own", "row"]
 )
 def test_choices(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str], k: int) -> None:
-    """One measurement, and two with other selectors, of which those of both are drawn."""
+    """One measurement, and two with other selectors, each of which is drawn where it was measured."""
     assert figure_text(choices.draw_measured([read(varied[name]) for name in which], k)) == text_snapshot
 
 

@@ -197,6 +197,15 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     assert effect.difference.standard_error is not None and effect.difference.standard_error > error_of_seeds
     assert (second.background, second.near, second.far, second.effects) == ("text", "4/2", "4/2", ())
     assert (second.bound and second.bound.setting) == text
+    of_four = dataclasses.replace(LOCAL, modulus=4)  # another task, whose places are not those of the parity
+    summed = answers(tmp_path / "four", lambda length, k, place: 7, places=("8/1", "any/2"), setting=of_four)
+    both = [*noise, summed]
+    parity, four = place_sweeps(both, read_accuracies(both))
+    assert (parity.modulus, parity.near, parity.far, parity.bound) == (2, "4/1", "any/5", first.bound)
+    assert [one.setting for one in parity.effects] == [LOCAL]
+    assert (four.modulus, four.near, four.far, four.bound) == (4, "8/1", "any/2", None)
+    assert [one.setting for one in four.effects] == [of_four]
+    assert [sweep.holds(of_four) for sweep in (parity, four, second)] == [False, True, False]
     within = answers(tmp_path / "within", lambda length, k, place: ROWS, lengths=(8,), places=("4/1", "any/1"))
     assert place_sweeps([within], read_accuracies([within]))[0].effects == ()
 

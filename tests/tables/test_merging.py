@@ -193,8 +193,12 @@ def test_parts_of_another_version_are_neither_read_nor_merged(tiny_tables: Path,
 
 def test_check_on_the_command_line(copy: Path) -> None:
     manifest = read_json(copy / "manifest.json")
-    write_manifest(copy, {**manifest, "num_windows": 1234567})
-    assert check_tables(copy).summary.startswith(f"{copy}: complete, 1,234,567 windows in 3 parts")
+    write_manifest(
+        copy, {**manifest, "num_windows": 10**10}
+    )  # as many as a manifest may count: 90 GB, if each had an entry
+    assert check_tables(copy).summary.startswith(f"{copy}: complete, 10,000,000,000 windows in 3 parts")
+    missing = f"windows 60-{10**10 - 1} are missing ({10**10 - 60} of {10**10})"
+    assert check_tables(copy).problems == [f"{copy}/{table}: {missing}" for table in ("windows", "selections")]
     write_manifest(copy, manifest)
     right = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert right.exit_code == 0
@@ -241,7 +245,7 @@ def test_check_misses_a_part_of_a_sample(tiny_config: Config, tiny_run: Path, tm
     folder = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "screened")
     assert check_tables(folder).problems == []
     (folder / "screening" / "part-00001.parquet").unlink()
-    assert check_tables(folder).problems == [f"{folder}/screening/part-00001.parquet: this part is missing"]
+    assert check_tables(folder).problems == [f"{folder}/screening: parts 1 are missing (1 of 3)"]
 
 
 def test_check_misses_a_part_of_the_pairs(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
@@ -252,7 +256,7 @@ def test_check_misses_a_part_of_the_pairs(tiny_config: Config, tiny_run: Path, t
     folder = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "pairs")
     assert check_tables(folder).summary.endswith("2 parts of windows, selections, pairs")
     (folder / "pairs" / "part-00001.parquet").unlink()
-    assert check_tables(folder).problems == [f"{folder}/pairs/part-00001.parquet: this part is missing"]
+    assert check_tables(folder).problems == [f"{folder}/pairs: parts 1 are missing (1 of 2)"]
 
 
 def test_range_words() -> None:

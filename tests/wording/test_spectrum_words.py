@@ -173,6 +173,22 @@ def test_captions_say_which_k_is_enough_and_in_the_table_of_all_what_lasts(measu
     assert every_spectrum_table(measured.spectra, measured.summary).caption.startswith(every[:55])
 
 
+def test_of_entries_no_target_is_called_near(measured: Measured) -> None:
+    """An entry has read all before it: by way of the nearest ones a target may reach further back than they lie."""
+    near, tokens = spectra_of((1, 2, 2), (2, 2, 2)), measured.summary
+    entries = replace(tokens, setup=replace(tokens.setup, visibility="contextual"))
+    needed = [spectrum_sentences(near, summary)[1] for summary in (tokens, entries)]
+    assert needed[0].endswith(" long-range tokens: these targets are near, a short suffix suffices.")
+    assert needed[1].endswith(" long-range entries: few of the nearest suffice.")
+    assert "the last k long-range tokens, so how far a target reaches. Of a" in spectrum_caption(near, tokens)
+    caption = spectrum_caption(near, entries)
+    assert (
+        "the last k long-range entries, so how far back a target's attention must go; what stands further back may "
+        in caption
+    )
+    assert "how far a target reaches" not in caption
+
+
 def test_json_flags_what_needs_more_than_every_measured_k(measured: Measured) -> None:
     found = json.loads(json.dumps(spectra_json(measured.spectra), allow_nan=False))
     assert (found["exact_k"], found["row_k"], found["max_k"], len(found["curves"])) == (1, 0, 8, 168)

@@ -421,7 +421,8 @@ def fit_entries(
     Args:
         opened: the model.
         windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, their
-            last tokens are the windows that are checked, and the model must attend to all tokens of the long ones, too.
+            last tokens are the windows that are checked, and the model must attend to all tokens of the long ones, too. Where
+            they have no more than the local tokens, all of these but one are local in the checks.
         drawn: how they were drawn from the opened text. Where comparing the first tokens takes more of them, more are drawn, of
             which the first are those to measure. None: they were not drawn, and the first tokens are compared on these alone.
         begun: the entry in the manifest of an interrupted measurement of the same model on the same windows, whose comparison of
@@ -434,16 +435,17 @@ def fit_entries(
         return {}
     lengths = opened.lengths
     rows_WT = _tokens(opened, windows, CHECKED_WINDOWS)
+    tokens_WT = rows_WT[:, -1 - lengths.full_len :]
+    checked_len = tokens_WT.shape[1] - 1
     logger.info(
-        f"{opened.record.name}: checking on {len(rows_WT)} windows of {lengths.full_len:,} tokens whether it can be measured"
+        f"{opened.record.name}: checking on {len(rows_WT)} windows of {checked_len:,} tokens whether it can be measured"
     )
     options: dict[str, Any] = {
         "name": opened.record.name,
-        "local_len": lengths.local_len,
+        "local_len": min(lengths.local_len, checked_len - 1),  # something must be hidden
         "dtype": torch.bfloat16 if opened.precision == "bf16" else torch.float32,
         "anchor_id": opened.anchor_id,
     }
-    tokens_WT = rows_WT[:, -1 - lengths.full_len :]
     checks = check_fit(opened.model, tokens_WT, **options)
     longest = max(LONGEST_CHECKED, lengths.full_len)
     if rows_WT.shape[1] - 1 > longest:
@@ -497,7 +499,7 @@ def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]
         windows.store.doc_ids_G[windows.document_W[: len(tokens_WT)]],
         bos=opened.bos,
         chosen=opened.anchor_id,
-        local_len=lengths.local_len,
+        local_len=min(lengths.local_len, tokens_WT.shape[1] - 1),
         first_look=first,
         name=opened.name if opened.record is None else opened.record.name,
         positions=opened.positions,

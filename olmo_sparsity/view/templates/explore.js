@@ -67,7 +67,7 @@ function usersOf(token, selector) {
   return users;
 }
 
-/** Returns the tokens to frame for a token, by the direction: those it needs, or those that use it. */
+/** Returns the tokens to frame for a token, by the direction: those chosen for it, or those that use it. */
 function framedOf(token, selector) {
   if (token === null) return [];
   if (state.direction === "used") return usersOf(token, selector);
@@ -326,7 +326,7 @@ function panelOf(token) {
 function showPanel() {
   const now = active();
   byId("panel").replaceChildren(
-    ...(now === null ? [html("p", {}, "Point at a token, or move to one with the keys: its losses and what it needs stand here.")] : panelOf(now)),
+    ...(now === null ? [html("p", {}, "Point at a token, or move to one with the keys: its losses and what is chosen for it stand here.")] : panelOf(now)),
   );
 }
 
