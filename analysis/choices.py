@@ -25,7 +25,7 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import RANDOM
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import short_anchor_warning
+from olmo_sparsity.wording.setup import foreign_words, short_anchor_warning
 from olmo_sparsity.wording.units import units_of, units_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
@@ -43,7 +43,7 @@ KINDS = {  # what a choice is made from -> colour
 WORDS = (
     "What k = {k} {units} are worth that each selector chooses, none of which sees the target. Above: gain over as many random "
     "ones, in nats. Below: D(k), the share of the model's reaction to the long context that they reproduce, under the real "
-    "context (filled) and under foreign text (hollow); no label enters, so D(k) alone is no evidence that a choice is useful. "
+    "context (filled) and under {null} (hollow); no label enters, so D(k) alone is no evidence that a choice is useful. "
     "Lines: 95% intervals by bootstrap over documents. Sorted by the mean gain over the columns{where_measured}."
 )
 
@@ -132,6 +132,12 @@ def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
     return sorted(in_legend_order(gains), key=lambda name: np.mean(gains[name]))
 
 
+def _null_words(measured: Sequence[Measured]) -> str:
+    """Return ``foreign text``, or ``the null context`` where that of some measurement is none."""
+    words = {foreign_words(one.summary.null_context, one.summary.null_contexts) for one in measured}
+    return words.pop() if len(words) == 1 else "the null context"
+
+
 def _write_words(
     figure: Figure, measured: Sequence[Measured], names: Sequence[str], *, k: int, finding: str, handles: list[Line2D]
 ) -> None:
@@ -145,7 +151,7 @@ def _write_words(
     warnings = [(_title(one), short_anchor_warning(one.summary.setup)) for one in measured]
     caption_text(
         figure,
-        f"{WORDS.format(k=k, units=units, where_measured=where_measured)} {counted}{finding}. {data}",
+        f"{WORDS.format(k=k, units=units, null=_null_words(measured), where_measured=where_measured)} {counted}{finding}. {data}",
         last=" ".join(f"{title}: {words}" for title, words in warnings if words),
         handles=handles,
         columns=2 if len(measured) == 1 else 3,  # one panel is narrow
@@ -197,7 +203,15 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         if kind in used
     ]
     handles.append(
-        Line2D([], [], color="black", marker="o", markerfacecolor="white", linewidth=0.8, label="foreign text")
+        Line2D(
+            [],
+            [],
+            color="black",
+            marker="o",
+            markerfacecolor="white",
+            linewidth=0.8,
+            label=_null_words(measured).removeprefix("the "),
+        )
     )
     finding = _finding(measured, names, k=k)
     _write_words(figure, measured, names, k=k, finding=finding, handles=handles)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from olmo_sparsity.statistics.several.same_targets import ModelAtLengths
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import definition_words, estimand_words, subject_words
+from olmo_sparsity.wording.setup import definition_words, estimand_words, foreign_words, null_kind_words, subject_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, write_above
@@ -66,8 +66,16 @@ def company_words(models: Sequence[ModelAtLengths]) -> str:
 
 
 def targets_words(models: Sequence[ModelAtLengths]) -> str:
-    """Return that the targets are the same at every length."""
+    """Return that the targets are the same at every length, and what the null context is where it is no foreign text."""
+    nulls = [
+        (of.null_context, of.manifest.get("null_contexts") or {})
+        for model in models
+        for of in model.measurements.values()
+    ]
     targets = "The targets, and the foreign text, of a model are the same at every length."
+    if any(foreign_words(*null) != "foreign text" for null in nulls):
+        kinds = " or ".join(dict.fromkeys(null_kind_words(*null) for null in nulls))
+        targets = f"The targets of a model are the same at every length. Null context: {kinds}."
     return f"{targets} Those of other models are their own." if len(models) > 1 else targets
 
 

@@ -35,6 +35,8 @@ def _suite_title(suite: Suite) -> str:
 def _title(suite: Suite) -> str:
     """Return the suite, its losses, and why its gate failed."""
     reason = "no gain is shown" if suite.long_gain_nats.has_interval else "too few windows"
+    if suite.long_gain_nats.is_above_zero:
+        reason = "perhaps the cost of the gap"
     gate = "" if suite.gate == "passed" else f"\ngate failed: {reason}"
     return (
         f"{_suite_title(suite)}\nL short {suite.loss_short_nats.mean:.2f}, long {suite.loss_long_nats.mean:.2f}, "

@@ -22,16 +22,24 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
 from olmo_sparsity.statistics.several.trained_models import trained_models
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.gates import gates_of_models_words
 from olmo_sparsity.wording.numbers import interval, no_interval_words
-from olmo_sparsity.wording.setup import data_words, definition_words, length_words, subject_words
+from olmo_sparsity.wording.setup import (
+    anchor_warning,
+    data_words,
+    definition_words,
+    length_words,
+    short_anchor_warning,
+    subject_words,
+)
 from olmo_sparsity.wording.units import units_words
 
 from .drawing import FigureOfRuns
-from .output import Drawn, caption_text
+from .output import Drawn, caption_text, failed_gates_lines, write_above
 from .style import LOOKS, dodges, error_bars, legend_entry, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
@@ -265,8 +273,15 @@ def _words(rungs: list[Rung]) -> str:
         f"{measured[0].upper()}{measured[1:]}.",
         f"{data_words(summary)}; {length_words(summary.lengths)}",
         units_words(summary),
+        _anchor_warnings(rungs, anchor_warning),
     )
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _anchor_warnings(rungs: list[Rung], words_of: Callable[[ModelSetup], str]) -> str:
+    """Return the warning of each size that another first token is the better one, with its name before it."""
+    warnings = [words_of(rung.numbers.mean.setup) for rung in rungs]
+    return " ".join(f"{name}: {words}" for name, words in zip(_names(rungs), warnings, strict=True) if words)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:
@@ -295,8 +310,14 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         _draw_prediction(axes[1, 2], rungs, selector=reacting, k=summary.end_ks[-1])
     _set_axes(axes, rungs)
     caption_text(
-        figure, _words(rungs), handles=_legend(selectors, ks=summary.end_ks, has_prediction=reacting is not None)
+        figure,
+        _words(rungs),
+        last=_anchor_warnings(rungs, short_anchor_warning),
+        handles=_legend(selectors, ks=summary.end_ks, has_prediction=reacting is not None),
     )
+    means = [rung.numbers.mean for rung in rungs]
+    if failed := failed_gates_lines(zip(_names(rungs), means, strict=True)):
+        write_above(figure, failed)
     yield Drawn(figure, "scale", _finding(rungs))
 
 

@@ -341,7 +341,8 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
         "The influence engine on trained parity models. Left: of the k positions that a selector chooses, the share that is "
         "planted; dotted: a random choice. Right: accuracy with all tokens visible against D(k) and R(k) of the chosen "
         "positions, a point for each length, k and selector; filled: beyond the training lengths; points outside [-2, 2] are "
-        "left out, and R(k) where the long gain has no interval above 0. Training: k uniform from 1 to "
+        "left out, and R(k) where the long gain has no interval above 0. Of a selector that sees the target R(k) "
+        "includes optimism. Training: k uniform from 1 to "
         f"{setting.max_sparsity}, {setting.train_lengths[0]} to {setting.train_lengths[1]} tokens (grey), some of them left out. "
         "Bands: 95% intervals over sequences and seeds.",
         handles=handles,

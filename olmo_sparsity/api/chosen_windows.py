@@ -29,7 +29,7 @@ from olmo_sparsity.text.windows import Windows
 SPLIT = "own"  # the name of one's own text in tables
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no one answer to ==
 class ChosenWindows:
     """Windows to measure, with their null contexts.
 

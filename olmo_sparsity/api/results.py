@@ -39,7 +39,7 @@ OF_WINDOW = ["window_id", "doc_id", "weight", "source", "target_class", "target_
 OF_SELECTION = ["window_id", "selector", "context", "draw", "sees_target", "num_evaluations"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # whether frames are equal has no one answer
 class Results:
     """One measurement.
 

@@ -271,7 +271,7 @@ def show(
         ),
     ] = None,
     context: Annotated[
-        ContextName, typer.Option("--context", help="real, or null for foreign text.")
+        ContextName, typer.Option("--context", help="real, or null: the null context that was measured.")
     ] = ContextName.real,
 ) -> None:
     """Show one window in the terminal: its words, the chosen tokens, the losses."""

@@ -31,7 +31,7 @@ from olmo_sparsity.records.selectors import needs_of
 from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
-from olmo_sparsity.text.overlap import windows_in_training
+from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,9 @@ def _prepare(
         logger.info(
             f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
         )
-    training_store = opened.text.training_store if settings.train_overlap else None
+    # A window with its target may be too short to hold what is looked for.
+    is_searched = settings.train_overlap and windows.full_len + 1 >= NGRAM
+    training_store = opened.text.training_store if is_searched else None
     train_overlap_W = None if training_store is None else windows_in_training(windows, training_store)
     logger.info(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "

@@ -23,6 +23,7 @@ from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasureme
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import loss_of_recent_tokens
 from olmo_sparsity.measure.setup.fit import fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -46,6 +47,7 @@ class PlantedFindings:
     """What was measured on W planted windows; losses in nats, fp32."""
 
     loss_short_W: np.ndarray  # with only the local tokens visible
+    loss_short_no_gap_W: np.ndarray  # with these directly behind the anchor
     loss_long_W: np.ndarray  # with all tokens visible
     loss_planted_W: np.ndarray  # with the local and the planted tokens visible
     ranked_WM: dict[str, np.ndarray]  # of each selector: long-range positions, most influential first, int64
@@ -231,6 +233,7 @@ def find_planted(
     loss_planted_WNA = mask_losses(evaluator, tokens_WT, labels_WA=targets_W[:, None], visible_WNM=truth_WNM)
     return PlantedFindings(
         loss_short_W=scores.loss_short_W,
+        loss_short_no_gap_W=loss_of_recent_tokens(scores, evaluator.local_len, in_place=False),
         loss_long_W=scores.loss_long_W,
         loss_planted_W=loss_planted_WNA[:, 0, 0].cpu().numpy(),
         ranked_WM={name: rank(SELECTORS[name].score(scores)) for name in settings.selectors},
@@ -266,6 +269,7 @@ def _planted_rows(
                 "token_texts": texts[:-1],
                 "target_text": texts[-1],
                 "loss_short_nats": findings.loss_short_W[w],
+                "loss_short_no_gap_nats": findings.loss_short_no_gap_W[w],
                 "loss_long_nats": findings.loss_long_W[w],
                 "loss_planted_nats": findings.loss_planted_W[w],
             }

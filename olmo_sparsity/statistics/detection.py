@@ -19,10 +19,11 @@ from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, document
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Gate, gate_of
+from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_manifest, read_table
 
 NUM_DISTANCES = 3
-LOSSES = ("loss_short_nats", "loss_long_nats", "loss_planted_nats")
+LOSSES = ("loss_short_nats", "loss_short_no_gap_nats", "loss_long_nats", "loss_planted_nats")
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,11 @@ class Suite:
         chance: precision of a random ranking.
         mean_planted_tokens: mean number of planted positions.
         loss_short_nats: mean loss with the local tokens visible.
+        loss_short_no_gap_nats: mean loss with these directly behind the anchor, where a training row begins.
         loss_long_nats: mean loss with all tokens visible.
         loss_planted_nats: mean loss with the local and the planted tokens visible.
         long_gain_nats: loss_short_nats minus loss_long_nats.
+        gate_gain_nats: the lower of the first two losses minus loss_long_nats, which the gate judges.
         planted_gain_nats: loss_short_nats minus loss_planted_nats.
         gate: ``passed`` if the model uses the long context in this suite.
         selectors: one entry for each selector.
@@ -92,9 +95,11 @@ class Suite:
     chance: float
     mean_planted_tokens: float
     loss_short_nats: Estimate
+    loss_short_no_gap_nats: Estimate
     loss_long_nats: Estimate
     loss_planted_nats: Estimate
     long_gain_nats: Estimate
+    gate_gain_nats: Estimate
     planted_gain_nats: Estimate
     gate: Gate
     selectors: tuple[SelectorDetection, ...]
@@ -209,8 +214,8 @@ def _suite(rows: pd.DataFrame, rankings: pd.DataFrame, *, record: dict[str, Any]
         num_documents=int(rows["doc_id"].nunique()),
         chance=float((windows.num_true_W / (full_len - local_len)).mean()),
         mean_planted_tokens=float(windows.num_true_W.mean()),
-        **{name: mean(name) for name in (*LOSSES, "long_gain_nats", "planted_gain_nats")},
-        gate=gate_of(mean("long_gain_nats")),
+        **{name: mean(name) for name in (*LOSSES, "long_gain_nats", "gate_gain_nats", "planted_gain_nats")},
+        gate=gate_of(mean("gate_gain_nats")),
         selectors=tuple(_selector_detection(name, estimate_of, windows=windows, ks=ks) for name in selectors),
     )
 
@@ -262,6 +267,8 @@ def _suite_quantities(
             key = _SelectorNumber(selector, "third", third)
             values[key] = totals[key] / totals["in third", third]
     values["long_gain_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
+    gap_cost = values["loss_short_nats"] - values["loss_short_no_gap_nats"]
+    values["gate_gain_nats"] = gate_gain(values["long_gain_nats"], gap_cost)
     values["planted_gain_nats"] = values["loss_short_nats"] - values["loss_planted_nats"]
     return values
 

@@ -6,6 +6,7 @@ All seeds of a model answer the same sequences, so sequences and seeds are cross
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -343,7 +344,7 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
                     found=bounded(found["found"]),
                     found_all=bounded(found["found_all"]),
                     recovered_fraction=found["recovered"] if passes else None,
-                    prediction_recovered=found["prediction"],
+                    prediction_recovered=found["prediction"] and bounded(found["prediction"], least=-math.inf),
                     recovered_by_planted=found["recovered_by_planted"] if passes else None,
                     found_by_chance=k / length,
                 )

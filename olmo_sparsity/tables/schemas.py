@@ -81,6 +81,12 @@ _LOSS_SHORT = Column(
     pa.float32(),
     "L_short: loss with only the local tokens (and the anchor, if there is one) visible.",
 )
+_LOSS_SHORT_NO_GAP = Column(
+    "loss_short_no_gap_nats",
+    pa.float32(),
+    "Loss with the local tokens directly behind the anchor, where a row of training begins (position IDs from 1 on; "
+    "without an anchor from 0 on). In L_short they keep their positions at the end of the window, behind a gap.",
+)
 _LOSS_LONG = Column("loss_long_nats", pa.float32(), "L_long: loss with all tokens visible.")
 _K = Column(
     "k",
@@ -108,7 +114,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "train_overlap",
             pa.bool_(),
             "True if the window with its target holds 13 consecutive tokens that the training text holds, too; null if that was "
-            "not looked for (`influence.train_overlap`), or the training text is unknown.",
+            "not looked for (`influence.train_overlap`, or windows too short to hold so many), or the training text is unknown.",
         ),
         Column("start_token", pa.int64(), "Index of the window's first token in its document.", least=0),
         Column(
@@ -143,12 +149,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             is_position=True,
         ),
         _LOSS_SHORT,
-        Column(
-            "loss_short_no_gap_nats",
-            pa.float32(),
-            "Loss with the local tokens directly behind the anchor, where a row of training begins (position IDs from 1 on; "
-            "without an anchor from 0 on). In L_short they keep their positions at the end of the window, behind a gap.",
-        ),
+        _LOSS_SHORT_NO_GAP,
         _LOSS_LONG,
         Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
         Column("null_loss_long_nats", pa.float32(), "L_long under the null context."),
@@ -391,6 +392,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _TEXTS,
         _TARGET_TEXT,
         _LOSS_SHORT,
+        _LOSS_SHORT_NO_GAP,
         _LOSS_LONG,
         Column("loss_planted_nats", pa.float32(), "Loss with the local and the planted tokens visible."),
     ),

@@ -61,7 +61,7 @@ from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.comparison import optimism_warning, pairings_words, subject_units_words
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
-from olmo_sparsity.wording.gates import gate_sentences, gates_words
+from olmo_sparsity.wording.gates import EITHER_WAY, gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
 from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import (
@@ -220,7 +220,7 @@ def _suite_table(numbers: Detection) -> ResultTable:
     columns = (
         *keys("suite", "planted"),
         *plain("windows"),
-        *in_nats("L_short", "L_long", "L_planted", "long gain"),
+        *in_nats("L_short", "L_long", "L_planted", "long gain", "gain at the gate"),
         *plain("gate", "tokens", "chance"),
     )
     rows = []
@@ -232,14 +232,15 @@ def _suite_table(numbers: Detection) -> ResultTable:
                 number(suite.num_windows),
                 *(rounded(loss.mean, ".2f") for loss in losses),
                 estimated(suite.long_gain_nats, 2),
+                estimated(suite.gate_gain_nats, 2),
                 *words(suite.gate if suite.long_gain_nats.has_interval else "too few"),
                 rounded(suite.mean_planted_tokens, ".1f"),
                 rounded(suite.chance, ".2f"),
             )
         )
     caption = (
-        "planted: copies of the needle. L_planted: loss with the local and the planted "
-        "tokens visible. tokens: mean number of planted positions. chance: precision of a random ranking."
+        "planted: copies of the needle. L_planted: loss with the local and the planted tokens visible. gain at the gate: L_short "
+        f"{EITHER_WAY}, minus L_long. tokens: mean number of planted positions. chance: precision of a random ranking."
     )
     return ResultTable("suites", columns, tuple(rows), caption=caption)
 

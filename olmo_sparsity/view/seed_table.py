@@ -14,18 +14,20 @@ from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.view.as_json import seed_summary_json
 from olmo_sparsity.view.console import Form, print_in, print_json
 from olmo_sparsity.view.result_table import Cell, Item, ResultTable, Sentence, estimated, keys, plain, recovered, words
+from olmo_sparsity.view.summary_tables import blind_table, every_selection_table, figure4_table, selection_table
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.gates import gates_words
-from olmo_sparsity.wording.setup import data_words, definition_words, length_words
+from olmo_sparsity.wording.selection import selection_words
+from olmo_sparsity.wording.setup import data_words, definition_words, length_words, overlap_words
 from olmo_sparsity.wording.units import units_words
 
 
 def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.text) -> None:
-    """Print the means over the seeds of one model, and each seed beside them.
+    """Print the means over the seeds of one model, with each seed beside them and the controls of one measurement below.
 
     Args:
         runs: the runs of the model.
-        every: print every k, and D(k); JSON and CSV always hold them.
+        every: print every k and context, and D(k) of each seed; JSON and CSV always hold them.
         form: what to print it as.
     """
     numbers = read_seeds(runs)
@@ -39,9 +41,16 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.
         Sentence(f"{definition_words(numbers.mean.setup)}."),
         Sentence(length_words(numbers.mean.lengths)),
         *(Sentence(words) for words in (units_words(numbers.mean),) if words),
+        *(Sentence(words) for words in (overlap_words(numbers.mean),) if words),
         Sentence(gates_words(numbers.mean), is_bold=True),
         seed_table(numbers, every=every or form is Form.csv),
     ]
+    if numbers.mean.blind_selectors:
+        items.append(blind_table(numbers.mean))
+    if numbers.mean.seeing_selectors:
+        items += [Sentence(selection_words(numbers.mean)), selection_table(numbers.mean)]
+    if every or form is Form.csv:
+        items += [every_selection_table(numbers.mean), figure4_table(numbers.mean)]
     runs_of_mean = ", ".join(folder_name(run) for run in numbers.model.runs)
     print_in(form, items, summary=replace(numbers.mean, run=runs_of_mean))
 

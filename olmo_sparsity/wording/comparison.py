@@ -76,7 +76,7 @@ def _different_means(first: Estimand, second: Estimand) -> list[str]:
         return []
     if first == second:
         return ["each mean is over its own given windows, so the means are not the same quantity"]
-    names = {"given": "given windows"}
+    names = {"given": "given windows", "documents": "windows drawn document by document"}
     return [f"means over {names.get(first, first)} and over {names.get(second, second)} are not the same quantity"]
 
 

@@ -31,7 +31,7 @@ VISIBILITY_WORDS: dict[Visibility, str] = {
 }
 ESTIMAND_WORDS: dict[Estimand, str] = {
     "targets": "mean over eligible targets",
-    "documents": "mean over documents",
+    "documents": "mean over windows drawn document by document",
     "given": "mean over the given windows",
 }
 UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."

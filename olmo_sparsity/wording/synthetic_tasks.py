@@ -6,7 +6,9 @@ from typing import Optional
 
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.synthetic import read_place
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.comparison import INCLUDES_OPTIMISM
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
 
@@ -117,9 +119,10 @@ def bridge_lines(points: list[BridgePoint]) -> list[str]:
     for setting in dict.fromkeys(point.setting for point in points):
         lines.append(f"{setting_words(setting)}: planted bits found, R(k), D(k)")
         for point in (point for point in points if point.setting == setting):
+            optimism = f" {INCLUDES_OPTIMISM}" if SELECTORS[point.selector].sees_target else ""
             lines.append(
                 f"  {point.length} tokens, k = {point.k}, {point.selector}: found {_estimate_words(point.found)} (by chance "
-                f"{point.found_by_chance:.2f}), R {_estimate_words(point.recovered_fraction)}, D "
+                f"{point.found_by_chance:.2f}), R {_estimate_words(point.recovered_fraction)}{optimism}, D "
                 f"{_estimate_words(point.prediction_recovered)}, accuracy {_estimate_words(point.right)}"
             )
     return lines

@@ -99,6 +99,16 @@ def test_the_legend_has_the_kinds_that_are_drawn_alone(folders: dict[str, Path])
     assert labels == ["one pass: attention, keys, values", "control", "foreign text"]
 
 
+def test_a_null_context_that_is_no_foreign_text_is_not_called_so(folders: dict[str, Path]) -> None:
+    one = read(folders["passed"], "random", "attention")
+    shuffled = dataclasses.replace(one, summary=dataclasses.replace(one.summary, null_context="shuffled"))
+    for measured in ([shuffled], [one, shuffled]):
+        figure = choices.draw_measured(measured, 2).figure
+        assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "null context"
+        words = str(figure.get_label())
+        assert "under the null context (hollow)" in words and "foreign text" not in words
+
+
 def test_each_column_has_its_own_name_and_the_caption_the_data_of_each(folders: dict[str, Path]) -> None:
     one, other = (read(folders[name], "attention", "random") for name in ("passed", "not applicable"))
     lengths = dataclasses.replace(other.summary.lengths, local_len=1_006, full_len=2_012)

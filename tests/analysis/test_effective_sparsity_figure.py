@@ -17,7 +17,7 @@ from planted_lengths import ATTENTION, NULL, RANDOM, k_of_share, planted_length
 from typer.testing import CliRunner
 
 from analysis import effective_sparsity
-from analysis.of_lengths import command_of_lengths
+from analysis.of_lengths import command_of_lengths, targets_words
 from analysis.output import save
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.sparsity_by_length import (
@@ -75,6 +75,29 @@ def test_lines_are_the_numbers_of_both_models(figure: Figure, found: SparsityByL
                 assert heights == pytest.approx([np.nan if value is None else value for value in values], nan_ok=True)
     assert [axis.get_title() for axis in figure.axes[:3]] == [f"D(k) of at least {share:.0%}" for share in SHARES]
     assert "interpolated in log k" in figure.axes[0].get_ylabel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "said"),
+    [
+        ("same-source", {}, "The targets, and the foreign text, of a model are the same at every length."),
+        ("any-source", {"any-source": 60, "same-source": 20}, "The targets, and the foreign text, of a model are"),
+        ("shuffled", {}, "of a model are the same at every length. Null context: the same tokens in random order."),
+        (
+            "same-document",
+            {"same-document": 61, "same-source": 19},
+            "The targets of a model are the same at every length. Null context: in 61 windows text from elsewhere in the same "
+            "document; in 19 windows text of another document of the same source.",
+        ),
+    ],
+)
+def test_the_null_context_has_the_name_of_its_kind(kind: str, counts: dict[str, int], said: str) -> None:
+    influence = {"sampling": "documents", "null_context": kind}
+    measured = [
+        planted_length(length, num_documents=40, influence=influence, null_contexts=counts) for length in LENGTHS
+    ]
+    words = targets_words(sparsity_by_length(measured, selector="attention").models)
+    assert said in words and ("foreign text" in words) == kind.endswith("source")
 
 
 def test_lines_of_a_panel_stand_beside_their_lengths(figure: Figure) -> None:
@@ -156,7 +179,7 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
         "D(k) alone is no evidence that the context helps",
         "the gate passed at every length",
         "the gate FAILED at full_len 128, 256",
-        "2,000 windows of 1,000 documents (planted text, measured), mean over documents",
+        "2,000 windows of 1,000 documents (planted text, measured), mean over windows drawn document by document",
         "The targets, and the foreign text, of a model are the same at every length. Those of other models are their own.",
     ):
         assert expected in words

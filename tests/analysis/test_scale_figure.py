@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn_figures import figures_of
-from made_up import MODEL
+from made_up import CONTEXTUAL, MODEL
 from made_up_runs import made_up_ladder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,6 +28,7 @@ from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.seed_summary import difference_over_seeds
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished
@@ -410,6 +411,29 @@ def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: li
     assert f"long gain {interval(of_seeds, 3)};" in words
     assert "The gate passed everywhere. The gate beyond the training row passed everywhere." in words
     assert "means over 3 seeds of training" in words and "Dots: single seeds." in words
+
+
+def test_failed_gates_and_first_tokens_that_are_not_the_better_ones_are_named_by_size(
+    rungs: list[scale.Rung], figure: Figure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[dict[str, Any]] = [
+        {"gate": "failed", "beyond_gate": "failed"},
+        {"setup": ModelSetup.from_manifest(CONTEXTUAL)},
+        {"beyond_gate": "failed"},
+    ]
+    changed = []
+    for rung, change in zip(rungs, changes, strict=True):
+        mean = dataclasses.replace(rung.numbers.mean, **change)
+        changed.append(dataclasses.replace(rung, numbers=dataclasses.replace(rung.numbers, mean=mean)))
+    monkeypatch.setattr(scale, "ladder", lambda runs: changed)
+    (drawn,) = figures_of(scale.draw([]))
+    assert drawn.get_suptitle().splitlines() == [
+        "0.4M: GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED", "3.6M: GATE BEYOND THE TRAINING ROW FAILED",
+    ]  # fmt: skip
+    assert "1.2M: WARNING: this measurement is not of the better first token: " in str(drawn.get_label())
+    below = [" ".join(text.get_text().split()) for text in drawn.texts]
+    assert any(text.endswith("1.2M: WARNING: not of the better first token.") for text in below)
+    assert figure.get_suptitle() == "" and "WARNING" not in str(figure.get_label())
 
 
 def test_differences_of_single_seeds_are_the_paired_ones(rungs: list[scale.Rung]) -> None:

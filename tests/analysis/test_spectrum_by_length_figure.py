@@ -193,7 +193,7 @@ def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
         "that of a choice is an upper bound. An entry: ",
         "local context fixed at 64 tokens",
         "the gate passed at every length",
-        "300 windows of 300 documents (planted text, measured), mean over documents",
+        "300 windows of 300 documents (planted text, measured), mean over windows drawn document by document",
         "The targets, and the foreign text, of a model are the same at every length. A target counts",
     ):
         assert expected in words

@@ -235,6 +235,7 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
     """Points beyond the training lengths are filled; those at the longest of them are not."""
     points = bridge_points(dataclasses.replace(HIDDEN, train_lengths=(4, longest)))
     figure = draw([], points)["synthetic-bridge"]
+    assert "Of a selector that sees the target R(k) includes optimism." in str(figure.get_label())
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == [
         "planted bits found, k = 1", "planted bits found, k = 2", "accuracy against D(k)", "accuracy against R(k)",

@@ -86,6 +86,13 @@ def test_the_frame_of_the_summary_has_each_number_with_its_interval(tmp_path: Pa
         assert found.attrs["gates"] == gates_words(summary)
 
 
+def test_results_are_equal_to_themselves_alone(tmp_path: Path) -> None:
+    """Two that were read from one folder have frames that pandas would compare cell by cell."""
+    folder = made_up_tables(tmp_path / "tables", num_documents=4, selectors=["kl", "random"])
+    one, other = api.read_results(folder), api.read_results(folder)
+    assert one == one and one != other and len({one, other, one}) == 2
+
+
 def test_polars_and_duckdb_give_what_pandas_gives(results: api.Results) -> None:
     """The queries of docs/python.md."""
     tidy = results.tidy()

@@ -62,7 +62,9 @@ def test_targets_are_drawn_as_the_configuration_says(tiny_run: Path, texts: list
     again = api.windows_from_texts(model, texts, num_windows=30, max_per_document=2, seed=3)
     pd.testing.assert_frame_equal(again.frame, frame)
     results = measured(model, windows)
-    assert said_of(results).endswith("mean over documents (at least 40 tokens before each target)")
+    assert said_of(results).endswith(
+        "mean over windows drawn document by document (at least 40 tokens before each target)"
+    )
     settings = results.manifest["influence"]
     assert settings["num_windows"] == 30 and results.manifest["num_windows"] == len(frame) < 30
     assert (settings["max_windows_per_document"], settings["windows_seed"]) == (2, 3)

@@ -288,6 +288,8 @@ def test_windows_that_overlap_with_training_text_are_marked(
     unchecked = measure(with_settings(few, train_overlap=False), tiny_run, out=tmp_path / "unchecked")
     assert {window["train_overlap"] for window in rows_of(unchecked, "windows")} == {None}
     assert summarize(load(unchecked)).overlap_percent is None
+    short = measure(with_settings(few, full_len=11, k=[1]), tiny_run, out=tmp_path / "short")
+    assert {window["train_overlap"] for window in rows_of(short, "windows")} == {None}  # too short to hold 13 tokens
 
 
 def test_a_message_tells_of_fewer_windows_than_were_asked_for(

@@ -122,6 +122,7 @@ def test_every_column_of_planted_and_found(validated: tuple[Config, Path]) -> No
             *tokens, target = suite.rows_WT[w].tolist()
             texts, window_id = [tokenizer.decode([token]) for token in [*tokens, target]], NUM * number + w
             truth, everything = np.flatnonzero(suite.truth_WM[w]).tolist(), range(suite.num_long_range)
+            no_gap = -definition.log_q(tokens[-8:], [[]])[0, target]  # the local tokens alone, at positions from 0 on
             short, long, at_truth = -definition.log_q(tokens, [[], everything, truth])[:, target]
             expected = {
                 "window_id": window_id,
@@ -133,6 +134,7 @@ def test_every_column_of_planted_and_found(validated: tuple[Config, Path]) -> No
                 "token_texts": texts[:-1],
                 "target_text": texts[-1],
                 "loss_short_nats": short,
+                "loss_short_no_gap_nats": no_gap,
                 "loss_long_nats": long,
                 "loss_planted_nats": at_truth,
             }

@@ -105,8 +105,9 @@ def suite(name: str, copies: int, gate: str, *, gain: Estimate, shift: float) ->
         )
     ]
     found.append(SelectorDetection("lasso", None, (), ()))
-    losses = [Estimate(4.51 - shift), Estimate(3.27 + shift), Estimate(3.05 - 2 * shift)]
-    return Suite(name, copies, 8, 20, 1234, 60, 0.125 * copies, 4.0, *losses, gain, Estimate(1.46), gate, tuple(found))  # type: ignore[arg-type]
+    losses = [Estimate(4.51 - shift), Estimate(4.48 - shift), Estimate(3.27 + shift), Estimate(3.05 - 2 * shift)]
+    gains = [gain, gain, Estimate(1.46)]
+    return Suite(name, copies, 8, 20, 1234, 60, 0.125 * copies, 4.0, *losses, *gains, gate, tuple(found))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("which", ["run", "model"])

@@ -91,7 +91,8 @@ def validation(folder: Path, num_documents: int) -> Path:
                 {
                     "window_id": 1000 * number + w, "suite": suite, "doc_id": f"{w % num_documents:016x}", "num_planted": copies,
                     "planted_positions": truth, "planted_distance_tokens": full - float(np.mean(truth)),
-                    "token_texts": ["a"] * full, "target_text": "b", "loss_short_nats": short,
+                    "token_texts": ["a"] * full, "target_text": "b",
+                    "loss_short_nats": short, "loss_short_no_gap_nats": short - 0.05,
                     "loss_long_nats": short - rng.normal(gain, 0.5), "loss_planted_nats": short - rng.normal(0.2, 0.5),
                 }
             )  # fmt: skip

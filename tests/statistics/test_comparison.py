@@ -465,7 +465,9 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
     assert "training rows" not in related_words(one, one)
     assert "training rows have 8 and 20 tokens" in related_words(one, changed(one, 20, "documents"))
     assert "means over" not in related_words(one, changed(other, 8, "documents"))
-    assert "means over documents and over targets" in related_words(one, changed(other, 8, "targets"))
+    assert "means over windows drawn document by document and over targets" in related_words(
+        one, changed(other, 8, "targets")
+    )
 
 
 @pytest.fixture(scope="module")

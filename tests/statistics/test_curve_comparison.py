@@ -287,6 +287,20 @@ def test_changes_of_several_seeds_include_their_choice(tmp_path: Path) -> None:
     assert model.gain_beyond_nats.standard_error == pytest.approx(scipy.stats.sem(gains), abs=1e-6)
 
 
+def test_the_interval_of_a_loss_over_seeds_ends_at_0(tmp_path: Path) -> None:
+    _, doc_ids = made_up_losses(0.0)
+    runs = []
+    for seed, size in enumerate((0.1, 2.3)):
+        losses_WN = size + 0.01 * (np.arange(len(doc_ids))[:, None] % 3) - 0.01 * np.arange(len(VISIBLE))
+        runs.append(curve_run(tmp_path / f"{seed}", losses_WN, doc_ids, seed=seed))
+    (model,) = compare_curves(runs).models
+    for point in model.curve.points:
+        assert point.loss_nats.low == 0.0 < point.loss_nats.mean < 1.3 and point.loss_nats.high is not None
+        assert point.loss_nats.high > 5
+    assert {point.change_nats.mean < 0 for point in model.curve.points} == {True, False}
+    assert all(point.change_nats.low < 0 for point in model.curve.points if point.change_nats.mean < 0)
+
+
 @pytest.mark.parametrize(
     "change", [{"tokens_sha256": "o"}, {"windows_sha256": "o"}, {"local_len": 6}, {"full_len": 32}], ids=str
 )

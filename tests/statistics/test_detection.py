@@ -45,7 +45,7 @@ def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
     json.dumps(detection_json(numbers), allow_nan=False)
     for suite in numbers.suites:
         of = planted[(planted["suite"] == suite.suite) & (planted["num_planted"] == suite.num_planted)]
-        for name in ("loss_short_nats", "loss_long_nats", "loss_planted_nats"):
+        for name in ("loss_short_nats", "loss_short_no_gap_nats", "loss_long_nats", "loss_planted_nats"):
             assert getattr(suite, name).mean == pytest.approx(of[name].mean(), abs=1e-6)
         assert suite.long_gain_nats.mean == pytest.approx(suite.loss_short_nats.mean - suite.loss_long_nats.mean)
         assert suite.chance == pytest.approx(of["planted_positions"].str.len().mean() / 12)

@@ -302,6 +302,26 @@ def test_means_of_thirds_are_those_of_a_loop() -> None:
     )
 
 
+def test_the_intervals_of_size_and_sparsity_over_seeds_end_at_0_and_1() -> None:
+    """In one of three seeds reactions are large and dense, in the others small and sparse."""
+    runs = []
+    for seed, (size, share) in enumerate(((0.02, 0.97), (0.03, 0.95), (2.9, -3.0))):
+        best_CW = share + 0.01 * TRUE_SPARSITY_CW
+        runs.append(
+            dataclasses.replace(
+                a_run(seed, gain_CW=slope(0.1, 0.02)),
+                reaction_CW=size * (1 + 0.1 * TRUE_SIZE_CW),
+                choices={"kl": Choice(best_CW, best_CW, DISTANCE_CW)},
+            )
+        )
+    model = Model("pose", tuple(map(Path, "abc")), tuple(runs), LENGTHS)
+    for third in sparsity_and_gain(model, model, None, UNMATCHED).thirds:
+        assert third.reaction_nats.low == 0.0 < third.reaction_nats.mean < 1.1
+        assert third.reaction_nats.high is not None and third.reaction_nats.high > 2
+        assert third.sparsity is not None and third.sparsity.high == 1.0 and -0.5 < third.sparsity.mean < 0
+        assert third.sparsity.low is not None and third.sparsity.low < -2
+
+
 def test_the_error_of_a_mean_over_seeds_has_the_variance_of_that_mean() -> None:
     """The seeds that gain rank nothing here, so a third's gain is a plain mean over them, and the jackknife is exact."""
     ranking = a_model("ranking", range(1), gain_CW=slope(0.3, 0.0))

@@ -210,6 +210,23 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     assert place_sweeps([within], read_accuracies([within]))[0].effects == ()
 
 
+def test_the_interval_of_the_effect_of_the_place_ends_at_1(tmp_path: Path) -> None:
+    """Beyond training all is right within 4 and wrong anywhere in one seed; in the other nearly half is right in both."""
+
+    def right(near: int, far: int) -> Right:
+        return lambda length, k, place: {"4/1": near, "any/5": far}[place] if length > 8 else ROWS
+
+    counts = [(ROWS, 0), (9, 8)]
+    folders = [
+        answers(tmp_path / f"{seed}", right(*of_seed), places=("any/5", "4/1"), training_seed=seed)
+        for seed, of_seed in enumerate(counts)
+    ]
+    (sweep,) = place_sweeps(folders, read_accuracies(folders))
+    (effect,) = sweep.effects
+    assert effect.difference.mean == pytest.approx((ROWS + 1) / (2 * ROWS))
+    assert effect.difference.high == 1.0 and effect.difference.low is not None and effect.difference.low < 0
+
+
 def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **manifest: Any) -> Path:
     rows = [
         {

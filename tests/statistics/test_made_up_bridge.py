@@ -84,6 +84,23 @@ def test_the_bridge_is_of_the_sums_over_both_seeds(tmp_path: Path) -> None:
     assert points[0].found.high == points[0].found_all.high == 1.0
 
 
+def test_the_interval_of_d_over_seeds_ends_at_1(tmp_path: Path) -> None:
+    """In one seed the choice reproduces nearly all of the reaction, in the other hardly anything."""
+    first = rows_of_seed(0)[0]
+
+    def rows(whole: float, left: float) -> Rows:  # as many as an interval of D needs
+        return [
+            {**first, "window_id": w, "kl_short_nats": whole + w % 3 * whole / 50, "kl_sparse_nats": left}
+            for w in range(320)
+        ]
+
+    (point,) = read_bridge(folders_of(tmp_path, rows(0.7, 0.02), rows(0.7, 0.55)))
+    d = point.prediction_recovered
+    assert d is not None and d.low is not None and d.low < -1 and d.high == 1.0 and 0.55 < d.mean < 0.65
+    (without,) = read_bridge(folders_of(tmp_path / "none", rows(0.0, 0.0)))
+    assert without.prediction_recovered is None
+
+
 def spoilt(rows: Rows, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Rows:
     """Return the rows with the last one changed."""
     return [*rows[:-1], {**rows[-1], **change(rows[-1])}]

@@ -18,7 +18,8 @@ from olmo_sparsity.tables.schemas import schemas_of
 
 LOCAL, FULL, M, KS = 8, 20, 12, [1, 3, 5]
 # By suite: L_short - L_long, and L_short - the loss with what was planted. The gate is of the first.
-GAINS = {("needle-name", 1): (0.0, 0.6), ("needle-number", 2): (0.6, 0.0)}
+GAINS = {("needle-name", 1): (0.0, 0.6), ("needle-number", 2): (0.6, 0.0), ("needle-number", 1): (0.5, 0.2)}
+GAP_COST = {("needle-name", 1): -0.4, ("needle-number", 2): 0.1, ("needle-number", 1): 0.47}  # what the gate takes off
 NUM = 200  # windows of a suite
 NUM_DOCUMENTS = 90
 
@@ -39,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Detection, list[dict
                 "window_id": 1000 * number + w, "suite": suite, "doc_id": f"{document[w]:016x}", "num_planted": copies,
                 "planted_positions": truth, "planted_distance_tokens": FULL - float(np.mean(truth)),
                 "token_texts": ["a"] * FULL, "target_text": "b", "loss_short_nats": short,
+                "loss_short_no_gap_nats": short - rng.normal(GAP_COST[suite, copies], 0.1),
                 "loss_long_nats": short - rng.normal(gain, 0.5), "loss_planted_nats": short - rng.normal(planted_gain, 0.5),
             }  # fmt: skip
             planted.append(row)
@@ -69,7 +71,8 @@ def test_each_number_of_a_suite_is_of_its_own_windows(
     assert of.setup.label == "contextual, compact positions, no anchor"
     assert [(suite.suite, suite.num_planted) for suite in of.suites] == list(GAINS)
     for suite in of.suites:
-        rows = [row for row in planted if row["suite"] == suite.suite]
+        key = (suite.suite, suite.num_planted)
+        rows = [row for row in planted if (row["suite"], row["num_planted"]) == key]
         doc_ids, ones = [row["doc_id"] for row in rows], np.ones(len(rows))
         assert (suite.local_len, suite.full_len, suite.num_windows, suite.num_documents) == (
             LOCAL,
@@ -80,12 +83,19 @@ def test_each_number_of_a_suite_is_of_its_own_windows(
         sizes = [len(row["planted_positions"]) for row in rows]
         assert suite.mean_planted_tokens == pytest.approx(np.mean(sizes))
         assert suite.chance == pytest.approx(np.mean(sizes) / M)
-        losses = {name: np.array([row[f"loss_{name}_nats"] for row in rows]) for name in ("short", "long", "planted")}
+        names = ("short", "short_no_gap", "long", "planted")
+        losses = {name: np.array([row[f"loss_{name}_nats"] for row in rows]) for name in names}
         gains = {f"{name}_gain": losses["short"] - losses[name] for name in ("long", "planted")}
         for name, values in {**{f"loss_{name}": of for name, of in losses.items()}, **gains}.items():
             found = numbers(getattr(suite, f"{name}_nats"))
             assert found == pytest.approx(expected_mean(values, ones, doc_ids=doc_ids), abs=1e-6)
-        assert suite.gate == ("passed" if suite.suite == "needle-number" else "failed")
+        lower = losses["short_no_gap"] if GAP_COST[key] > 0 else losses["short"]
+        expected = expected_mean(lower - losses["long"], ones, doc_ids=doc_ids)
+        assert numbers(suite.gate_gain_nats) == pytest.approx(expected, abs=1e-6)
+        assert suite.long_gain_nats.is_above_zero == (suite.suite == "needle-number")
+        assert suite.gate == (
+            "passed" if key == ("needle-number", 2) else "failed"
+        )  # of one copy the gap's cost is left
         assert {entry.selector for entry in suite.selectors} == {"kl", "attention"} and len(suite.selectors) == 2
         for entry in suite.selectors:
             truths = [set(row["planted_positions"]) for row in rows]

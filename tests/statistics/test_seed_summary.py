@@ -32,10 +32,11 @@ from olmo_sparsity.statistics.several.seed_summary import (
     summarize_seeds,
 )
 from olmo_sparsity.statistics.several.trained_models import same_model
-from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.view import seed_table as seed_table_module
 from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds
 from olmo_sparsity.wording.numbers import interval
@@ -190,6 +191,32 @@ def test_intervals_of_shares_over_seeds_do_not_leave_their_range(tmp_path: Path)
     assert mean.long_gain_nats.has_interval and mean.loss_short_nats.low is not None and mean.loss_short_nats.low > 1
 
 
+def test_intervals_of_losses_divergences_and_correlations_over_seeds_do_not_leave_their_range(tmp_path: Path) -> None:
+    """Of two seeds one is near 0, or near a correlation of 1, and the other far from it."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    measurements = []
+    for size, correlated in ((0.02, True), (0.4, False)):
+        measurement = planted_gains.made_up(320, 0.5)
+        noise = np.random.default_rng(4).normal(0, 1, len(measurement.windows))
+        names = ("kl_short_nats", "null_kl_short_nats", "loss_long_nats", "loss_short_no_gap_nats")
+        columns = {name: size + 0.001 * i + 0.001 * noise for i, name in enumerate(names, 1)}
+        gain = measurement.windows["gain_long_nats"]
+        gains = measurement.gains.copy()
+        gains["kl", "real", 1] = gain if correlated else 0.2 * noise
+        gains["kl", "real", 4] = -gain if correlated else 0.2 * noise
+        measurements.append(
+            dataclasses.replace(measurement, windows=measurement.windows.assign(**columns), gains=gains)
+        )
+    mean = summarize_seeds(same_model(runs), runs, measurements=measurements).mean
+    for name in names:
+        of_windows = mean.of_windows(name)
+        assert of_windows is not None and of_windows.low == 0.0 < of_windows.mean < 0.3 and of_windows.high is not None
+        assert of_windows.high > 1
+    up, down = (mean.at("kl", "real", k).figure4.correlation for k in (1, 4))
+    assert up is not None and up.high == 1.0 and up.low is not None and up.low < up.mean < 1
+    assert down is not None and down.low == -1.0 and down.high is not None and -1 < down.mean < down.high
+
+
 def test_the_mean_number_of_tokens_is_over_the_seeds(tmp_path: Path) -> None:
     """Seeds choose other groups, which have other numbers of tokens."""
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(3)]
@@ -286,7 +313,58 @@ def test_csv_always_holds_every_k_and_d(
     runs: list[Path], form: Form, every: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_seeds(runs, every=every, form=form)
-    assert ("D(k)" in capsys.readouterr().out) == (every or form is Form.csv)
+    assert ("D(k), null" in capsys.readouterr().out) == (every or form is Form.csv)
+
+
+def test_below_the_means_stand_the_controls_of_one_measurement(
+    runs: list[Path], numbers: SeedSummary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimism and the placebo of a selector that sees the target, D under the null context of one that does not."""
+    monkeypatch.setenv("COLUMNS", "240")
+    print_seeds(runs)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    real, null = (numbers.mean.at("unmask-one", context, 8) for context in ("real", "null"))
+    gains = (real.gain_sparse_nats, real.optimism_nats, real.corrected_gain_nats, null.corrected_gain_nats)
+    assert ["unmask-one", "8", *(interval(gain, 3) for gain in gains)] in [line[:2] + line[-4:] for line in lines]
+    of_kl = numbers.mean.at("kl", "null", 8).prediction_recovered
+    assert of_kl is not None
+    (row,) = (line for line in lines if line[:2] == ["kl", "8"])
+    assert row[-2] == interval(of_kl, 2)
+    of_seeds = [value(summary.at("unmask-one", "real", 8).corrected_gain_nats) for summary in numbers.of_seeds]
+    assert len(set(of_seeds)) == 3 and value(real.corrected_gain_nats) == pytest.approx(np.mean(of_seeds))
+
+
+@pytest.mark.parametrize("form", [Form.csv, Form.md, Form.tex])
+def test_every_form_has_the_controls(runs: list[Path], form: Form, capsys: pytest.CaptureFixture[str]) -> None:
+    print_seeds(runs, form=form)
+    printed = capsys.readouterr().out
+    for name in ("optimism", "placebo", "null context", "mimicry"):
+        assert name in printed
+    if form is Form.csv:
+        rows = list(csv.DictReader(io.StringIO(printed)))
+        of_every_k = {(row["selector"], row["context"], row["k"]) for row in rows if row["table"] == "every k"}
+        assert {("unmask-one", "null", "2"), ("kl", "mimicry", "1"), ("random", "real", "8")} <= of_every_k
+
+
+def test_the_overlap_with_training_is_the_mean_over_the_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a quarter and of half of the windows; it is not known where one seed does not know it."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    first, second = (load(made_up_measurement(run, 0.5)) for run in runs)
+    number = np.arange(len(first.windows))
+
+    def with_overlap(measurement: Measurement, marked: np.ndarray) -> Measurement:
+        return dataclasses.replace(measurement, windows=measurement.windows.assign(train_overlap=marked, weight=1.0))
+
+    quarter, half = with_overlap(first, number % 4 == 0), with_overlap(second, number % 2 == 0)
+    of_both = summarize_seeds(same_model(runs), runs, measurements=[quarter, half])
+    assert of_both.mean.overlap_percent == pytest.approx(37.5)
+    monkeypatch.setattr(seed_table_module, "read_seeds", lambda runs: of_both)
+    print_seeds(runs)
+    assert "37.5% of the windows hold 13 consecutive tokens" in " ".join(capsys.readouterr().out.split())
+    unknown = dataclasses.replace(second, windows=second.windows.drop(columns="train_overlap"))
+    assert summarize_seeds(same_model(runs), runs, measurements=[quarter, unknown]).mean.overlap_percent is None
 
 
 def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Path) -> None:

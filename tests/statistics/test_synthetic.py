@@ -112,10 +112,12 @@ def test_the_lines_of_the_bridge_have_each_number_under_its_name(parities: tuple
 
         assert line == (
             f"  {point.length} tokens, k = {point.k}, {point.selector}: found {words(point.found)} (by chance "
-            f"{point.k / point.length:.2f}), R {words(point.recovered_fraction)}, D {words(point.prediction_recovered)}, "
-            f"accuracy {words(point.right)}"
+            f"{point.k / point.length:.2f}), R {words(point.recovered_fraction)}, "
+            f"D {words(point.prediction_recovered)}, accuracy {words(point.right)}"
         )
     assert "R none" in lines[-1] and "R none" not in lines[0]
+    _, seeing = bridge_lines([dataclasses.replace(points[0], selector="mask-one")])
+    assert seeing == lines[0].replace(points[0].selector, "mask-one").replace(", D ", " (includes optimism), D ")
 
 
 def responses(num: int = NUM) -> Responses:

@@ -61,6 +61,7 @@ def measure_part(chosen: np.ndarray) -> dict[str, pa.Table]:
         "token_texts": [["a"]] * number,
         "target_text": ["b"] * number,
         "loss_short_nats": loss,
+        "loss_short_no_gap_nats": loss,
         "loss_long_nats": loss,
         "loss_planted_nats": loss,
     }

@@ -393,7 +393,7 @@ def test_what_was_planted_and_found_has_each_number_under_its_name(summary: Summ
     suites = tuple(
         Suite(
             name, copies, 8, 20, next(values), next(values), next(values) / 1000, next(values) / 8,
-            *(numbered(values) for _ in range(5)), gate,
+            *(numbered(values) for _ in range(7)), gate,
             tuple(
                 SelectorDetection(
                     selector, numbered(values), (PrecisionAtK(1, numbered(values), numbered(values)),),
@@ -417,6 +417,7 @@ def test_what_was_planted_and_found_has_each_number_under_its_name(summary: Summ
             suite.gate,
         ]
         assert row["windows"].value == suite.num_windows and shows(row["long gain, nats"], suite.long_gain_nats)
+        assert shows(row["gain at the gate, nats"], suite.gate_gain_nats)
         assert all(row[head].value == getattr(suite, name).mean for head, name in losses.items())
         assert (row["tokens"].value, row["chance"].value) == (suite.mean_planted_tokens, suite.chance)
     few = dataclasses.replace(suites[1], long_gain_nats=suites[1].long_gain_nats.without_interval())

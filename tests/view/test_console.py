@@ -173,7 +173,9 @@ def test_the_gates_are_printed_first(
         shown, summary = printed(folder, capsys), summaries[name]
         assert gate_words(summary) in shown and beyond_gate_words(summary) in shown
         assert (SELECTION_ONLY in shown) == (name != "passed")
-        assert shown.index("mean over documents") < shown.index("ate passed" if summary.gate_passed else "GATE FAILED")
+        assert shown.index("mean over windows drawn document by document") < shown.index(
+            "ate passed" if summary.gate_passed else "GATE FAILED"
+        )
         assert shown.index(beyond_gate_words(summary)) < shown.index(TABLES[0])
         for quantity in ("gain_beyond_nats", "loss_train_len_nats", "null_long_gain_nats"):
             assert interval(summary.of_windows(quantity), 4) in shown

@@ -210,7 +210,7 @@ def test_what_two_measurements_have_in_common_names_the_first_before_the_second(
     unlike = Pairing(False, True, True, True, (9, 8), 0)
     assert pairing_words(documents, documents, unlike).endswith("than with the same windows")
     assert pairing_words(documents, one, unlike).endswith(
-        "; means over documents and over given windows are not the same quantity"
+        "; means over windows drawn document by document and over given windows are not the same quantity"
     )
     both = Pairing(True, True, True, True, (1090, 1090), 47)
     assert pairing_words(one, one, both) == "paired, window by window: both hold the same 1,090 windows"

@@ -27,6 +27,7 @@ from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 # The headline of a selector that sees the target, and of one that does not.
 HEADLINE = {True: ("corrected_gain_nats",), False: ("recovered_fraction", "gain_over_random_nats", "sufficient_share")}
 WITH_OPTIMISM = ("recovered_fraction", "gain_sparse_nats")  # what includes optimism, if the selector sees the target
+INCLUDES_OPTIMISM = "(includes optimism)"
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _rows_of_selection(
             continue
         rows.append(
             ComparisonRow(
-                f"{quantity.header} (includes optimism)" if sees_target and name in WITH_OPTIMISM else quantity.header,
+                f"{quantity.header} {INCLUDES_OPTIMISM}" if sees_target and name in WITH_OPTIMISM else quantity.header,
                 name,
                 selector=key.selector,
                 k=key.k,

@@ -12,6 +12,7 @@ documents, so shares and differences are paired.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.curves import ContextCurve, CurvePoint, curve_of_points, loss_sums
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import estimates_over_seeds
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_over_seeds
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, trained_models
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Lengths
 from olmo_sparsity.statistics.single.summary import is_fragile
@@ -168,7 +169,11 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
     models = []
     for i, model in enumerate(read):
         points = [
-            CurvePoint(number, *(_defined(numbers, _Quantity(i, name, number)) for name in ("loss", "change")))
+            CurvePoint(
+                number,
+                bounded(_defined(numbers, _Quantity(i, "loss", number)), most=math.inf),
+                _defined(numbers, _Quantity(i, "change", number)),
+            )
             for number in model.visible
         ]
         models.append(

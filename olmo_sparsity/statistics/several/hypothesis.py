@@ -9,6 +9,7 @@ Letters of shapes: W windows; C contexts, real and null; T thirds, dense, middle
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -22,7 +23,7 @@ from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_variance
+from olmo_sparsity.statistics.intervals.seeds import VariancePart, bounded, with_seed_variance
 from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
 from olmo_sparsity.statistics.several.same_targets import definitions, source_of
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pretrained, trained_models
@@ -37,6 +38,7 @@ THIRDS = ("dense", "middle", "sparse")
 # The most bins of what targets are matched on: equal shares of the targets, or equally wide parts of the distances.
 MOST_BINS = {"reaction": 20, "gaining": 20, "distance": 4, "entropy": 5}
 TARGETS_OF_CELL = 12  # on average at least; of few targets there are fewer bins, first of the last respect
+RANGES = {"reaction": (0.0, math.inf), "sparsity": (-math.inf, 1.0)}  # of means over a third: divergences, and D
 MIN_SEEDS = 3  # of a model whose seeds an interval includes: without one of two, sparsity and gain would be of one run
 LEAST_OF_CELL = len(THIRDS)  # targets; a cell of fewer has no thirds
 
@@ -347,7 +349,11 @@ class _Comparison:
             without = [self.sums((model, seed)) for seed in range(num_seeds)]
             values_SQ = [[float(value) for value in _numbers(_totals(sums_of)).values()] for sums_of in without]
             parts.append(VariancePart((num_seeds - 1) * np.var(values_SQ, axis=0), num_seeds - 1))
-        return with_seed_variance(over_documents, parts, num_units=self.units.num_units)
+        numbers = with_seed_variance(over_documents, parts, num_units=self.units.num_units)
+        for number, estimate in numbers.items():
+            if estimate is not None and number.third and number.name in RANGES:
+                numbers[number] = bounded(estimate, least=RANGES[number.name][0], most=RANGES[number.name][1])
+        return numbers
 
 
 def _seeds(model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:

@@ -40,6 +40,11 @@ from olmo_sparsity.tables.reading import list_finished, newest_finished, read_ma
 
 # Keys of the section ``influence`` that no number depends on.
 EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates", "pairs_windows")
+# The range that the interval of a quantity does not leave, by its name; the correlation is that of Figure 4.
+RANGES = {
+    **{name: (quantity.least, quantity.most) for name, quantity in QUANTITIES.items()},
+    "correlation": (-1.0, 1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,18 @@ def summarize_seeds(model: TrainedModel, tables: Sequence[Path], *, measurements
     mean = of_seeds[0]
     if len(of_seeds) > 1:
         mean = summary_of_numbers(first, _numbers_of_mean(measurements))
-        mean = replace(mean, selections=tuple(_with_mean_tokens(entry, of_seeds) for entry in mean.selections))
+        mean = replace(
+            mean,
+            overlap_percent=_mean_overlap(of_seeds),
+            selections=tuple(_with_mean_tokens(entry, of_seeds) for entry in mean.selections),
+        )
     return SeedSummary(model, tuple(tables), mean, of_seeds)
+
+
+def _mean_overlap(of_seeds: Sequence[Summary]) -> Optional[float]:
+    """Return the mean share of windows that share text with training; None where it is not known of some seed."""
+    shares = [summary.overlap_percent for summary in of_seeds]
+    return None if None in shares else float(np.mean(np.array(shares, dtype=np.float64)))
 
 
 def _with_mean_tokens(entry: SelectionSummary, of_seeds: Sequence[Summary]) -> SelectionSummary:
@@ -181,9 +196,9 @@ def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[
         if gain is not None and gain.low is not None:
             numbers[name] = replace(gain, low=min(gain.low, *lows))
     for key, number in numbers.items():
-        quantity = QUANTITIES.get(key.name if isinstance(key, SelectionNumber) else key)
-        if quantity is not None and number is not None:
-            numbers[key] = bounded(number, least=quantity.least, most=quantity.most)
+        ends = RANGES.get(key.name if isinstance(key, SelectionNumber) else key)
+        if ends is not None and number is not None:
+            numbers[key] = bounded(number, least=ends[0], most=ends[1])
     return numbers
 
 

@@ -31,6 +31,7 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.shown_ks import quarter_ks, shown_ks
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
+from olmo_sparsity.text.overlap import NGRAM
 
 Gate = Literal["passed", "failed", "not-applicable"]
 FRACTIONS = ("recovered_fraction",)  # what a failed gate hides
@@ -227,20 +228,25 @@ class Summary:
     num_windows: int
     num_documents: int
     overlap_percent: Optional[float]
-    loss_short_nats: Annotated[Estimate, Quantity("L_short", is_loss=True)]
-    loss_short_no_gap_nats: Annotated[Estimate, Quantity("L_short without the gap", is_compared=False, is_loss=True)]
+    loss_short_nats: Annotated[Estimate, Quantity("L_short", is_loss=True, least=0.0)]
+    loss_short_no_gap_nats: Annotated[
+        Estimate, Quantity("L_short without the gap", is_compared=False, is_loss=True, least=0.0)
+    ]
     gap_cost_nats: Annotated[
         Estimate,
         Quantity("cost of the gap", is_compared=False, is_loss=True, definition="L_short - L_short without the gap"),
     ]
     loss_train_len_nats: Annotated[
         Optional[Estimate],
-        Quantity("loss with the last {row} tokens, as many as a training row has", is_compared=False, is_loss=True),
+        Quantity(
+            "loss with the last {row} tokens, as many as a training row has", is_compared=False, is_loss=True, least=0.0
+        ),
     ]
     loss_train_len_no_gap_nats: Annotated[
-        Optional[Estimate], Quantity("loss with the last {row} tokens without the gap", is_compared=False, is_loss=True)
+        Optional[Estimate],
+        Quantity("loss with the last {row} tokens without the gap", is_compared=False, is_loss=True, least=0.0),
     ]
-    loss_long_nats: Annotated[Estimate, Quantity("L_long", is_loss=True)]
+    loss_long_nats: Annotated[Estimate, Quantity("L_long", is_loss=True, least=0.0)]
     long_gain_nats: Annotated[Estimate, Quantity("long gain", is_loss=True, definition="L_short - L_long")]
     gate_gain_nats: Annotated[
         Estimate,
@@ -263,8 +269,8 @@ class Summary:
     content_gain_nats: Annotated[
         Estimate, Quantity("value of the content", is_compared=False, is_loss=True, definition="real - null")
     ]
-    kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
-    null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
+    kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False, least=0.0)]
+    null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False, least=0.0)]
     none_needed_share: Annotated[
         Optional[Estimate],
         Quantity(f"share of targets that need none ({TOLERANCE:g} nats)", unit="", digits=2, least=0.0, most=1.0),
@@ -434,7 +440,9 @@ def is_fragile(gain: Estimate) -> bool:
 
 def _overlap_percent(measurement: Measurement) -> Optional[float]:
     windows = measurement.windows
-    if "train_overlap" not in windows:
+    if (
+        "train_overlap" not in windows or measurement.lengths.full_len + 1 < NGRAM
+    ):  # earlier tables say False of short ones
         return None
     return 100 * float(np.average(windows["train_overlap"].to_numpy(np.float64), weights=measurement.weights_W))
 

@@ -35,7 +35,7 @@ class SelectionNumber:
 
 
 Key = Union[str, SelectionNumber]
-OF_WINDOWS = (*NUMBERS, "optimism_all_nats", "train_overlap")  # columns of ``Measurement.windows`` that are summed
+OF_WINDOWS = (*NUMBERS, "optimism_all_nats")  # columns of ``Measurement.windows`` that are summed
 
 
 def _squared(name: str) -> str:
