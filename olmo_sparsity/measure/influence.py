@@ -153,8 +153,10 @@ def _prepare(
         logger.info(
             f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
         )
-    training_store = opened.text.training_store if settings.train_overlap else None
-    train_overlap_W = None if training_store is None else windows_in_training(windows, training_store)
+    train_overlap_W = None
+    if settings.train_overlap and opened.text.is_training_known:
+        found = [windows_in_training(windows, store) for store in opened.text.training_stores]
+        train_overlap_W = np.any(found, axis=0)
     logger.info(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
