@@ -94,7 +94,14 @@ def prepared_tables(
     kinds: list[Any] = list(windows.null_contexts.counts())
     if len(kinds) == 1:
         settings = dataclasses.replace(settings, null_context=kinds[0])
-    text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
+    text = MeasuredText(
+        windows.windows.store,
+        windows.source,
+        SPLIT,
+        training_stores=(),
+        is_training_known=False,
+        excluded_ids_G=None,
+    )
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
     prepared = prepare_windows(

@@ -16,6 +16,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     TrainOption,
+    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
@@ -110,7 +111,7 @@ def explain(
     from olmo_sparsity.view.explanation import print_explanation
     from olmo_sparsity.view.one_window import terminal
 
-    train_first(loaded, folder, share=WHOLE, asked=train, kind=None, out=None)
+    train_first(loaded, folder, file=config_file(config, run), share=WHOLE, asked=train, kind=None, out=None)
     with interruptible():
         opened = open_configured(loaded, folder)
         explanation = explain_found(

@@ -17,6 +17,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     SelectorName,
     TrainOption,
+    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
@@ -80,7 +81,7 @@ def explore(
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.opening import open_configured
 
-    train_first(loaded, folder, share=WHOLE, asked=train, kind=None, out=None)
+    train_first(loaded, folder, file=config_file(config, run), share=WHOLE, asked=train, kind=None, out=None)
     with interruptible():
         exploration = explore_document(
             open_configured(loaded, folder),

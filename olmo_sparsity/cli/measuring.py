@@ -19,6 +19,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     ShardOption,
     TrainOption,
+    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, interruptible, train_first
@@ -59,7 +60,7 @@ def influence(
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.view.console import print_summary
 
-    train_first(loaded, folder, share=share, asked=train, kind="influence", out=out)
+    train_first(loaded, folder, file=config_file(config, run), share=share, asked=train, kind="influence", out=out)
     with interruptible():
         tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
@@ -91,7 +92,7 @@ def validate(
     from olmo_sparsity.view.console import print_detection
 
     check_room(loaded.validation, loaded.measured_lengths.num_long_range)
-    train_first(loaded, folder, share=share, asked=train, kind="validation", out=out)
+    train_first(loaded, folder, file=config_file(config, run), share=share, asked=train, kind="validation", out=out)
     with interruptible():
         tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
@@ -123,7 +124,7 @@ def context_curve(
     visible_lengths(
         loaded.measured_lengths, loaded.context_curve.max_visible
     )  # refuses what is too short, before the training
-    train_first(loaded, folder, share=share, asked=train, kind="context-curve", out=out)
+    train_first(loaded, folder, file=config_file(config, run), share=share, asked=train, kind="context-curve", out=out)
     with interruptible():
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):

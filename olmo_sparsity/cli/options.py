@@ -88,6 +88,12 @@ ShownSelectorOption = Annotated[
 ]
 
 
+def config_file(config: Optional[Path], run: Optional[Path]) -> Optional[Path]:
+    """Return the configuration that ``--config`` names, or otherwise that of the folder of a run; None: the default one."""
+    own = None if run is None else run / "config.yaml"
+    return own if config is None and own is not None and own.is_file() else config
+
+
 def resolve(
     config: Optional[Path],
     run: Optional[Path],
@@ -120,9 +126,8 @@ def resolve(
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name
     if loaded is None:
-        if folder is not None and (folder / "config.yaml").is_file():
-            config = folder / "config.yaml"
-        elif pretrained is not None:
+        config = config_file(config, folder)
+        if config is None and pretrained is not None:
             config = pretrained_config_path()
         loaded = load_config(config, overrides or [])
     if pretrained is not None or revision is not None:

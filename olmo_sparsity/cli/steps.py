@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Optional
 
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import RUNS
-from olmo_sparsity.config import Config, InfluenceConfig
+from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import default_config_path, load_config
+from olmo_sparsity.config.trained import MEASURED_SECTIONS
 from olmo_sparsity.errors import Interrupted, UserError
-from olmo_sparsity.records.selectors import SELECTORS
 
 if TYPE_CHECKING:
     from olmo_sparsity.measure.work import Share
@@ -96,16 +97,25 @@ def _check_to_be_trained(config: Config, run: Path, *, asked: bool) -> None:
 
 
 def train_first(
-    config: Config, run: Path, *, share: Share, asked: bool, kind: Optional[str], out: Optional[Path]
+    config: Config,
+    run: Path,
+    *,
+    file: Optional[Path],
+    share: Share,
+    asked: bool,
+    kind: Optional[str],
+    out: Optional[Path],
 ) -> None:
     """Train the run unless it is trained; of a trained run, check that it belongs to the same experiment.
 
-    A pretrained model needs nothing. Without being asked, only the folder that the configuration names is trained in: any
+    What the options say of a measurement is no part of the run: its sections of measurements are those of the file. A pretrained
+    model needs nothing. Without being asked, only the folder that the configuration names is trained in: any
     other may be a slip of the pen.
 
     Args:
         config: the experiment.
         run: the folder.
+        file: which ``config`` was loaded from; None: the default one.
         share: of the measurement that follows.
         asked: whether ``--train`` was given.
         kind: of the tables that will be measured; None: no folder of tables is written.
@@ -128,21 +138,35 @@ def train_first(
     if out is not None and kind is not None:
         is_folder_of_kind(out, kind)
     check_before_training(config)
+    trained = _as_trained(config, file)
     logger.info(f"{run}: not trained yet; training first")
-    # Selectors of one's own are no part of a run: its configuration is read where they are not loaded.
-    of_package = [name for name in config.influence.selectors if SELECTORS[name].own is None]
-    kept = dataclasses.replace(config.influence, selectors=of_package or InfluenceConfig().selectors)
     with interruptible():
-        train(dataclasses.replace(config, influence=kept), run)
+        train(trained, run)
 
 
-def measure_first(config: Config, run: Path, *, asked: bool) -> None:
+def _as_trained(config: Config, file: Optional[Path]) -> Config:
+    """Return a configuration with the sections of measurements of its file (None: of the default one).
+
+    Raises:
+        UserError: they do not fit the lengths of the run.
+    """
+    of_file = load_config(file)
+    try:
+        return dataclasses.replace(config, **{name: getattr(of_file, name) for name in MEASURED_SECTIONS})
+    except UserError as error:
+        raise UserError(
+            f"{file or default_config_path()}: this does not fit the run without the options of the measurement ({error}); "
+            "train the run first, with `olmo-sparsity train`"
+        ) from None
+
+
+def measure_first(config: Config, run: Path, *, file: Optional[Path], asked: bool) -> None:
     """Measure the influence in a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.measure.work import WHOLE
 
     config.check_k()
-    train_first(config, run, share=WHOLE, asked=asked, kind="influence", out=None)
+    train_first(config, run, file=file, share=WHOLE, asked=asked, kind="influence", out=None)
     logger.info(f"{run}: nothing measured yet; measuring first")
     with interruptible():
         measure(config, run)

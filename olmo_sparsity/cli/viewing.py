@@ -22,11 +22,13 @@ from olmo_sparsity.cli.options import (
     RunOption,
     ShownSelectorOption,
     TrainOption,
+    config_file,
     resolve,
 )
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.trained import MEASURED_SECTIONS
 from olmo_sparsity.errors import UserError, printable
 
 TablesOption = Annotated[
@@ -68,7 +70,7 @@ def _check_not_measured_now(overrides: Optional[list[str]]) -> None:
         UserError: one is.
     """
     for override in overrides or []:
-        if override.startswith(("influence.", "validation.", "context_curve.")):
+        if override.partition(".")[0] in MEASURED_SECTIONS:
             raise UserError(
                 f"{printable(override)}: what was measured is shown as it is; measure again with `olmo-sparsity influence` and "
                 "this key, or choose other tables with --tables"
@@ -214,7 +216,7 @@ def figures(
         if list_finished(folder):
             _check_not_measured_now(overrides)
         else:
-            measure_first(loaded, folder, asked=train)
+            measure_first(loaded, folder, file=config_file(config, run), asked=train)
     else:
         tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
         if folder is None:
@@ -233,7 +235,7 @@ def report(
     revision: RevisionOption = None,
     tables: TablesOption = None,
     windows: Annotated[
-        int, typer.Option("--windows", min=0, help="Windows on the page; a random sample if more were measured.")
+        int, typer.Option("--windows", min=1, help="Windows on the page; a random sample if more were measured.")
     ] = 200,
     sample_seed: Annotated[int, typer.Option("--sample-seed", min=0, help="Seed of the random sample.")] = 0,
     out: Annotated[

@@ -6,6 +6,7 @@ Names that a user chose are escaped: they are shown as code spans, whatever char
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -76,19 +77,27 @@ def _trained_positions(config: Config) -> tuple[str, int]:
 
 
 def model_card(
-    exported: ExportedModel, config: Config, *, info: CheckpointInfo, loss_nats: Optional[float], eos_token: str
+    exported: ExportedModel,
+    config: Config,
+    *,
+    earlier: Sequence[tuple[str, Optional[Config]]] = (),
+    info: CheckpointInfo,
+    loss_nats: Optional[float],
+    eos_token: str,
 ) -> str:
     """Return the model card: what the model is, what it was trained on, and which position IDs it was trained with.
 
     Args:
         exported: the exported model.
         config: that the run was made with.
+        earlier: name and configuration of the runs that it started from, the latest first; no configuration: it is unknown.
         info: of the checkpoint.
         loss_nats: its validation loss; None where training has not ended.
         eos_token: the token that ends a document, as text.
     """
     context = config.context
     positions, max_position = _trained_positions(config)
+    max_position = max([max_position, *(_trained_positions(stage)[1] for _, stage in earlier if stage is not None)])
     row_len, begins, beginning = context.row_len, "", "no token is added before or after it"
     if context.bos:
         row_len += 1
@@ -96,6 +105,10 @@ def model_card(
         beginning = f"{_code(eos_token)} in front of it, as in front of every row, and no other token is added"
     steps = f"{info.step:,} of {config.training.steps:,} steps"
     loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
+    text = _text_source(config.data)
+    for name, stage in earlier:
+        source = "it is unknown on which text" if stage is None else _text_source(stage.data)
+        text += f". Before, its weights were trained in the run {_code(name)}: {source}"
     expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
     return f"""---
 library_name: transformers
@@ -117,7 +130,7 @@ text. It was not trained to follow instructions.
 - **Architecture**: `{exported.architecture}`, {exported.num_parameters / 1e6:.2f}M parameters, fp32{expert}. Its logits differ \
 from those of the trained model by at most {exported.largest_logit_difference:.2g} ({exported.num_logits_compared:,} compared).
 - **Training**: {steps}, {info.tokens:,} tokens{loss}.
-- **Text**: {_text_source(config.data)}.
+- **Text**: {text}.
 
 ## Lengths and positions
 

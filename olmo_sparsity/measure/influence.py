@@ -153,10 +153,11 @@ def _prepare(
         logger.info(
             f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
         )
+    train_overlap_W = None
     # A window with its target may be too short to hold what is looked for.
-    is_searched = settings.train_overlap and windows.full_len + 1 >= NGRAM
-    training_store = opened.text.training_store if is_searched else None
-    train_overlap_W = None if training_store is None else windows_in_training(windows, training_store)
+    if settings.train_overlap and opened.text.is_training_known and windows.full_len + 1 >= NGRAM:
+        found = [windows_in_training(windows, store) for store in opened.text.training_stores]
+        train_overlap_W = np.any(found, axis=0)
     logger.info(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"

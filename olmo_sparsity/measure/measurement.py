@@ -155,7 +155,8 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
 def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
     """Create the folder of a pretrained model with its manifest, configuration and tokenizer, unless it exists.
 
-    The configuration tells the model, the text and the lengths; each measurement in the folder records its own settings.
+    The configuration tells the model, the text and the lengths; each measurement in the folder records its own settings and
+    states the training row anew.
 
     Raises:
         UserError: another process has begun it with another model.
@@ -167,6 +168,7 @@ def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenize
     kept = dataclasses.replace(
         config,
         name=folder_name(run),
+        pretrained=dataclasses.replace(config.pretrained, train_len=None),
         influence=InfluenceConfig(),
         context_curve=ContextCurveConfig(),
         validation=ValidationConfig(),

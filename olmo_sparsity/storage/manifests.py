@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -316,6 +316,39 @@ def read_config_of(run: Path) -> Config:
     """
     path = run / "manifest.json"
     return check_type(read_manifest_of(run, "config")["config"], Config, where=f"{path}: config")
+
+
+class EarlierStage(NamedTuple):
+    """A run whose last weights another run started from.
+
+    Attributes:
+        folder: of the run.
+        name: of that folder when the other run began.
+        manifest: of the run; None: it is gone, damaged, or that of another run by now.
+    """
+
+    folder: Path
+    name: str
+    manifest: Optional[dict[str, Any]]
+
+
+def earlier_stages(manifest: dict[str, Any]) -> list[EarlierStage]:
+    """Return the runs that a run started from, directly and through others, the latest first.
+
+    The last one has no manifest where what came before is unknown.
+    """
+    stages: list[EarlierStage] = []
+    current: Optional[dict[str, Any]] = manifest
+    while current is not None and (record := current.get("first_stage")) is not None:
+        folder = Path(current["config"]["training"]["start_from"])
+        try:
+            current = read_manifest_of(folder, "config")
+        except UserError:
+            current = None
+        if current is not None and current.get("run_id") != record["run_id"]:
+            current = None
+        stages.append(EarlierStage(folder, record["run"], current))
+    return stages
 
 
 def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:

@@ -87,9 +87,8 @@ def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
     try:
         file = pq.ParquetFile(path)
         columns = file.schema_arrow.names
-    except PermissionError as error:
-        raise PermissionError(error.errno, os.strerror(error.errno or 0), str(path)) from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of the name of a column
+        _raise_of_system(error, path)
         raise UserError(f"{path}: not a Parquet file, or cut short ({str(error)[:80]})") from None
     if text_field not in columns:
         raise UserError(f"{path}: no column {text_field!r} (data.text_field); it has {', '.join(columns)}")
@@ -100,7 +99,14 @@ def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
                 yield _parse_value(value, text_field, number=number)
                 number += 1
     except (pa.ArrowException, OSError) as error:
+        _raise_of_system(error, path)
         raise UserError(f"{path}: damaged near record {number + 1} ({str(error)[:80]})") from None
+
+
+def _raise_of_system(error: Exception, path: Path) -> None:
+    """Raise an error of the operating system as Python does, with the file; pyarrow's other errors have no number."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
 def _parse_value(value: pa.Scalar, text_field: str, *, number: int) -> TextRecord:
@@ -117,14 +123,16 @@ def _read_json_lines(path: Path, text_field: str) -> Iterator[TextRecord]:
     packed = next((kind for ending, kind in COMPRESSIONS.items() if has_ending(path, ending)), None)
     try:
         stream = pa.input_stream(str(path), compression=packed)  # it reads files of several frames
-    except OSError as error:  # pyarrow's message does not name the file in the form that ours have
-        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
+    except OSError as error:
+        _raise_of_system(error, path)
+        raise
     with io.BufferedReader(stream) as lines:
         number = 0
         while True:
             try:
                 line = lines.readline()
             except OSError as error:
+                _raise_of_system(error, path)
                 raise UserError(
                     f"{path}:{number + 1}: cannot read on, the file is cut short or damaged ({error})"
                 ) from None

@@ -90,7 +90,7 @@ def write_report(
         tables: a finished influence folder.
         out: the HTML file.
         overwrite: replace a page that this tool wrote.
-        num_windows: windows to show; all, if there are no more.
+        num_windows: windows to show, at least 1; all, if there are no more.
         seed: of the random sample, if there are more.
 
     Returns:
@@ -99,8 +99,6 @@ def write_report(
     Raises:
         UserError: the tables are not usable, or the file must not be replaced.
     """
-    if num_windows < 1:
-        raise UserError(f"--windows {num_windows}: must be positive")
     pages.check_free(out, overwrite)
     with stages("reading the tables", "drawing the charts") as begin_next:
         report = read_report(Measured.read(tables), num_windows=num_windows, seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 from conftest import Messages
 
 from olmo_sparsity.cli import steps
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.cli.options import config_file
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, measure_first, needs_training, train_first
-from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.work import WHOLE, Share
-from olmo_sparsity.records.selectors import SELECTORS
 
 
 @pytest.fixture
@@ -45,27 +48,71 @@ def test_the_process_that_ends_a_measurement_prints_unless_another_of_its_termin
     assert (shown.out, shown.err) == ("", said)
 
 
-def test_selectors_of_ones_own_are_no_part_of_a_run(
-    tiny_config: Config, trained: list[tuple[Config, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_the_options_say_of_a_measurement_is_no_part_of_the_run(
+    tiny_yaml: Path, trained: list[tuple[Config, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where none but these are measured, the run has the default ones; all else is as it was given."""
-    monkeypatch.setitem(SELECTORS, "mine", dataclasses.replace(SELECTORS["kl"], own=object()))  # type: ignore[arg-type]
-    runs = [(["kl", "mine", "random"], ["kl", "random"]), (["mine"], InfluenceConfig().selectors), (["kl"], ["kl"])]
-    for number, (named, kept) in enumerate(runs):
-        influence = dataclasses.replace(tiny_config.influence, k=[1])
-        object.__setattr__(influence, "selectors", named)
-        config = dataclasses.replace(tiny_config)
-        object.__setattr__(config, "influence", influence)
-        run = tmp_path / str(number)
-        train_first(config, run, share=WHOLE, asked=True, kind="influence", out=None)
-        assert trained[-1][1] == run
-        assert trained[-1][0] == dataclasses.replace(
-            tiny_config, influence=dataclasses.replace(influence, selectors=kept)
+    """Neither flags nor overrides nor a selector of one's own; what is trained has its overrides."""
+    monkeypatch.chdir(tmp_path)
+    measured: list[Config] = []
+    for module, name in (
+        ("influence", "measure"),
+        ("validation", "validate"),
+        ("context_curve", "measure_context_curve"),
+    ):
+        monkeypatch.setattr(
+            f"olmo_sparsity.measure.{module}.{name}", lambda config, *_, **__: measured.append(config) or Path("tables")
         )
+    monkeypatch.setattr("olmo_sparsity.cli.measuring.finish_share", lambda *_: False)
+    Path("own.py").write_text("def mine(window): ...")
+    of_file = load_config(tiny_yaml)
+    steps = dataclasses.replace(of_file.training, steps=7)
+    for line in (
+        "influence --k 1,5 --num-windows 9 --selector own.py:mine influence.seed=3 validation.seed=4",
+        "validate --num-windows 11 influence.num_windows=13",
+        "context-curve --max-visible 15 --local-len 4 influence.precision=fp32",
+    ):
+        options = f"--config {tiny_yaml} --run runs/new --train training.steps=7"
+        monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *line.split(), *options.split()])
+        app(standalone_mode=False)
+        assert trained[-1] == (dataclasses.replace(of_file, training=steps), Path("runs/new"))
+    influence, validation, curve = measured
+    assert (influence.influence.k, influence.influence.num_windows, influence.influence.seed) == ([1, 5], 9, 3)
+    assert influence.influence.selectors == ["mine"]
+    assert (validation.validation.num_windows, validation.influence.num_windows) == (11, 13)
+    assert (curve.context_curve.max_visible, curve.influence.local_len) == (15, 4)
+
+
+def test_a_run_that_began_keeps_what_its_own_configuration_says_of_measurements(
+    tiny_yaml: Path, trained: list[tuple[Config, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its lengths do not fit that, it is not trained by a measurement."""
+    monkeypatch.chdir(tmp_path)
+    own = Path("runs/new/config.yaml")
+    own.parent.mkdir(parents=True)
+    own.write_text(tiny_yaml.read_text().replace("num_windows: 60", "num_windows: 61, full_len: 18"))
+    config = load_config(own, ["influence.num_windows=5"])
+    assert config_file(None, own.parent) == own
+    assert config_file(tiny_yaml, own.parent) == tiny_yaml
+    assert config_file(None, Path("runs")) is config_file(None, None) is None
+    named = {"share": WHOLE, "asked": True, "kind": None, "out": None}
+    train_first(config, Path("runs/other"), file=own, **named)  # type: ignore[arg-type]
+    assert trained[-1][0].influence.num_windows == 61
+    short = load_config(own, ["context.full_len=16", "influence.full_len=16"])
+    with pytest.raises(
+        UserError,
+        match=r"^runs/new/config\.yaml: this does not fit the run without the options of the measurement .*full_len = 18: "
+        r".* train the run first, with `olmo-sparsity train`$",
+    ):
+        train_first(short, Path("runs/other"), file=own, **named)  # type: ignore[arg-type]
+    assert len(trained) == 1
 
 
 def test_which_runs_are_trained_without_being_asked(
-    tiny_config: Config, trained: list[tuple[Config, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Config,
+    tiny_yaml: Path,
+    trained: list[tuple[Config, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one that the configuration names, by whatever path; another one only if asked, and no pretrained model."""
     monkeypatch.chdir(tmp_path)
@@ -74,37 +121,42 @@ def test_which_runs_are_trained_without_being_asked(
     own = [Path("runs/tiny"), tmp_path / "runs" / "tiny", Path("runs/x/../tiny"), Path("link/tiny")]
     for run in own:
         check_before_torch(tiny_config, run, share=WHOLE, asked=False)
-        train_first(tiny_config, run, share=WHOLE, asked=False, kind=None, out=None)
+        train_first(tiny_config, run, file=tiny_yaml, share=WHOLE, asked=False, kind=None, out=None)
     assert [run for _, run in trained] == own
     for run in (Path("runs/tiny2"), Path("tiny"), Path("runs/tiny/runs/tiny")):
         for refuses in (
             lambda run=run: check_before_torch(tiny_config, run, share=WHOLE, asked=False),
-            lambda run=run: train_first(tiny_config, run, share=WHOLE, asked=False, kind=None, out=None),
+            lambda run=run: train_first(
+                tiny_config, run, file=tiny_yaml, share=WHOLE, asked=False, kind=None, out=None
+            ),
         ):
             with pytest.raises(UserError, match=f"{run}: this run is not trained; train it with .* --train"):
                 refuses()
         check_before_torch(tiny_config, run, share=WHOLE, asked=True)
-        train_first(tiny_config, run, share=WHOLE, asked=True, kind=None, out=None)
+        train_first(tiny_config, run, file=tiny_yaml, share=WHOLE, asked=True, kind=None, out=None)
     assert len(trained) == 7
     trained.clear()
     (tmp_path / "model").mkdir()
     pretrained = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(tmp_path / "model")))
     check_before_torch(pretrained, Path("anywhere"), share=WHOLE, asked=False)
-    train_first(pretrained, Path("anywhere"), share=WHOLE, asked=False, kind="influence", out=Path("model"))
-    for function in (check_before_torch, lambda *a, **named: train_first(*a, kind=None, out=None, **named)):
+    train_first(pretrained, Path("anywhere"), file=None, share=WHOLE, asked=False, kind="influence", out=Path("model"))
+    for function in (check_before_torch, lambda *a, **named: train_first(*a, file=None, kind=None, out=None, **named)):
         with pytest.raises(UserError, match=r"--train: .*model is a pretrained model, which is never trained"):
             function(pretrained, Path("anywhere"), share=WHOLE, asked=True)  # type: ignore[operator]
     with pytest.raises(UserError, match="run `olmo-sparsity train` first, alone"):
-        train_first(tiny_config, Path("runs/tiny"), share=Share(0, 2), asked=True, kind=None, out=None)
+        train_first(tiny_config, Path("runs/tiny"), file=None, share=Share(0, 2), asked=True, kind=None, out=None)
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "draft.md").write_text("mine")
     with pytest.raises(UserError, match="papers: this folder exists and is no influence folder"):
-        train_first(tiny_config, Path("runs/tiny"), share=WHOLE, asked=True, kind="influence", out=Path("papers"))
+        train_first(
+            tiny_config, Path("runs/tiny"), file=None, share=WHOLE, asked=True, kind="influence", out=Path("papers")
+        )
     missing = dataclasses.replace(tiny_config.influence, data=str(tmp_path / "no-text.jsonl"))
     with pytest.raises(UserError, match=r"no-text\.jsonl"):
         train_first(
             dataclasses.replace(tiny_config, influence=missing),
             Path("runs/tiny"),
+            file=None,
             share=WHOLE,
             asked=True,
             kind=None,
@@ -119,8 +171,8 @@ def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(steps, "train_first", lambda *given, **named: calls.append((*given, named)))
     monkeypatch.setattr("olmo_sparsity.measure.influence.measure", lambda *given: calls.append(given))
-    measure_first(tiny_config, tiny_run, asked=True)
-    named = {"share": WHOLE, "asked": True, "kind": "influence", "out": None}
+    measure_first(tiny_config, tiny_run, file=Path("of.yaml"), asked=True)
+    named = {"file": Path("of.yaml"), "share": WHOLE, "asked": True, "kind": "influence", "out": None}
     assert calls == [(tiny_config, tiny_run, named), (tiny_config, tiny_run)]
     assert list(messages) == [f"{tiny_run}: nothing measured yet; measuring first"]
 
@@ -129,11 +181,11 @@ def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
 
     monkeypatch.setattr("olmo_sparsity.measure.influence.measure", stopped)
     with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
-        measure_first(tiny_config, tiny_run, asked=False)
+        measure_first(tiny_config, tiny_run, file=None, asked=False)
     monkeypatch.undo()
     monkeypatch.setattr("olmo_sparsity.training.loop.train", stopped)
     with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
-        train_first(tiny_config, Path("nowhere"), share=WHOLE, asked=True, kind=None, out=None)
+        train_first(tiny_config, Path("nowhere"), file=None, share=WHOLE, asked=True, kind=None, out=None)
     assert messages[-1] == "nowhere: not trained yet; training first"
 
 
@@ -144,7 +196,7 @@ def test_a_share_of_a_run_that_is_not_there_is_refused_by_how_it_is_trained(
     run = tmp_path / "elsewhere"
     check_before_torch(tiny_config, run, share=Share(0, 2), asked=False)
     with pytest.raises(UserError, match=f"{run}: this run is not trained yet; run `olmo-sparsity train` first, alone"):
-        train_first(tiny_config, run, share=Share(0, 2), asked=False, kind=None, out=None)
+        train_first(tiny_config, run, file=None, share=Share(0, 2), asked=False, kind=None, out=None)
     run.mkdir()
     shutil.copy(tiny_run / "manifest.json", run)
     for share in (WHOLE, Share(0, 2)):

@@ -209,7 +209,7 @@ def test_figures_measure_first_where_nothing_is_measured(
     )
     invoke(f"figures --run runs/new name=mine{' --train' * asked}", monkeypatch)
     assert calls == [
-        ("mine", Path("runs/new"), {"asked": asked}),
+        ("mine", Path("runs/new"), {"file": None, "asked": asked}),
         (Path("runs/new"), None, {"width": "screen"}),
     ]
 

@@ -257,6 +257,32 @@ def test_an_export_that_cannot_be_put_in_place_keeps_the_earlier_one(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_the_card_names_the_text_of_every_stage_that_is_known(tiny_run: Path, tmp_path: Path) -> None:
+    """Of a run that starts from ``middle``, which has other text and more positions, and that from one which is another now."""
+
+    def stage(name: str, before: Path, *, run_id: str, **sections: dict[str, Any]) -> Path:
+        manifest = read_json(tiny_run / "manifest.json")
+        config = manifest["config"]
+        config |= {section: config[section] | keys for section, keys in sections.items()}
+        config["training"]["start_from"] = str(before)
+        manifest |= {"config": config, "first_stage": {"run": f"named {before.name}", "run_id": run_id}}
+        write_manifest(tmp_path / name, manifest)
+        return tmp_path / name
+
+    run_id = read_json(tiny_run / "manifest.json")["run_id"]
+    shutil.copytree(tiny_run, tmp_path / "last", symlinks=True)
+    (tmp_path / "middle").mkdir()
+    middle = stage("middle", tiny_run, run_id="another", data={"source": "c4/en"}, pose={"max_position": 77})
+    card = (export_hf(stage("last", middle, run_id=run_id), tmp_path / "model").folder / "README.md").read_text()
+    (text,) = [line for line in card.splitlines() if line.startswith("- **Text**")]
+    source = read_json(tiny_run / "manifest.json")["config"]["data"]["source"]
+    assert text == (
+        f"- **Text**: `{source}`. Before, its weights were trained in the run `named middle`: `c4/en`. Before, its weights were "
+        "trained in the run `named tiny`: it is unknown on which text."
+    )
+    assert "Position IDs from 77 on were never trained" in card
+
+
 def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_path: Path) -> None:
     for missing in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(UserError, match="no trained model here; train it first"):

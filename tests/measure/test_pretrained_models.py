@@ -366,6 +366,7 @@ def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
     run = tmp_path / "runs" / "begun"
     first = dataclasses.replace(
         with_settings(config, k=[3]),
+        pretrained=dataclasses.replace(config.pretrained, train_len=29),
         context_curve=ContextCurveConfig(max_visible=33),
         validation=ValidationConfig(num_windows=7),
     )

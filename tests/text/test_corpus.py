@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import json
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import datasets
 import httpx
@@ -252,19 +255,32 @@ def test_one_document_is_read_of_a_file_of_any_name_but_of_a_known_kind_as_its_k
         assert str(refused.value) == f"{tmp_path / name}: {said}"
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The messages of pyarrow do not name it in the form that Python's have."""
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("opens", [False, True])
+def test_an_error_of_the_system_names_the_file_and_is_no_damage(
+    opens: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file is opened, and where it is read. pyarrow's messages do not name it in the form that Python's have."""
 
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Failed to open local file")
+    class Broken(io.RawIOBase):
+        schema_arrow = pa.schema([("text", pa.string())])
 
-    monkeypatch.setattr(pq, "ParquetFile", denied)
-    monkeypatch.setattr(pa, "input_stream", denied)
+        def fail(self, *_: object, **__: object) -> Any:
+            raise OSError(number, "Failed to open local file")
+
+        readinto = iter_batches = fail
+
+        def readable(self) -> bool:
+            return True
+
+    broken = Broken()
+    monkeypatch.setattr(pq, "ParquetFile", lambda *_: broken if opens else broken.fail())
+    monkeypatch.setattr(pa, "input_stream", lambda *_, **__: broken if opens else broken.fail())
     for name in ("a.parquet", "a.jsonl"):
         (tmp_path / name).write_bytes(b"x")
-        with pytest.raises(PermissionError) as refused:
+        said = f"[Errno {number}] {os.strerror(number)}: {str(tmp_path / name)!r}"
+        with pytest.raises(OSError, match=f"^{re.escape(said)}$"):
             list(read_records(tmp_path / name, "text"))
-        assert str(refused.value) == f"[Errno {errno.EACCES}] {os.strerror(errno.EACCES)}: {str(tmp_path / name)!r}"
 
 
 def test_the_split_is_a_function_of_the_text_alone() -> None:

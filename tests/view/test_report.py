@@ -552,8 +552,6 @@ def test_nothing_is_overwritten_without_the_option(tables: dict[str, Path], tmp_
     assert page.read_bytes() != before
     with pytest.raises(UserError, match="folder"):
         write_report(tables["passed"], tmp_path)
-    with pytest.raises(UserError, match="--windows 0"):
-        write_report(tables["passed"], tmp_path / "new.html", num_windows=0)
     with pytest.raises(UserError, match="--out"):
         default_out(tables["passed"])
     assert default_out(Path("runs/a/influence/b")) == Path("runs/a/figures/b/report.html")
