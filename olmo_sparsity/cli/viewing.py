@@ -233,7 +233,7 @@ def report(
     revision: RevisionOption = None,
     tables: TablesOption = None,
     windows: Annotated[
-        int, typer.Option("--windows", min=1, help="Windows on the page; a random sample if more were measured.")
+        int, typer.Option("--windows", min=0, help="Windows on the page; a random sample if more were measured.")
     ] = 200,
     sample_seed: Annotated[int, typer.Option("--sample-seed", min=0, help="Seed of the random sample.")] = 0,
     out: Annotated[

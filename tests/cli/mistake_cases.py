@@ -404,7 +404,7 @@ NUMBERS = [
     Case("show tables 1 --k 99999999999999999999", "--k 99999999999999999999: must lie between 0 and 8"),
     Case("show tables 1 --selector greedy", "--selector greedy: not measured in tables"),
     Case("report --tables tables --out new.html --sample-seed -1", "report: invalid value for '--sample-seed'"),
-    Case("report --tables tables --out new.html --windows 0", "report: invalid value for '--windows'"),
+    Case("report --tables tables --out new.html --windows -1", "report: invalid value for '--windows'"),
     Case(f"{EXPLAIN} --at -1", "offset -1: the text has", document),
     Case(f"{EXPLAIN} --at 99999999999999999999", "offset 99999999999999999999: the text has", document),
     Case(f"{EXPLAIN} --at 3", "offset 3: only", document),

@@ -287,7 +287,11 @@ def test_rules_without_a_model_are_better_or_worse_where_their_gains_are() -> No
         for rule in ("bm25", "bm25-word", "same-token", "rarest", "sentence-start"):
             for k in ("4", "8", "16", "32"):
                 gain = found_in(cell("selectors-measured.md", heading, f"`{rule}`", f"k = {k}"))
-                assert gain.direction < 1 and ((heading, rule, k) not in worse_at or gain.direction == -1), (heading, rule, k)
+                assert gain.direction < 1 and ((heading, rule, k) not in worse_at or gain.direction == -1), (
+                    heading,
+                    rule,
+                    k,
+                )
 
 
 def test_the_caption_and_what_it_shows_of_few() -> None:

@@ -274,7 +274,11 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
     path = write_report(tables, tmp_path / "page.html", num_windows=20)
     page = html.unescape(path.read_text())
     units = {name: list(data_of(path)[name].values()) for name in ("units", "group_units", "token_units")}
-    assert units == {"units": ["entry", "entries"], "group_units": ["token", "tokens"], "token_units": ["entry", "entries"]}
+    assert units == {
+        "units": ["entry", "entries"],
+        "group_units": ["token", "tokens"],
+        "token_units": ["entry", "entries"],
+    }
     for words in (
         beyond_gate_words(summary, short=True), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
         *(f"{name}: {definition}" for name, definition in VISIBILITY_WORDS.items()), "This measurement: contextual.",
