@@ -288,12 +288,11 @@ def test_a_score_of_0_or_none_speaks_neither_for_nor_against(model: api.Model) -
     assert [classes.split()[0] for classes, score in tokens if score in ("0", "-0", "unknown")] == ["heat-0"] * 3
 
 
-def test_a_target_of_white_space_is_named(model: api.Model) -> None:
+def test_the_page_of_a_target_of_white_space_names_it(model: api.Model) -> None:
     explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["random"], k=[1])
     (window,) = explanation.windows
     changed = dataclasses.replace(window, excerpt=dataclasses.replace(window.excerpt, target_text="   "))
-    page = dataclasses.replace(explanation, windows=(changed,)).to_html()
-    assert "<q>\u2423</q>" in page and "The prediction of &#34;\u2423&#34; gains" in page
+    assert "<q>\u2423</q>" in dataclasses.replace(explanation, windows=(changed,)).to_html()
 
 
 @pytest.mark.usefixtures("only_here")
