@@ -29,7 +29,7 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of
 from olmo_sparsity.wording.gates import no_fraction_words
-from olmo_sparsity.wording.units import units_of
+from olmo_sparsity.wording.units import unit_words, units_of
 
 NUM_WINDOWS = 200
 NUM_LARGEST = 10
@@ -110,10 +110,7 @@ def numbers_csv(measured: Measured) -> str:
 def page_json(report: Report) -> Json:
     """Return the JSON that the page's scripts draw."""
     measurement, summary = report.measured.measurement, report.measured.summary
-    one, units = (
-        units_of(summary, 1),
-        units_of(summary),
-    )
+    one, units, visibility = units_of(summary, 1), units_of(summary), summary.setup.visibility
     weight_of = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
     windows = [
         {
@@ -144,6 +141,8 @@ def page_json(report: Report) -> Json:
         ],
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
         "units": {"one": one, "many": units},
+        "group_units": {"one": unit_words(summary.unit, "hidden", 1), "many": unit_words(summary.unit, "hidden")},
+        "token_units": {"one": unit_words("token", visibility, 1), "many": unit_words("token", visibility)},
         "ks": measurement.ks,
         "first_k": summary.end_ks[-1],
         "shown_first": shown_first(measurement),

@@ -288,6 +288,13 @@ def test_a_score_of_0_or_none_speaks_neither_for_nor_against(model: api.Model) -
     assert [classes.split()[0] for classes, score in tokens if score in ("0", "-0", "unknown")] == ["heat-0"] * 3
 
 
+def test_the_page_of_a_target_of_white_space_names_it(model: api.Model) -> None:
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["random"], k=[1])
+    (window,) = explanation.windows
+    changed = dataclasses.replace(window, excerpt=dataclasses.replace(window.excerpt, target_text="   "))
+    assert "<q>\u2423</q>" in dataclasses.replace(explanation, windows=(changed,)).to_html()
+
+
 @pytest.mark.usefixtures("only_here")
 def test_tokens_without_a_score_are_chosen_last_and_shown_without_one(model: api.Model) -> None:
     """The selector scores two tokens, and three are chosen."""

@@ -275,6 +275,25 @@ def test_entries_are_more_than_random_ones_and_a_first_token_is_more_than_none()
     assert float(without.low) > float(with_bos.high)
 
 
+def test_rules_without_a_model_are_better_or_worse_where_their_gains_are() -> None:
+    bullet = words_of("docs/selectors.md").partition("**Rules without a model**")[2].partition(" - **")[0]
+    better, found, worse = bullet.partition(" is at 512 tokens with 64.")
+    assert found and re.findall("`(.*?)`", better) == ["sentence-start"]
+    assert "worse at 2 to 8 of 448 entries, `bm25-word` also at 32 of 960." in worse
+    size = "SmolLM2, 64 of {} tokens"
+    worse_at = {(size.format("512"), rule, k) for rule in ("bm25", "bm25-word", "same-token") for k in ("4", "8")}
+    worse_at.add((size.format("1,024"), "bm25-word", "32"))
+    for heading in (*map(size.format, ("128", "512", "1,024")), "Gemma 3, 64 of 128 tokens"):
+        for rule in ("bm25", "bm25-word", "same-token", "rarest", "sentence-start"):
+            for k in ("4", "8", "16", "32"):
+                gain = found_in(cell("selectors-measured.md", heading, f"`{rule}`", f"k = {k}"))
+                assert gain.direction < 1 and ((heading, rule, k) not in worse_at or gain.direction == -1), (
+                    heading,
+                    rule,
+                    k,
+                )
+
+
 def test_the_caption_and_what_it_shows_of_few() -> None:
     spectrum = "How many tokens a target needs"
     caption = re.search(

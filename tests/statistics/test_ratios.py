@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -188,6 +189,18 @@ def test_too_few_documents_have_no_interval() -> None:
         "second whole": np.r_[sums["second whole"][1:], 0],
     }
     found = estimates(half, shares)
+    assert {name: e is not None and e.has_interval for name, e in found.items()} == {
+        "first": True, "second": False, "difference": False,
+    }  # fmt: skip
+
+
+def test_a_resample_without_any_document_of_one_measurement_warns_of_nothing() -> None:
+    """Three of 300 documents are of the second measurement; one resample in twenty has none of them."""
+    sums = heavy_sums(np.random.default_rng(12))
+    few = {name: sum_U * (np.arange(NUM) < 3) for name, sum_U in sums.items() if name.startswith("second")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = estimates({**sums, **few}, shares, num_resamples=200)
     assert {name: e is not None and e.has_interval for name, e in found.items()} == {
         "first": True, "second": False, "difference": False,
     }  # fmt: skip

@@ -345,7 +345,9 @@ def test_hover_frames_what_a_token_needs_and_shows_its_numbers(page: Any, record
         "Smallest sufficient k: 1.",
     ]
     assert page.locator("#panel p").first.inner_text() == f"token {number}, character {record.offsets[number]}"
-    assert page.locator("#panel code").inner_text() == f"olmo-sparsity explain --at {record.offsets[number]}"
+    assert (
+        page.locator("#panel code").inner_text() == f"olmo-sparsity explain --text FILE --at {record.offsets[number]}"
+    )
     check_panel(page, record, target)
     for distance, expected in {
         "near": range(number - LOCAL, number),

@@ -271,7 +271,14 @@ def test_the_windows_are_rows_of_the_tables(tables: dict[str, Path], pages: dict
 def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(tmp_path: Path) -> None:
     tables = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
     summary = summarize(load(tables))
-    page = html.unescape(write_report(tables, tmp_path / "page.html", num_windows=20).read_text())
+    path = write_report(tables, tmp_path / "page.html", num_windows=20)
+    page = html.unescape(path.read_text())
+    units = {name: list(data_of(path)[name].values()) for name in ("units", "group_units", "token_units")}
+    assert units == {
+        "units": ["entry", "entries"],
+        "group_units": ["token", "tokens"],
+        "token_units": ["entry", "entries"],
+    }
     for words in (
         beyond_gate_words(summary, short=True), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
         *(f"{name}: {definition}" for name, definition in VISIBILITY_WORDS.items()), "This measurement: contextual.",
@@ -502,6 +509,21 @@ def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> No
             f"The loss with the last {row} tokens visible, as many as a training row has, with or without the gap, "
             in said
         )
+
+
+def test_r_of_the_null_context_is_a_share_of_the_real_long_gain_as_its_term_says(
+    tables: dict[str, Path], pages: dict[str, Path]
+) -> None:
+    summary = read(tables["passed"]).summary
+    of_null = [of for of in data_of(pages["all"])["summary"]["selections"] if of["context"] == "null"]
+    for of in of_null:
+        assert of["recovered_fraction"]["mean"] == pytest.approx(
+            of["gain_sparse_nats"]["mean"] / summary.long_gain_nats.mean
+        )
+    assert len(of_null) > 10 and abs(summary.null_long_gain_nats.mean / summary.long_gain_nats.mean) < 0.5
+    assert "divided by mean long gain; under the null context, too, by the long gain of the real one." in words_of(
+        pages["all"]
+    )
 
 
 def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:
@@ -1035,7 +1057,8 @@ def test_a_window_of_groups_counts_them_and_has_a_rank_behind_each(opened: Any) 
     page.evaluate(
         """() => {
           Object.assign(DATA.summary, { unit: "word" });
-          Object.assign(DATA, { units: { one: "word", many: "words" }, first_k: 2 });
+          const words = { one: "word", many: "words" };
+          Object.assign(DATA, { units: words, group_units: words, first_k: 2 });
           const [window] = listed();
           Object.assign(window.selections.kl.real, {
             positions: [4, 5, 6, 9], ranks: [1, 1, 2, 3], scores: [null, ...window.selections.kl.real.scores.slice(1)],
@@ -1061,6 +1084,34 @@ def test_a_window_of_groups_counts_them_and_has_a_rank_behind_each(opened: Any) 
     slide(page, 1)
     assert "1 word of 2 tokens visible" in card.inner_text()
     assert "sparse gain with 1 word, nats" in page.locator("#figure4").inner_html()
+    page.evaluate("listed()[0].selections.kl.real.ranks = [1, 2, 2, 3]; drawAll()")
+    assert "1 word of 1 token visible" in card.inner_text()
+
+
+@in_browser
+def test_what_is_visible_of_a_cache_is_an_entry(opened: Any) -> None:
+    """As `show` says: single entries, and groups of them."""
+    page = opened("selection")
+    page.evaluate(
+        """() => {
+          const entries = { one: "entry", many: "entries" };
+          Object.assign(DATA, { units: entries, token_units: entries, group_units: { one: "word", many: "words" } });
+          drawAll();
+        }"""
+    )
+    card = page.locator(".card").first
+    for k, words in ((8, "8 entries"), (1, "1 entry")):
+        slide(page, k)
+        assert f"12 long-range tokens, {words} visible" in card.inner_text()
+    page.evaluate(
+        """() => {
+          DATA.summary.unit = "word";
+          DATA.units = { one: "word of entries", many: "words of entries" };
+          Object.assign(listed()[0].selections.kl.real, { positions: [4, 5, 6], ranks: [1, 1, 2] });
+          drawAll();
+        }"""
+    )
+    assert "12 long-range tokens, 1 word of 2 entries visible" in card.inner_text()
 
 
 @in_browser

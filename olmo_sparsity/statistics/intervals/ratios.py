@@ -141,12 +141,12 @@ class StudentizedRatios:
             for coefficient, e, b in zip(self._coefficients, sums[::2], sums[1::2], strict=True):
                 change = change + coefficient * e / b
                 weights += [coefficient / b, -coefficient * e / b**2]
-        variance, squares = np.zeros_like(change), np.zeros_like(change)
-        for (i, j), product in zip(combinations_with_replacement(range(len(weights)), 2), products, strict=True):
-            added = (1 if i == j else 2) * weights[i] * weights[j] * product
-            variance = variance + added
-            if i % 2 == j % 2 == 0:
-                squares = squares + added
+            variance, squares = np.zeros_like(change), np.zeros_like(change)
+            for (i, j), product in zip(combinations_with_replacement(range(len(weights)), 2), products, strict=True):
+                added = (1 if i == j else 2) * weights[i] * weights[j] * product
+                variance = variance + added
+                if i % 2 == j % 2 == 0:
+                    squares = squares + added
         return change, variance, squares
 
     @cached_property

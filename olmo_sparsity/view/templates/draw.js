@@ -29,7 +29,7 @@ function digits(value, count) {
 
 const NONE = "\u2013";
 
-/** Returns an estimate as text, as `interval` in statistics/wording.py does: 0.41 [0.36, 0.47]. */
+/** Returns an estimate as text, as `interval` in wording/numbers.py does: 0.41 [0.36, 0.47]. */
 function interval(estimate, count = 2) {
   if (!estimate || estimate.mean === null || estimate.mean === undefined) return NONE;
   if (estimate.low === null) return digits(estimate.mean, count);

@@ -2,7 +2,8 @@
 // Figure 4, window by window: points react to hovering, arrow keys and clicks. The numbers are those of `summarize`.
 
 const CONTEXTS = { real: "real context", null: "null context" };
-const counted = (data, k) => (k === 1 ? `1 ${data.units.one}` : `${k} ${data.units.many}`);
+const countedIn = (units, number) => (number === 1 ? `1 ${units.one}` : `${number} ${units.many}`);
+const counted = (data, k) => countedIn(data.units, k);
 
 /** Returns the entry of `selections` for a selector, context and k. */
 const entryOf = (selections, selector, context, k) =>

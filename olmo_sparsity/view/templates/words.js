@@ -50,11 +50,11 @@ function longRange(data, window, state) {
   );
 }
 
-/** Returns how much is visible: "8 of them", or "2 sentences of 31 tokens". */
+/** Returns how much is visible: "8 of them", "8 entries", or "2 sentences of 31 tokens". */
 function visibleWords(data, window, state) {
-  if (data.summary.unit === "token") return `${state.k} of them`;
+  if (data.summary.unit === "token") return data.units.many === "tokens" ? `${state.k} of them` : counted(data, state.k);
   const shown = window.selections[state.selector][state.context].ranks.filter((r) => r <= state.k);
-  return `${counted(data, new Set(shown).size)} of ${shown.length} tokens`;
+  return `${countedIn(data.group_units, new Set(shown).size)} of ${countedIn(data.token_units, shown.length)}`;
 }
 
 function scoreWords(data, window, state, index, score, numLongRange) {
