@@ -15,7 +15,7 @@ import numpy as np
 
 from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import estimates_of_model
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
 from olmo_sparsity.tables.reading import read_manifest
@@ -418,8 +418,7 @@ def _place_effect(
     found = estimates_of_model(
         sums, lambda totals: {"difference": totals["near"] / totals["num_near"] - totals["far"] / totals["num_far"]}
     )["difference"]
-    assert found is not None
-    return PlaceEffect(setting, k, found)
+    return PlaceEffect(setting, k, bounded(found, least=-1.0))
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,13 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     assert effect.difference.standard_error is not None and effect.difference.standard_error > error_of_seeds
     assert (second.background, second.near, second.far, second.effects) == ("text", "4/2", "4/2", ())
     assert (second.bound and second.bound.setting) == text
+    apart = [
+        answers(tmp_path / f"apart{seed}", lambda _, k, place, far=far: ROWS if place == "4/1" else far,
+                places=("4/1", "any/1"), training_seed=seed)
+        for seed, far in enumerate((0, 3))
+    ]  # fmt: skip
+    (effect,) = place_sweeps(apart, read_accuracies(apart))[0].effects
+    assert effect.difference.mean == pytest.approx(1 - 1.5 / ROWS) and effect.difference.high == 1
     within = answers(tmp_path / "within", lambda length, k, place: ROWS, lengths=(8,), places=("4/1", "any/1"))
     assert place_sweeps([within], read_accuracies([within]))[0].effects == ()
 

@@ -27,19 +27,19 @@ def value(estimate: Estimate | None) -> float:
     return estimate.mean
 
 
-def rows_of_seed(seed: int) -> Rows:
+def rows_of_seed(seed: int, num: int = NUM) -> Rows:
     """Return rows in which all was found in short prompts, and the long gain of long prompts is above 0 in seed 1 alone."""
     asked, answered = np.random.default_rng(0), np.random.default_rng([seed, 1])
     rows = []
     for number, (length, k) in enumerate(CELLS):
-        for w in range(NUM):
+        for w in range(num):
             planted = sorted(asked.choice(length, k, replace=False).tolist())
             for selector, share in (("kl", 0.8), ("random", 0.1)):
                 short, gain = answered.uniform(1, 2), answered.normal(0.6, 0.2)
                 gain -= 0.0 if length == 8 else 1.0 * seed
                 rows.append(
                     {
-                        "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "selector": selector,
+                        "window_id": number * num + w, "length_tokens": length, "sparsity": k, "selector": selector,
                         "planted_positions": planted, "positions": planted,
                         "num_found": k if length == 8 and w else int(answered.integers(0, k + 1)),
                         "right": bool(answered.random() < (0.98 if length == 8 else 0.5 + 0.3 * seed)),
@@ -82,6 +82,16 @@ def test_the_bridge_is_of_the_sums_over_both_seeds(tmp_path: Path) -> None:
         for share in (point.right, point.found, point.found_all):
             assert share.low is not None and share.high is not None and 0 <= share.low <= share.mean <= share.high <= 1
     assert points[0].found.high == points[0].found_all.high == 1.0
+
+
+def test_the_share_of_the_reaction_over_seeds_ends_at_1(tmp_path: Path) -> None:
+    """It is 0.98 of the first seed and 0.7 of the second."""
+    rows = rows_of_seed(0, 300)
+    seeds = [[{**row, "kl_sparse_nats": left * row["kl_short_nats"]} for row in rows] for left in (0.02, 0.3)]
+    for point in read_bridge(folders_of(tmp_path, *seeds)):
+        found = point.prediction_recovered
+        assert found is not None and found.mean == pytest.approx(0.84) and found.high == 1
+        assert found.low is not None and found.low < 0.5
 
 
 def spoilt(rows: Rows, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Rows:

@@ -20,7 +20,7 @@ import numpy as np
 from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS, names_where
-from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates
+from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_variance
 from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
@@ -336,7 +336,10 @@ class _Comparison:
         return len(self.sparsity.runs) == 1 and any(model is self.sparsity for model in (self.gain, self.ceiling))
 
     def numbers(self) -> dict[_Number, Optional[Estimate]]:
-        """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds."""
+        """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds.
+
+        There are no intervals where some third has targets in fewer documents than intervals need.
+        """
         sums = self.sums()
         over_documents = estimates(sums, _numbers)
         parts = []
@@ -347,7 +350,9 @@ class _Comparison:
             without = [self.sums((model, seed)) for seed in range(num_seeds)]
             values_SQ = [[float(value) for value in _numbers(_totals(sums_of)).values()] for sums_of in without]
             parts.append(VariancePart((num_seeds - 1) * np.var(values_SQ, axis=0), num_seeds - 1))
-        return with_seed_variance(over_documents, parts, num_units=self.units.num_units)
+        numbers = with_seed_variance(over_documents, parts, num_units=self.units.num_units)
+        fewest_U = min((sum_U for key, sum_U in sums.items() if key.name == "weight"), key=np.count_nonzero)
+        return {key: of_some(number, fewest_U) for key, number in numbers.items()}
 
 
 def _seeds(model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:
