@@ -483,7 +483,7 @@ def test_each_half_has_every_second_document() -> None:
 
 
 @pytest.mark.parametrize(("num_documents", "has_intervals"), [(98, False), (100, True)])
-def test_thirds_have_intervals_where_enough_documents_are_compared(num_documents: int, has_intervals: bool) -> None:
+def test_there_are_intervals_where_enough_documents_are_compared(num_documents: int, has_intervals: bool) -> None:
     """Half of 98 documents are too few, though those of the other half are known."""
     doc_ids = [f"{w % num_documents:016x}" for w in range(NUM_TARGETS)]
     run = dataclasses.replace(a_run(0, gain_CW=slope(0.3, 0.0)), windows=WINDOWS.assign(doc_id=doc_ids))

@@ -338,7 +338,7 @@ class _Comparison:
     def numbers(self) -> dict[_Number, Optional[Estimate]]:
         """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds.
 
-        There are no intervals where some third has targets in fewer documents than intervals need.
+        There are no intervals where the compared targets are of fewer documents than intervals need.
         """
         sums = self.sums()
         over_documents = estimates(sums, _numbers)
@@ -351,8 +351,8 @@ class _Comparison:
             values_SQ = [[float(value) for value in _numbers(_totals(sums_of)).values()] for sums_of in without]
             parts.append(VariancePart((num_seeds - 1) * np.var(values_SQ, axis=0), num_seeds - 1))
         numbers = with_seed_variance(over_documents, parts, num_units=self.units.num_units)
-        fewest_U = min((sum_U for key, sum_U in sums.items() if key.name == "weight"), key=np.count_nonzero)
-        return {key: of_some(number, fewest_U) for key, number in numbers.items()}
+        compared_U = sum(sums[_Sum("weight", CONTEXTS[0], third)] for third in THIRDS)
+        return {key: of_some(number, np.asarray(compared_U)) for key, number in numbers.items()}
 
 
 def _seeds(model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:
