@@ -332,7 +332,7 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
         for length, k, selector in dict.fromkeys(rows):
             is_point_R = (first["length_tokens"] == length) & (first["sparsity"] == k) & (first["selector"] == selector)
             found = estimates_of_model([_bridge_sums(seed, is_point_R) for seed in seeds], _bridge_quantities)
-            gain_long = found["gain_long"]
+            gain_long, prediction = found["gain_long"], found["prediction"]
             passes = gain_long is not None and gain_long.is_above_zero
             points.append(
                 BridgePoint(
@@ -344,7 +344,7 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
                     found=bounded(found["found"]),
                     found_all=bounded(found["found_all"]),
                     recovered_fraction=found["recovered"] if passes else None,
-                    prediction_recovered=found["prediction"] and bounded(found["prediction"], least=-math.inf),
+                    prediction_recovered=prediction and bounded(prediction, least=-math.inf),
                     recovered_by_planted=found["recovered_by_planted"] if passes else None,
                     found_by_chance=k / length,
                 )

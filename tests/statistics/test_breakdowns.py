@@ -142,6 +142,20 @@ def test_intervals_of_classes_are_bca(measurement: Measurement, classes: tuple[C
     assert repeat.contrast.others_gain_nats != summarize(others).long_gain_nats
 
 
+@pytest.mark.parametrize("num_ranked", [49, 50])
+def test_a_rank_correlation_has_an_interval_where_enough_documents_have_one(
+    tables: Path, measurement: Measurement, num_ranked: int
+) -> None:
+    """In every seventh window `lasso` scores all positions equally."""
+    windows = measurement.windows
+    is_tied = windows["window_id"] % 7 == 0
+    kept = windows.loc[~is_tied, "doc_id"].drop_duplicates()[:num_ranked]
+    some = measurement.restrict((is_tied | windows["doc_id"].isin(kept)).to_numpy())
+    (pair,) = agreement(tables, some.restrict_selectors({"kl": "kl", "lasso": "lasso"}))
+    assert pair.rank_correlation is not None and pair.rank_correlation.has_interval == (num_ranked == 50)
+    assert bounds_of(pair.overlap[0].share)
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_agreement_and_distances_are_weighted_and_of_the_windows_that_are_kept(
     tables: Path, weighted: Measurement, every: int

@@ -502,6 +502,18 @@ def test_each_half_has_every_second_document() -> None:
         assert [third.gain_nats.mean for third in found.thirds] == pytest.approx([gain] * 3)
 
 
+@pytest.mark.parametrize(("num_documents", "has_intervals"), [(98, False), (100, True)])
+def test_there_are_intervals_where_enough_documents_are_compared(num_documents: int, has_intervals: bool) -> None:
+    """Half of 98 documents are too few, though those of the other half are known."""
+    doc_ids = [f"{w % num_documents:016x}" for w in range(NUM_TARGETS)]
+    run = dataclasses.replace(a_run(0, gain_CW=slope(0.3, 0.0)), windows=WINDOWS.assign(doc_id=doc_ids))
+    model = Model("model", (Path("a"),), (run,), LENGTHS)
+    for half, expected in ((None, True), (0, has_intervals), (1, has_intervals)):
+        found = sparsity_and_gain(model, model, None, Analysis("x", matched=(), half=half))
+        numbers = [found.contrasts.real_minus_null_nats, *(third.gain_nats for third in found.thirds)]
+        assert [number.has_interval for number in numbers] == [expected] * 4
+
+
 @pytest.mark.parametrize(("number", "together"), [(8, 2), (3, 1)])
 def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
     """Four cells of two distances each, or a cell for each of three: the third of a target is that in its cell, by weight."""

@@ -234,6 +234,18 @@ def test_key_tokens_of_each_context_with_their_intervals(context: str) -> None:
     assert numbers(found.perplexity)[1:] == pytest.approx([low, high], rel=1e-3)
 
 
+@pytest.mark.parametrize("num_documents", [49, 50])
+def test_losses_over_key_tokens_have_intervals_where_enough_documents_hold_any(num_documents: int) -> None:
+    measurement = made_up(120, 0.5, seed=3)
+    number = measurement.windows["doc_id"].map(lambda doc_id: int(doc_id, 16))
+    gain = np.where(number < num_documents, 2.5 + 0.01 * number, 0.5)
+    windows = measurement.windows.assign(gain_long_nats=gain, loss_short_nats=4.0 + 0.01 * number)
+    found = key_tokens(dataclasses.replace(measurement, windows=windows))["real"]
+    assert found.share is not None and found.share.has_interval
+    for of_keys in (found.loss_short_nats, found.loss_long_nats, found.perplexity):
+        assert of_keys is not None and of_keys.has_interval == (num_documents == 50)
+
+
 def test_key_tokens_lie_above_their_bounds() -> None:
     measurement = made_up(3, 0.5)
     gain = np.array([2.0, 2.01, 2.01, 2.01] + [0.0] * len(measurement.windows))[: len(measurement.windows)]

@@ -27,19 +27,19 @@ def value(estimate: Estimate | None) -> float:
     return estimate.mean
 
 
-def rows_of_seed(seed: int) -> Rows:
+def rows_of_seed(seed: int, num: int = NUM) -> Rows:
     """Return rows in which all was found in short prompts, and the long gain of long prompts is above 0 in seed 1 alone."""
     asked, answered = np.random.default_rng(0), np.random.default_rng([seed, 1])
     rows = []
     for number, (length, k) in enumerate(CELLS):
-        for w in range(NUM):
+        for w in range(num):
             planted = sorted(asked.choice(length, k, replace=False).tolist())
             for selector, share in (("kl", 0.8), ("random", 0.1)):
                 short, gain = answered.uniform(1, 2), answered.normal(0.6, 0.2)
                 gain -= 0.0 if length == 8 else 1.0 * seed
                 rows.append(
                     {
-                        "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "selector": selector,
+                        "window_id": number * num + w, "length_tokens": length, "sparsity": k, "selector": selector,
                         "planted_positions": planted, "positions": planted,
                         "num_found": k if length == 8 and w else int(answered.integers(0, k + 1)),
                         "right": bool(answered.random() < (0.98 if length == 8 else 0.5 + 0.3 * seed)),

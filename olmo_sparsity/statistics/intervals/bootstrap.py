@@ -287,6 +287,18 @@ def defined_estimates(
     return defined
 
 
+def of_some(estimate: Optional[Estimate], weight_U: np.ndarray) -> Optional[Estimate]:
+    """Return an estimate of some of the windows, without its interval where fewer than ``MIN_DOCUMENTS`` units have any of them.
+
+    Args:
+        estimate: made from the sums of all units.
+        weight_U: the weight, or the number, of these windows in each unit.
+    """
+    if estimate is None or np.count_nonzero(weight_U) >= MIN_DOCUMENTS:
+        return estimate
+    return estimate.without_interval()
+
+
 def attained_estimates(
     sums: Mapping[SumKey, np.ndarray],
     quantities: Quantities[SumKey, QuantityKey],

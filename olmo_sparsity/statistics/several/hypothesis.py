@@ -21,7 +21,7 @@ import numpy as np
 from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS, names_where
-from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates
+from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import VariancePart, bounded, with_seed_variance
 from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
@@ -338,7 +338,10 @@ class _Comparison:
         return len(self.sparsity.runs) == 1 and any(model is self.sparsity for model in (self.gain, self.ceiling))
 
     def numbers(self) -> dict[_Number, Optional[Estimate]]:
-        """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds."""
+        """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds.
+
+        There are no intervals where the compared targets are of fewer documents than intervals need.
+        """
         sums = self.sums()
         over_documents = estimates(sums, _numbers)
         parts = []
@@ -353,7 +356,8 @@ class _Comparison:
         for number, estimate in numbers.items():
             if estimate is not None and number.third and number.name in RANGES:
                 numbers[number] = bounded(estimate, least=RANGES[number.name][0], most=RANGES[number.name][1])
-        return numbers
+        compared_U = sum(sums[_Sum("weight", CONTEXTS[0], third)] for third in THIRDS)
+        return {key: of_some(number, np.asarray(compared_U)) for key, number in numbers.items()}
 
 
 def _seeds(model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:

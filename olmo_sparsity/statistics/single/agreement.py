@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import padded_rows, read_parts, rows_by_choice
@@ -185,7 +185,7 @@ def agreement(folder: Path, measurement: Measurement) -> list[Agreement]:
             (a, b),
             CONTEXT,
             tuple(Overlap(k, chance_of[k], estimate_of[_Key("common", a, b, k)]) for k in ks),
-            estimate_of[_Key("correlation", a, b)],
+            of_some(estimate_of[_Key("correlation", a, b)], sums[_Key("ranked", a, b)]),
             num_windows - num_ranked[a, b],
         )
         for a, b in pairs

@@ -16,7 +16,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 
@@ -65,7 +65,8 @@ def key_tokens(measurement: Measurement) -> dict[str, KeyTokens]:
             "short": units.sums(key_W * (long_W + frame["lsd_nats"].to_numpy())),
         }
         numbers = estimates(sums, _quantities)
-        found[context] = KeyTokens(*(numbers[name] for name in ("share", "short", "long", "perplexity")))
+        of_keys = (of_some(numbers[name], sums["key"]) for name in ("short", "long", "perplexity"))
+        found[context] = KeyTokens(numbers["share"], *of_keys)
     return found
 
 
