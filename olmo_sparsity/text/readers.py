@@ -85,7 +85,7 @@ def _read_txt(path: Path) -> Iterator[TextRecord]:
 
 def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path.absolute())
         columns = file.schema_arrow.names
     except PermissionError as error:
         raise PermissionError(error.errno, os.strerror(error.errno or 0), str(path)) from None
