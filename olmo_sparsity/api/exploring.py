@@ -107,11 +107,12 @@ def _measured(
     """Return the tables of windows and their manifest; in a folder what is missing is measured, and the rest is read."""
     if folder is None:
         return measured_tables(model, windows, settings=settings)
+    folder = Path(folder).expanduser()
     prepared, manifest = prepared_tables(model, windows, settings=settings)
     run = Path(model.opened.folder)
-    if model.opened.record is not None and Path(folder).resolve().is_relative_to(run.resolve()):
+    if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):
         begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
-    tables = Path(folder) / f"{_name_of(windows.source)}-{manifest['run_id'][:ID_DIGITS]}"
+    tables = folder / f"{_name_of(windows.source)}-{manifest['run_id'][:ID_DIGITS]}"
     if not is_measured(tables, "influence", run_id=manifest["run_id"]):
         measure_parts(
             tables,

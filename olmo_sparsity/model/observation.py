@@ -72,7 +72,7 @@ class Observer:
                 self._keep(name, self._attention_sums(last_BHQE, k_BHTE, scaling=scaling, allowed_BTT=allowed_BTT))
 
     def states(self, x_BTD: torch.Tensor) -> None:
-        """Read the states before a layer, or behind the last."""
+        """Read the states before a layer, or behind the last and its norm."""
         self._keep("hidden_states", x_BTD[:, self.long_range])
 
     def result(self) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 SLIDING = "sliding_attention"  # layers that see no farther than their window have no longer contexts
+BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of the text
 
 
 def rope_parameters(config: Any) -> Optional[dict[str, Any]]:
@@ -98,17 +99,17 @@ def with_scaled_rotation(model: OLMoWithPositions, *, method: str, factor: float
 
 
 class LengthDependentFrequencies:
-    """The rotary frequencies of a model that depend on the length of the text (dynamic NTK).
+    """The rotary frequencies of a model that depend on the length of the text (dynamic NTK, LongRoPE).
 
-    transformers sets them anew where a forward pass is longer than all before it, and keeps them for shorter ones, so that its
-    results depend on what was run before. Here they are a function of the last position ID of each pass.
+    Under dynamic NTK transformers sets them anew where a forward pass is longer than all before it, and keeps them for shorter
+    ones, so that its results depend on what was run before. Here they are a function of the last position ID of each pass, or of
+    the length of the text that a pass begins. LongRoPE has other frequencies for texts that are longer than a row of training.
     """
 
     def __init__(self, model: Any):
         """Take over the frequencies of a model; most have none that depend on the length."""
-        self._tables = [(module, layer) for module, layer, kind in _rotary_tables(model) if kind == "dynamic"]
-        self._now: Optional[int] = None
-        for module, layer in self._tables:  # so that transformers leaves them alone
+        self._tables = [table for table in _rotary_tables(model) if table[-1] in BY_LENGTH]
+        for module, layer, _ in self._tables:  # so that transformers leaves them alone
             module.rope_type = "default" if layer is None else {**module.rope_type, layer: "default"}
 
     @property
@@ -122,9 +123,9 @@ class LengthDependentFrequencies:
         if not self._tables:
             return
         length = max(int(positions_BT.max()) + 1, text_len or 0)
-        for module, layer in self._tables:
+        for module, layer, kind in self._tables:
             options = {} if layer is None else {"layer_type": layer}
-            frequencies_e, _ = ROPE_INIT_FUNCTIONS["dynamic"](module.config, None, seq_len=length, **options)
+            frequencies_e, _ = ROPE_INIT_FUNCTIONS[kind](module.config, None, seq_len=length, **options)
             getattr(module, "inv_freq" if layer is None else f"{layer}_inv_freq").copy_(frequencies_e)
 
 

@@ -99,7 +99,7 @@ class TransformersModel:
 
     @property
     def has_length_dependent_positions(self) -> bool:
-        """Whether the frequencies of its positions depend on the length of the text (dynamic NTK)."""
+        """Whether the frequencies of its positions depend on the length of the text (dynamic NTK, LongRoPE)."""
         return self._frequencies.is_used
 
     @property

@@ -33,8 +33,8 @@ from olmo_sparsity.records.window_input import NEEDS, UndeclaredNeedError, Windo
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 LONGEST_MEANING = 200
-MARKERS = ("$a$", "$b$", "$c$", "$d$", "$e$", "$f$", "$g$", "$m$")  # of own selectors that name none
-# Of own selectors that name none: in figures, on light pages, on dark ones.
+# Of own selectors that name none: markers, which the package does not use, and colours in figures, on light pages, on dark ones.
+MARKERS = ("$a$", "$b$", "$c$", "$d$", "$e$", "$f$", "$n$", "$u$")
 COLORS = (
     ("#AA3377", "#aa3377", "#e58fc0"),
     ("#228833", "#1f7a2e", "#6fd183"),
@@ -53,14 +53,14 @@ class OwnSelector:
     """A selector of one's own: a function of one window, and what it needs.
 
     Attributes:
-        score: gets a ``WindowInput``; returns a score for each of the M long-range tokens, NaN for those that it does not score.
-            The highest are chosen, of equal ones the nearer.
+        score: gets a ``WindowInput``; returns a score for each of the M long-range tokens, NaN (or masked) for those that it does
+            not score. The highest are chosen, of equal ones the nearer.
         needs: what it reads of the window (``NEEDS`` of ``olmo_sparsity.records.window_input``).
         sees_target: it reads ``target``, too; part of its gain then is optimism, and it chooses anew for every resampled target.
         name: in tables and outputs; None: that of the function.
         meaning: what the score says, in words; None: the first line of the function's docstring.
-        color: in figures, as #rrggbb; None: one that is free.
-        marker: in figures, as Matplotlib names it; None: a letter.
+        color: in figures, as #rrggbb; None: one of eight, that of its name where no other selector of one's own has it.
+        marker: in figures, as Matplotlib names it; None: a letter, likewise.
     """
 
     score: ScoreOfWindow
@@ -207,8 +207,9 @@ def as_selector(own: OwnSelector, *, name: Optional[str], source: OwnSource, fil
     name = str(own.name or name or getattr(function, "__name__", ""))
     _check(where, name, own)
     needs = tuple(own.needs)
-    color, on_light, on_dark = COLORS[_number(name) % len(COLORS)] if own.color is None else (own.color,) * 3
-    marker = own.marker or MARKERS[_number(name) % len(MARKERS)]
+    number = _number(name)
+    color, on_light, on_dark = COLORS[number] if own.color is None else (own.color,) * 3
+    marker = own.marker or MARKERS[number]
     meaning = own.meaning or (inspect.getdoc(function) or "").partition("\n")[0] or f"score of {name}"
     runs_model = needs_pass(needs)
     return Selector(
@@ -240,7 +241,8 @@ def _check(where: str, name: str, own: OwnSelector) -> None:
     require(callable(own.score), f"{printable(name)} is no function, but {type(own.score).__name__}")
     require(
         NAME.fullmatch(name) and name != "all",
-        f"{printable(name)!r}: the name of a selector has at most 40 letters, digits, - and _, and begins with a letter",
+        f"{printable(name)!r}: the name of a selector has at most 40 letters, digits, - and _, and begins with a letter; name it "
+        "with Selector(..., name='mine')",
     )
     needs_words = f"{name}: needs = {printable(repr(own.needs))}: must be a list of names, as ['keys']"
     require(isinstance(own.needs, Collection) and not isinstance(own.needs, str), needs_words)
@@ -298,6 +300,8 @@ def _scores_of(found: Any, window: WindowInput, *, where: str, name: str) -> Any
     try:
         if np.iscomplexobj(found):
             raise TypeError("complex numbers have no order")
+        if np.ma.isMaskedArray(found):
+            found = found.astype(np.float64).filled(np.nan)
         scores_M = np.asarray(found, dtype=np.float64)
     except Exception as error:  # those of other libraries, as of a tensor that requires a gradient
         raise UserError(
@@ -352,8 +356,15 @@ def _plain(text: str) -> str:
 
 
 def _number(name: str) -> int:
-    """Return a number that depends on a name alone, so that a selector looks the same in every measurement."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    """Return which colour and marker a selector has that names none.
+
+    It depends on the name, so that a selector looks the same in every measurement, unless another of one's own has either.
+    """
+    first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    looks = [other.look for other in SELECTORS.values() if other.own is not None and other.name != name]
+    taken = {part for look in looks for part in (look.color, look.marker)}
+    numbers = [(first + more) % len(MARKERS) for more in range(len(MARKERS))]
+    return next((one for one in numbers if taken.isdisjoint((COLORS[one][0], MARKERS[one]))), numbers[0])
 
 
 def own_entries(names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,7 @@ class UndeclaredNeedError(Exception):
 
 @dataclass(frozen=True)
 class WindowInput:
-    """One window under one context, as a selector sees it. Arrays cannot be written to.
+    """One window under one context, as a selector sees it. Arrays are copies, and cannot be written to.
 
     Attributes:
         num_long_range: M. The long-range tokens are the first M of the window; each gets a score.
@@ -50,7 +50,8 @@ class WindowInput:
 
     def _of(self, name: str) -> Any:
         if name not in self.given:
-            wanted = "sees_target=True" if name == "target" else f"needs={[*self.given, name]}"
+            needs = [need for need in (*self.given, name) if need != "target"]
+            wanted = "sees_target=True" if name == "target" else f"needs={needs}"
             raise UndeclaredNeedError(f"{name} was not asked for; declare it: Selector(..., {wanted})")
         return self.given[name]
 
@@ -126,7 +127,7 @@ class WindowInput:
 
     @property
     def hidden_states(self) -> np.ndarray:
-        """States of the long-range tokens before each layer and behind the last, fp32 [layers + 1, M, D]."""
+        """States of the long-range tokens before each layer, and behind the last and its norm, fp32 [layers + 1, M, D]."""
         return self._of("hidden_states")
 
     @property

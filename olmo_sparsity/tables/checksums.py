@@ -39,14 +39,17 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[_Chunk]:
 def write_parquet(content: pa.Table, path: Path) -> None:
     """Write a table, with the checksums of its chunks in the metadata of its schema.
 
-    It is encoded twice: other metadata change the end of the file alone, which no checksum covers.
+    It is encoded twice: other metadata change the end of the file alone, which no checksum covers. The path is absolute, since
+    pyarrow takes a ``~`` with which one begins for the home folder, and pathlib for a name.
     """
     encoded = pa.BufferOutputStream()
     _encode(content, encoded)
     buffer = encoded.getvalue()
     chunks = _chunks(pq.ParquetFile(pa.BufferReader(buffer)).metadata)
     sums = [zlib.crc32(buffer[chunk.begin : chunk.begin + chunk.size]) for chunk in chunks]
-    _encode(content.replace_schema_metadata({**(content.schema.metadata or {}), KEY: json.dumps(sums)}), path)
+    _encode(
+        content.replace_schema_metadata({**(content.schema.metadata or {}), KEY: json.dumps(sums)}), path.absolute()
+    )
 
 
 def _encode(content: pa.Table, where: Path | pa.NativeFile) -> None:

@@ -117,7 +117,7 @@ def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest:
     check_regular(path)
     with (
         said_if_damaged(path, f"{path}: damaged, or no Parquet file"),
-        pq.ParquetFile(path, page_checksum_verification=True) as file,
+        pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file,
     ):
         content = read_verified(file, path)
     check_identity(content.schema, path, manifest=manifest, table=table, part=part)

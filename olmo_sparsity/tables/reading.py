@@ -78,7 +78,7 @@ def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -
     try:
         with said_if_damaged(path, f"{path}: not a Parquet file, or cut short; measure again with --overwrite"):
             # Without this, a damaged page passes for other numbers.
-            file = pq.ParquetFile(path, page_checksum_verification=True)
+            file = pq.ParquetFile(path.absolute(), page_checksum_verification=True)
             schema = file.schema_arrow
     except FileNotFoundError:
         raise UserError(

@@ -85,7 +85,7 @@ def _read_txt(path: Path) -> Iterator[TextRecord]:
 
 def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path.absolute())
         columns = file.schema_arrow.names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of the name of a column
         _raise_of_system(error, path)

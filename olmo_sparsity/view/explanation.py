@@ -173,7 +173,7 @@ class Explanation:
         Raises:
             UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
-        return pages.write_page(Path(out), self.to_html(), overwrite=overwrite)
+        return pages.write_page(Path(out).expanduser(), self.to_html(), overwrite=overwrite)
 
     def _repr_html_(self) -> str:
         return pages.frame(self.to_html(), height=FRAME_HEIGHT, runs_scripts=False)

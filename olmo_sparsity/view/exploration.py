@@ -184,7 +184,7 @@ class Exploration:
         Raises:
             UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
-        return pages.write_page(Path(out), self.to_html(), overwrite=overwrite)
+        return pages.write_page(Path(out).expanduser(), self.to_html(), overwrite=overwrite)
 
     def _facts(self) -> list[tuple[str, str]]:
         """Return what was measured, as names and values."""

@@ -170,7 +170,9 @@ def test_the_terminal_shows_place_marks_losses_and_gate(model: api.Model) -> Non
     assert "\x1b" not in text
 
 
-def test_the_page_is_self_contained_and_escapes_the_text(model: api.Model, tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_escapes_the_text(
+    model: api.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["kl", "gradient"], source="<a>.txt")
     page = explanation.save_html(tmp_path / "page.html").read_text(encoding="utf-8")
     assert len(re.findall("<script", page)) == 1  # the data
@@ -184,7 +186,8 @@ def test_the_page_is_self_contained_and_escapes_the_text(model: api.Model, tmp_p
     assert data == json.loads(json.dumps(explanation.to_json()))
     with pytest.raises(UserError, match="the file exists"):
         explanation.save_html(tmp_path / "page.html")
-    explanation.save_html(tmp_path / "page.html", overwrite=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert explanation.save_html("~/page.html", overwrite=True) == tmp_path / "page.html"
     frame = explanation._repr_html_()
     assert frame.startswith("<iframe sandbox srcdoc=") and frame.count("<") == 2
 

@@ -270,6 +270,9 @@ def test_a_folder_of_a_model_from_elsewhere_is_begun_only_where_tables_go_into_i
     assert tables["windows"] == (folder, "windows")
     exploring._measured(model, windows, settings=settings, folder=folder)
     assert len(begun) == inside
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    tables, _ = exploring._measured(model, windows, settings=settings, folder="~/explore")
+    assert tables["windows"] == (tmp_path / "home" / "explore", "windows")
 
 
 def test_what_is_measured_where_no_selector_is_named(model: api.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,6 +313,16 @@ def test_nothing_but_a_measurement_is_written_over(measured: api.Results, tmp_pa
     assert [path.name for path in folder.iterdir()] == ["draft.md"]
 
 
+def test_a_folder_may_lie_in_the_home_folder(
+    measured: api.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a model may."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert measured.save("~/mine") == tmp_path / "mine"
+    pd.testing.assert_frame_equal(api.read_results("~/mine").windows, measured.windows)
+    assert len(api.figure4("~/mine").axes) == 6
+
+
 def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tmp_path: Path) -> None:
     """They hold as many windows as those that it has."""
     folder = Path(shutil.copytree(tiny_tables, tmp_path / "begun"))

@@ -93,6 +93,6 @@ def test_they_are_recorded_and_named(tables: Path) -> None:
 def test_a_model_whose_frequencies_depend_on_the_length_is_refused(config: Config, tmp_path: Path) -> None:
     """Rows with more visible tokens would have other frequencies, and so would what rows share."""
     dynamic = dataclasses.replace(config.pretrained, rope_scaling="dynamic", rope_factor=2.0)
-    with pytest.raises(UserError, match=r"^influence.positions = compact: [^\n]*\(dynamic NTK\)[^\n]*$"):
+    with pytest.raises(UserError, match=r"^influence.positions = compact: [^\n]*\(dynamic NTK, LongRoPE\)[^\n]*$"):
         measure(dataclasses.replace(config, pretrained=dynamic), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -65,6 +65,31 @@ def test_a_window_holds_what_was_asked_for(path: str) -> None:
             window.token_ids[0] = 1
 
 
+def test_what_a_selector_changes_through_torch_is_seen_by_no_other() -> None:
+    """numpy refuses, torch only warns."""
+    scores, needs = make_scores(build(NORMED).eval()), ["token_ids", "keys", "long_prediction"]
+
+    def sums(window: WindowInput) -> np.ndarray:
+        return window.keys.sum(axis=(0, 1, 3)) + window.token_ids[:M] + window.long_prediction[:M]
+
+    def spoil(window: WindowInput) -> np.ndarray:
+        for need in needs:
+            torch.from_numpy(getattr(window, need)).fill_(1)
+        return window.token_ids[:M]
+
+    expected = score_of(sums, scores, needs=needs)
+    with pytest.warns(UserWarning, match="not writable"):
+        assert (score_of(spoil, scores, needs=needs) == 1).all()
+    assert (score_of(sums, scores, needs=needs) == expected).all()
+    assert scores.windows.tokens_WT.equal(windows(W)[0])
+
+
+def test_masked_scores_are_none() -> None:
+    mask = np.arange(M) % 3 == 1
+    found = score_of(lambda window: np.ma.masked_array(np.arange(M), mask), make_scores(build(NORMED).eval()))
+    assert (np.isnan(found) == mask).all() and found[0, ~mask].tolist() == np.arange(M)[~mask].tolist()
+
+
 def test_the_long_prediction_is_that_of_the_context_of_the_window() -> None:
     """Also where the choice is to imitate that of another context."""
     scores = make_scores(build(NORMED).eval())

@@ -147,6 +147,27 @@ def test_a_model_that_is_scaled_by_its_own_configuration_does_not_depend_on_what
     assert ours.in_dtype(torch.bfloat16).has_length_dependent_positions
 
 
+@torch.no_grad()
+def test_longrope_has_the_frequencies_of_the_whole_window() -> None:
+    """Also in keys of the beginning, which is no longer than a row of training."""
+    scaled = {"rope_type": "longrope", "factor": FACTOR, "rope_theta": BASE, "original_max_position_embeddings": 18}
+    scaled |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.5, 4.0, 8.0]}
+
+    def raw() -> Any:
+        return build_raw("llama", rope_parameters=dict(scaled)).eval()
+
+    theirs, ours = raw(), TransformersModel(raw())
+    tokens, positions = with_anchor(windows(2)[:, :-1], None)
+    for length in (FULL, 18, 19, 17):
+        expected = theirs(tokens[:, :length]).logits[:, -1]
+        found = ours.last_logits(tokens[:, :length], positions[:, :length])
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    with pytest.raises(UserError, match="its keys and values cannot be chosen from"):
+        fit(ours)
+    fit(ours.with_text_len(FULL))
+    assert ours.has_length_dependent_positions
+
+
 @pytest.mark.parametrize("method", ["linear", "yarn"])
 @torch.no_grad()
 def test_an_olmo_is_scaled_as_transformers_scales_its_export_and_by_the_formula(method: str) -> None:

@@ -153,6 +153,9 @@ def test_how_long_a_name_is(folder: Path) -> None:
     assert names_of([OwnSelector(named, name=longest)]) == [longest]
     with pytest.raises(UserError, match=f"'{longest}a': the name of a selector has at most 40 letters, digits, "):
         names_of([OwnSelector(named, name=f"{longest}a")])
+    for function in (lambda window: None, Longest()):  # without a name of their own
+        with pytest.raises(UserError, match=r"begins with a letter; name it with Selector\(\.\.\., name='mine'\)$"):
+            names_of([function])
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,22 @@ def test_the_look_of_a_selector_that_names_none_depends_on_its_name(name: str) -
     assert SELECTORS[name].meaning == "word " * 40
 
 
+def test_no_two_of_ones_own_look_alike_while_there_are_looks() -> None:
+    """Names of the same number get the next ones; a marker is no selector's of the package."""
+    names = [f"own-{number}" for number in range(99)]
+    alike = [name for name in names if int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % 8 == 6][:9]
+    assert len(alike) == 9
+    names_of([lambda_named(name) for name in alike])
+    looks = [SELECTORS[name].look for name in alike]
+    first = own_selectors.MARKERS[6:] + own_selectors.MARKERS[:6]
+    assert tuple(look.marker for look in looks) == (*first, first[0])  # the ninth is drawn as the first
+    assert [look.color for look in looks[:3]] == [own_selectors.COLORS[number][0] for number in (6, 7, 0)]
+    names_of([lambda_named(alike[1])])
+    assert SELECTORS[alike[1]].look == looks[1]
+    of_package = {selector.look.marker for selector in SELECTORS.values() if selector.own is None}
+    assert of_package.isdisjoint(own_selectors.MARKERS)
+
+
 def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
     (folder / "own.py").write_text(GOOD)
     declared_selectors(["own.py:seeing", "own.py:by_length"])
@@ -342,7 +361,7 @@ def test_every_need_can_be_read_and_is_described() -> None:
     assert all(getattr(window, need) == 5 for need in NEEDS)
     with pytest.raises(own_selectors.UndeclaredNeedError, match="sees_target=True"):
         _ = window.target
-    some = WindowInput(2, 1, dict.fromkeys(("keys", "texts"), 5))
+    some = WindowInput(2, 1, dict.fromkeys(("keys", "texts", "target"), 5))  # a target is no need
     with pytest.raises(
         own_selectors.UndeclaredNeedError, match=r"^values .*Selector\(\.\.\., needs=\['keys', 'texts', 'values'\]\)$"
     ):

@@ -45,6 +45,15 @@ def test_pandas_polars_and_duckdb_read_the_same(tiny_tables: Path, table: str) -
         assert from_pandas[column].tolist() == [row[column] for row in expected]
 
 
+def test_a_folder_that_is_named_like_the_home_folder_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As shells leave it in ``--out=~/tables``: pyarrow alone would take it for the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    tables = made_up_tables(Path("~/tables"), 4)
+    assert read_table(tables, "windows").num_rows > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["~"]
+
+
 def test_metadata_identifies_the_measurement(tiny_tables: Path) -> None:
     metadata = pq.read_schema(part_path(tiny_tables, "windows", part=0)).metadata
     assert metadata[b"schema_version"].decode() == SCHEMA_VERSION

@@ -209,12 +209,15 @@ def test_nothing_and_too_much_are_said(long_gain: float, words: str) -> None:
     assert words in made_up_exploration([" a"] * 140, long_gain=long_gain).found
 
 
-def test_nothing_is_overwritten_without_the_option(exploration: Exploration, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_without_the_option(
+    exploration: Exploration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = exploration.save_html(tmp_path / "page.html")
     before = page.read_bytes()
     with pytest.raises(UserError, match="--overwrite"):
         exploration.save_html(page)
-    exploration.save_html(page, overwrite=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert exploration.save_html("~/page.html", overwrite=True) == page
     assert page.read_bytes() == before
 
 

@@ -262,9 +262,10 @@ class Predictions:
             given |= {name: values[w] for name, values in arrays.items()}
             if labels_W is not None:
                 given["target"] = int(labels_W[w])
-            for value in given.values():
+            for name, value in given.items():
                 if isinstance(value, np.ndarray):
-                    value.flags.writeable = False
+                    given[name] = value.copy()  # torch.from_numpy writes through a view that cannot be written to
+                    given[name].flags.writeable = False
             yield WindowInput(self.num_long_range, self.evaluator.local_len, given)
 
     @property

@@ -324,8 +324,8 @@ def _for_windows(model: CausalModel, config: Config, *, has_anchor: bool) -> Cau
         return model
     if config.influence.positions == "compact":
         raise UserError(
-            "influence.positions = compact: the positions of this model depend on the length of the text (dynamic NTK), so that "
-            "rows with more visible tokens would have others; use kept, or another pretrained.rope_scaling"
+            "influence.positions = compact: the positions of this model depend on the length of the text (dynamic NTK, "
+            "LongRoPE), so that rows with more visible tokens would have others; use kept, or another pretrained.rope_scaling"
         )
     return model.with_text_len(config.measured_lengths.full_len + has_anchor)
 
