@@ -17,6 +17,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     SelectorName,
     TrainOption,
+    check_text_options,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
@@ -64,6 +65,7 @@ def explore(
 
     Shows how far the long context moves the prediction of each token, which tokens it needs, and which later ones use it.
     """
+    check_text_options(overrides, selector=selector, k=k, seed=seed)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     from olmo_sparsity.measure.work import WHOLE
 
