@@ -125,7 +125,7 @@ def check_text_options(
     Raises:
         UserError: one gives selectors, or what an option gives, too.
     """
-    options = {"selectors": selector or None, "k": k, "k_grid": k, "seed": seed}
+    options = {"selectors": selector or None, "k": k, "seed": seed}
     check_given_once(overrides, {"influence": {name: given for name, given in options.items() if given is not None}})
     for override, key in given_keys(overrides):
         if key == "influence.selectors":

@@ -133,7 +133,7 @@ KEYS = [
             "this command measures the selectors that --selector names",
             document,
         ),
-        (f"{EXPLORE} --k 2 influence.k_grid=all", "an option of this command gives influence.k_grid, too", document),
+        (f"{EXPLORE} --k 2 influence.k=[1]", "an option of this command gives influence.k, too", document),
         (
             "summary --run runs/tiny training.seed=1",
             "this run was made with training.seed = 0, not 1; name another",
