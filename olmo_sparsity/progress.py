@@ -113,7 +113,7 @@ def stages(*names: str) -> Iterator[Callable[[], None]]:
         following = iter(names[1:])
 
         def begin_next() -> None:
-            bar.set_description(next(following), refresh=False)
+            bar.set_description_str(next(following), refresh=False)  # without a colon, which the formats have
             bar.update()
             if sys.stderr.isatty():
                 bar.refresh()

@@ -129,8 +129,8 @@ def test_a_terminal_names_the_stage_of_the_work(clock: Clock, monkeypatch: pytes
         assert "reading:   0%" in screen(terminal.getvalue())[0]
         clock.seconds += 5
         begin_next()
-        assert "drawing:  50%" in screen(terminal.getvalue())[0]
-    assert "drawing: 100%" in screen(terminal.getvalue())[0]
+        assert screen(terminal.getvalue())[0].startswith("drawing:  50%")
+    assert screen(terminal.getvalue())[0].startswith("drawing: 100%")
 
 
 def test_stages_of_short_work_log_nothing(clock: Clock, messages: Messages) -> None:
@@ -138,6 +138,14 @@ def test_stages_of_short_work_log_nothing(clock: Clock, messages: Messages) -> N
         clock.seconds += 5
         begin_next()
     assert messages.lines == []
+
+
+def test_long_stages_are_logged_with_one_colon(clock: Clock, messages: Messages) -> None:
+    with stages("reading", "drawing") as begin_next:
+        clock.seconds += 35
+        begin_next()
+        clock.seconds += 40
+    assert [line.partition("%")[0] for line in messages.lines] == ["drawing: 50", "drawing: 100"]
 
 
 def test_without_a_total_it_counts(clock: Clock, messages: Messages) -> None:

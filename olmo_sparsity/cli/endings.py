@@ -59,6 +59,7 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
     arguments = sys.argv[1:] if arguments is None else arguments
     cause: Optional[Exception] = None
     _set_up_streams()
+    _forget_impossible_sizes()
     try:
         _check_encoding(arguments)
         code = app(list(arguments), prog_name=PROGRAM, standalone_mode=False)
@@ -121,6 +122,13 @@ def _set_up_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, it stays open
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
+
+
+def _forget_impossible_sizes() -> None:
+    """Leave out sizes of a terminal that are no positive numbers. Programs without one set 0, with which nothing is printed."""
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):  # the last one is read by Typer
+        if not re.fullmatch("0*[1-9][0-9]{0,5}", os.environ.get(name, "1")):
+            del os.environ[name]
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     TrainOption,
+    check_text_options,
     config_file,
     resolve,
 )
@@ -85,6 +86,7 @@ def explain(
 
     Prints the window with its influential tokens marked, the losses and the gains.
     """
+    check_text_options(overrides, selector=selector, k=k, seed=seed)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")

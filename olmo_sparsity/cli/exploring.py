@@ -17,6 +17,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     SelectorName,
     TrainOption,
+    check_text_options,
     config_file,
     resolve,
 )
@@ -65,6 +66,7 @@ def explore(
 
     Shows how far the long context moves the prediction of each token, which tokens it needs, and which later ones use it.
     """
+    check_text_options(overrides, selector=selector, k=k, seed=seed)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     from olmo_sparsity.measure.work import WHOLE
 

@@ -20,11 +20,13 @@ from olmo_sparsity.cli.options import (
     ShardOption,
     TrainOption,
     config_file,
+    given_keys,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, interruptible, train_first
 from olmo_sparsity.errors import UserError
 
+OF_INFLUENCE_ALONE = ("influence.num_windows", "influence.k", "influence.selectors")  # `validate` has its own
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,9 @@ def validate(
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
+    for override, key in given_keys(overrides):
+        if key in OF_INFLUENCE_ALONE:
+            raise UserError(f"{override}: validate has a key of its own; give {key.replace('influence', 'validation')}")
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.validation import check_room

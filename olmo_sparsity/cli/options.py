@@ -11,8 +11,8 @@ import typer
 
 from olmo_sparsity.cli.flags import Keys
 from olmo_sparsity.config import Config, PretrainedConfig, with_keys
-from olmo_sparsity.config.files import load_config, pretrained_config_path
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.config.files import keys_of_override, load_config, pretrained_config_path
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
 
 RUNS = Path("runs")
@@ -94,6 +94,50 @@ def config_file(config: Optional[Path], run: Optional[Path]) -> Optional[Path]:
     return own if config is None and own is not None and own.is_file() else config
 
 
+def given_keys(overrides: Optional[list[str]]) -> list[tuple[str, str]]:
+    """Return (the override, printable, and the dotted name of a key) for every key that overrides give.
+
+    Raises:
+        UserError: an override is wrong.
+    """
+    return [(printable(override), key) for override in overrides or [] for key in keys_of_override(override)]
+
+
+def check_given_once(overrides: Optional[list[str]], keys: Keys) -> None:
+    """Check that no override gives a key that an option of the command gives, too: one of the two would have no effect.
+
+    Args:
+        overrides: as ``SECTION.KEY=VALUE``.
+        keys: what options give, by section and key.
+
+    Raises:
+        UserError: one does.
+    """
+    for override, key in given_keys(overrides):
+        section, _, name = key.partition(".")
+        if name in keys.get(section, {}):
+            raise UserError(f"{override}: an option of this command gives {key}, too; leave one of them out")
+
+
+def check_text_options(
+    overrides: Optional[list[str]],
+    *,
+    selector: Optional[list[Any]],
+    k: Optional[str],
+    seed: Optional[int],
+) -> None:
+    """Check the overrides of a command that measures one text, whose selectors are those of ``--selector`` or its own.
+
+    Raises:
+        UserError: one gives selectors, or what an option gives, too.
+    """
+    options = {"selectors": selector or None, "k": k, "seed": seed}
+    check_given_once(overrides, {"influence": {name: given for name, given in options.items() if given is not None}})
+    for override, key in given_keys(overrides):
+        if key == "influence.selectors":
+            raise UserError(f"{override}: this command measures the selectors that --selector names; use that")
+
+
 def resolve(
     config: Optional[Path],
     run: Optional[Path],
@@ -106,12 +150,14 @@ def resolve(
     """Return (the configuration, the folder of the run or of a model's results) that a command's options name.
 
     Raises:
-        UserError: the configuration is unusable, or ``--model`` is given together with a key that names a model.
+        UserError: the configuration is unusable, or a key is given together with an option that stands for it.
     """
-    for override in overrides or []:
-        key = override.partition("=")[0]
-        if model is not None and key in ("pretrained.model", "pretrained.revision"):
-            raise UserError(f"{override}: beside --model there is no {key}; use the options --model and --revision")
+    options = {"pretrained.model": model, "pretrained.revision": model or revision}
+    for override, key in given_keys(overrides):
+        if options.get(key) is not None:
+            beside = "--revision" if model is None else "--model"
+            raise UserError(f"{override}: beside {beside} there is no {key}; use the options --model and --revision")
+    check_given_once(overrides, keys or {})
     loaded = None if config is None else load_config(config, overrides or [])
     if loaded is not None and revision is None and loaded.pretrained.model == model:
         revision = loaded.pretrained.revision

@@ -13,6 +13,7 @@ from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import RUNS
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import default_config_path, load_config
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.trained import MEASURED_SECTIONS
 from olmo_sparsity.errors import Interrupted, UserError
 
@@ -182,7 +183,8 @@ def finish_share(tables: Path, share: Share) -> bool:
     num_missing = finalize(tables)
     progress = f"{tables}: share {share.index} of {share.count} is done"
     if num_missing:
-        print_line(f"{progress}; {num_missing} parts are left to the others", to_stderr=True)
+        are = "is" if num_missing == 1 else "are"
+        print_line(f"{progress}; {counted(num_missing, 'part')} {are} left to the others", to_stderr=True)
     elif not share.is_leader:
         print_line(f"{progress}, and with it all parts", to_stderr=True)
     return not num_missing and share.is_leader

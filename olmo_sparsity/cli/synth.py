@@ -19,7 +19,7 @@ from olmo_sparsity.cli.options import (
     TaskRunOption,
 )
 from olmo_sparsity.cli.steps import finish_share, interruptible, needs_training
-from olmo_sparsity.config import Config, files
+from olmo_sparsity.config import Config, PretrainedConfig, files
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 
@@ -57,6 +57,10 @@ def resolve_task(
     require(
         loaded.name == task,
         f"{path}: this configuration is of {loaded.name!r}, not of {task!r}; name that, or choose another --run",
+    )
+    require(
+        loaded.pretrained == PretrainedConfig(),
+        f"synth {task}: the keys of pretrained are about a pretrained model, which synthetic tasks do not use; leave them out",
     )
     return loaded, folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -23,13 +24,15 @@ from olmo_sparsity.cli.options import (
     ShownSelectorOption,
     TrainOption,
     config_file,
+    given_keys,
     resolve,
 )
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
-from olmo_sparsity.config import Config
-from olmo_sparsity.config.trained import MEASURED_SECTIONS
+from olmo_sparsity.config import Config, to_dict
+from olmo_sparsity.config.trained import FREE_TO_MEASURE, MEASURED_SECTIONS, different_keys
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.storage.manifests import read_manifest_of
 
 TablesOption = Annotated[
     Optional[Path],
@@ -63,17 +66,44 @@ def _resolve_shown(
     return loaded, folder
 
 
-def _check_not_measured_now(overrides: Optional[list[str]]) -> None:
+def _check_not_measured_now(overrides: Optional[list[str]], sections: Sequence[str] = MEASURED_SECTIONS) -> None:
     """Check that no override is of a measurement, where what was measured is shown.
 
     Raises:
-        UserError: one is.
+        UserError: one is of a key of these sections, but for those that change nothing.
     """
-    for override in overrides or []:
-        if override.partition(".")[0] in MEASURED_SECTIONS:
+    for override, key in given_keys(overrides):
+        section, _, name = key.partition(".")
+        if section in sections and (section, name) not in FREE_TO_MEASURE:
             raise UserError(
-                f"{printable(override)}: what was measured is shown as it is; measure again with `olmo-sparsity influence` and "
-                "this key, or choose other tables with --tables"
+                f"{override}: what was measured is shown as it is; measure again with `olmo-sparsity influence` and this key, or "
+                "choose other tables with --tables"
+            )
+
+
+def _check_shown(overrides: Optional[list[str]], loaded: Config, folder: Path) -> None:
+    """Check that no override asks for another training than that of the run that is shown, or another text than a model's.
+
+    Args:
+        overrides: as ``SECTION.KEY=VALUE``.
+        loaded: the configuration with them.
+        folder: of the run or model.
+
+    Raises:
+        UserError: one does.
+    """
+    if not overrides:
+        return
+    if loaded.pretrained.model is not None:
+        _check_not_measured_now(overrides, ("data", "context"))
+    manifest = read_manifest_of(folder) if (folder / "manifest.json").is_file() else {}
+    if manifest.get("kind") != "run":
+        return
+    given = {key for _, key in given_keys(overrides)}
+    for key in different_keys(manifest["config"], to_dict(loaded), free=FREE_TO_MEASURE):
+        if key.dotted in given:
+            raise UserError(
+                f"{folder}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; name another with --run DIR"
             )
 
 
@@ -99,7 +129,8 @@ def _named(
     if tables.exists() and not is_named:
         return tables, run_of_tables(tables)
     _check_not_measured_now(overrides)
-    _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    _check_shown(overrides, loaded, folder)
     found = named_tables(tables, folder)
     own = run_of_tables(found)
     if is_named and own is not None and own.resolve() != folder.resolve():
@@ -124,7 +155,8 @@ def _shown_tables(
     if tables is not None:
         return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
     _check_not_measured_now(overrides)
-    _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    _check_shown(overrides, loaded, folder)
     return newest_shown(folder), folder
 
 
@@ -215,6 +247,7 @@ def figures(
         loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         if list_finished(folder):
             _check_not_measured_now(overrides)
+            _check_shown(overrides, loaded, folder)
         else:
             measure_first(loaded, folder, file=config_file(config, run), asked=train)
     else:

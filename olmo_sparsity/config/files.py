@@ -46,14 +46,32 @@ def load_config(path: Optional[Path] = None, overrides: Sequence[str] = ()) -> C
     path = default_config_path() if path is None else path
     values = read_file(_text_of(path), Config, path=path)
     for override in overrides:
-        given = read_override(override, Config)
-        if "k" in given.get("influence", {}):
-            given["influence"].setdefault("k_grid", None)
-        values = _merged(values, given)
+        values = _merged(values, _given(override))
     try:
         return msgspec.convert(values, Config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def keys_of_override(override: str) -> list[str]:
+    """Return the dotted names of the keys that an override gives; one of ``influence.k`` gives its grid, too.
+
+    Raises:
+        UserError: its key or value is wrong.
+    """
+    return [
+        f"{section}.{name}" if isinstance(keys, dict) else section
+        for section, keys in _given(override).items()
+        for name in (keys if isinstance(keys, dict) else [section])
+    ]
+
+
+def _given(override: str) -> dict[str, Any]:
+    """Return the values that an override gives. Those of k take the place of a grid that was named before."""
+    given = read_override(override, Config)
+    if "k" in given.get("influence", {}):
+        given["influence"].setdefault("k_grid", None)
+    return given
 
 
 def _text_of(path: Path) -> str:

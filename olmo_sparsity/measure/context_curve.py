@@ -8,6 +8,7 @@ pretrained model whose training row is stated. Others are measured up to the pos
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any, Optional
@@ -117,6 +118,8 @@ def measure_context_curve(
     longest = visible_lengths(config.measured_lengths, max_visible)[-1]
     is_asked_for = config.pretrained.model is None or max_visible is not None or config.pretrained.train_len is not None
     opened = open_model(config, run, longest=longest if is_asked_for else None)
+    # Hidden tokens are not run, so no definition of visible but this one is measured, whatever `influence` says.
+    opened = dataclasses.replace(opened, visibility="hidden", positions="kept")
     lengths = visible_lengths(opened.lengths, max_visible, limit=opened.most_visible)
     run_id = fingerprint(
         SCHEMA_VERSION,

@@ -74,9 +74,9 @@ def place_finding(
         visible: how much each selector chose, such as ``4 tokens``.
     """
     (first, gain), *others = chosen.items()
-    null = foreign_words(null_context, {})
+    null, shown = foreign_words(null_context, {}), printable(target).strip() or "␣"
     return (
-        f'The prediction of "{printable(target).strip()}" gains {long_nats:.3f} nats from all {num_long_range} long-range '
+        f'The prediction of "{shown}" gains {long_nats:.3f} nats from all {num_long_range} long-range '
         f"tokens, {null_nats:.3f} from {null} in their place, and {gain:.3f} from the {visible} chosen by {first}"
         + "".join(f", {other:.3f} by {name}" for name, other in others)
         + "."

@@ -103,6 +103,58 @@ MESSAGES = [
     Case("summary -q --tables no", "no: there are no influence tables here"),
 ]
 
+# A key that is given twice, or has no effect.
+KEYS = [
+    Case(command, line, make)
+    for command, line, make in [
+        (f"{INFLUENCE} influence.k=[1]", "influence.k=[1]: an option of this command gives influence.k, too", None),
+        (
+            "influence --k all influence.k=[3]",
+            "influence.k=[3]: an option of this command gives influence.k_grid",
+            None,
+        ),
+        (f"{INFLUENCE} 'influence={{seed: 2, k: [1]}}'", "an option of this command gives influence.k, too", None),
+        ("validate --local-len 4 influence.local_len=5", "an option of this command gives influence.local_len", None),
+        ("validate influence.num_windows=5", "validate has a key of its own; give validation.num_windows", None),
+        ("validate 'influence.selectors=[kl]'", "validate has a key of its own; give validation.selectors", None),
+        ("context-curve --max-visible 30 context_curve.max_visible=31", "gives context_curve.max_visible, too", None),
+        (
+            "influence --model no.gguf --rope-scaling yarn:4 pretrained.rope_factor=2",
+            "an option of this command gives pretrained.rope_factor, too",
+            None,
+        ),
+        ("influence --model a.gguf 'pretrained={model: b}'", "beside --model there is no pretrained.model", None),
+        ("influence --revision a pretrained.revision=b", "beside --revision there is no pretrained.revision", None),
+        (f"{EXPLAIN} --at 300 --k 2 influence.k=[1]", "an option of this command gives influence.k, too", document),
+        (f"{EXPLAIN} --at 300 --seed 1 influence.seed=2", "an option of this command gives influence.seed", document),
+        (f"{EXPLAIN} --at 300 influence.selectors=[random]", "measures the selectors that --selector names", document),
+        (
+            f"{EXPLORE} influence.selectors=[random]",
+            "this command measures the selectors that --selector names",
+            document,
+        ),
+        (f"{EXPLORE} --k 2 influence.k=[1]", "an option of this command gives influence.k, too", document),
+        (
+            "summary --run runs/tiny training.seed=1",
+            "this run was made with training.seed = 0, not 1; name another",
+            None,
+        ),
+        (
+            "summary --tables tables --run runs/tiny context.full_len=16",
+            "made with context.full_len = 20, not 16",
+            None,
+        ),
+        (
+            "figures --run runs/tiny pose.num_chunks=1",
+            "runs/tiny: this run was made with pose.num_chunks = 3, not 1",
+            None,
+        ),
+        ("report --run runs/tiny 'influence={local_len: 8}'", "what was measured is shown as it is", None),
+        ("synth train parity-cpu --run new pretrained.train_len=5", "the keys of pretrained are about", None),
+        ("synth eval parity-cpu --run new pretrained.model=x", "the keys of pretrained are about", None),
+    ]
+]
+
 UNITS = [
     Case(f"{INFLUENCE} --unit x", "influence.unit = x: must be token, word, sentence, or block:N with N tokens"),
     Case(f"{INFLUENCE} --unit ''", "influence.unit = : must be token, word, sentence, or block:N"),

@@ -15,6 +15,7 @@ import pytest
 import typer
 from tokenizers import Tokenizer, models
 
+from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import LONGEST_LINE, os_error_line, run
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.storage.files import partial_path
@@ -92,6 +93,23 @@ def test_standard_error_takes_all_characters_too(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(file, encoding="ascii", errors="strict"))
     assert fails_with(UserError("\u00e9")) == 2
     assert file.getvalue() == b"olmo-sparsity: error: ?\n"
+
+
+@pytest.mark.parametrize("size", ["0", "00", "-5", "\u00b2", "x", ""])
+@pytest.mark.parametrize("arguments", [["list", "."], ["list", "--help"]], ids=["list", "help"])
+def test_sizes_that_no_terminal_has_are_left_out(
+    arguments: list[str], size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Programs that start others without a terminal set 0, with which nothing was printed."""
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for value in ("80", size):
+        monkeypatch.setenv("COLUMNS", value)
+        monkeypatch.setenv("LINES", value)
+        monkeypatch.setenv("TERMINAL_WIDTH", value)
+        assert run(app, arguments) == 0
+        printed.append(capsys.readouterr().out)
+    assert len(printed[0]) > 20 and printed[1] == printed[0]
 
 
 def test_an_error_without_a_number_is_a_bug() -> None:

@@ -104,6 +104,22 @@ def test_tables_of_another_folder_are_not_shown_under_its_name(
         assert {path.name for path in (work / "runs").iterdir()} == {"a", "b", "hf"}
 
 
+@pytest.mark.parametrize("key", ["context.full_len=96", "data.source=builtin", "'context={local_len: 3}'"])
+def test_another_text_or_length_of_a_model_is_measured_not_shown(
+    key: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the text lies makes no difference."""
+    for named in (["--run", "runs/hf"], ["--model", "runs/a/hf", "data.cache_dir=elsewhere"]):
+        monkeypatch.setattr(sys, "argv", ["olmo-sparsity", "summary", "--json", *named])
+        app(standalone_mode=False)
+        assert json.loads(capsys.readouterr().out)["num_windows"] > 0
+        monkeypatch.setattr(sys, "argv", ["olmo-sparsity", "summary", "--json", *named, key.strip("'")])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert f"{key.strip(chr(39))}: what was measured is shown as it is" in capsys.readouterr().err
+
+
 def test_the_run_of_tables(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = Path("runs/hf/influence/made-up")
     assert run_of_tables(tables) == Path("runs/hf")

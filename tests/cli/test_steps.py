@@ -36,6 +36,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path]]:
         (0, Share(1, 3), True, ""),
         (0, Share(1, 3, False), False, "tables: share 1 of 3 is done, and with it all parts\n"),
         (4, Share(1, 3, False), False, "tables: share 1 of 3 is done; 4 parts are left to the others\n"),
+        (1, Share(0, 3), False, "tables: share 0 of 3 is done; 1 part is left to the others\n"),
         (4, Share(0, 3), False, "tables: share 0 of 3 is done; 4 parts are left to the others\n"),
     ],
 )

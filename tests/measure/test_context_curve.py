@@ -240,6 +240,20 @@ def test_every_column_of_the_curve(
     assert messages[-1] == f"{folder}: 40 windows of {drawn.num_documents} documents, 1 to 40 visible tokens"
 
 
+@pytest.mark.parametrize(("key", "value"), [("visibility", "contextual"), ("positions", "compact")])
+def test_a_curve_says_that_hidden_tokens_are_seen_by_no_one(
+    key: str, value: str, tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    """They are not run, whatever is measured elsewhere: nothing else was measured than without the key."""
+    few = dataclasses.replace(tiny_config.influence, num_windows=5)
+    measured = []
+    for settings in (few, dataclasses.replace(few, **{key: value})):
+        config = dataclasses.replace(tiny_config, influence=settings)
+        measured.append(measure_context_curve(config, tiny_run, out=tmp_path / "curve"))  # one folder: it is the same
+    setup = context_curve(measured[1]).setup
+    assert (setup.visibility, setup.positions) == ("hidden", "kept")
+
+
 def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     one_each = dataclasses.replace(tiny_config.influence, max_windows_per_document=1)
     config = dataclasses.replace(tiny_config, influence=one_each)

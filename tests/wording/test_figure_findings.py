@@ -178,6 +178,8 @@ def test_what_one_target_gains() -> None:
         )
         for of, said in ((chosen, ", 0.500 by attention, 0.062 by nearest."), ({"kl": 0.75}, ".")):
             assert place_finding(" the end ", **numbers, null_context=kind, chosen=of) == start + said  # type: ignore[arg-type]
+    blank = place_finding("  ", **numbers, null_context="shuffled", chosen=chosen)  # type: ignore[arg-type]
+    assert blank.startswith('The prediction of "␣" gains 1.250 nats')
 
 
 def test_a_cloud_under_shuffled_text_is_not_called_foreign(tables: Path) -> None:
