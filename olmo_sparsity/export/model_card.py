@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.model.checkpoint import CheckpointInfo
@@ -76,7 +76,13 @@ def _trained_positions(config: Config) -> tuple[str, int]:
 
 
 def model_card(
-    exported: ExportedModel, config: Config, *, info: CheckpointInfo, loss_nats: Optional[float], eos_token: str
+    exported: ExportedModel,
+    config: Config,
+    *,
+    info: CheckpointInfo,
+    loss_nats: Optional[float],
+    eos_token: str,
+    first_stage: Optional[dict[str, Any]] = None,
 ) -> str:
     """Return the model card: what the model is, what it was trained on, and which position IDs it was trained with.
 
@@ -84,8 +90,9 @@ def model_card(
         exported: the exported model.
         config: that the run was made with.
         info: of the checkpoint.
-        loss_nats: its validation loss; None where training has not ended.
+        loss_nats: its validation loss; None where it is not the last checkpoint of a finished run.
         eos_token: the token that ends a document, as text.
+        first_stage: of the manifest of the run, the run that it starts from; None: from weights drawn at random.
     """
     context = config.context
     positions, max_position = _trained_positions(config)
@@ -96,6 +103,13 @@ def model_card(
         beginning = f"{_code(eos_token)} in front of it, as in front of every row, and no other token is added"
     steps = f"{info.step:,} of {config.training.steps:,} steps"
     loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
+    began, never = "", "were never trained"
+    if first_stage is not None:
+        began = (
+            f" It started from the weights of the run {_code(str(first_stage.get('run')))} at step {first_stage.get('step')}, "
+            "whose steps, text and positions are not counted here."
+        )
+        never = "were not trained in this run"
     expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
     return f"""---
 library_name: transformers
@@ -116,13 +130,13 @@ text. It was not trained to follow instructions.
 
 - **Architecture**: `{exported.architecture}`, {exported.num_parameters / 1e6:.2f}M parameters, fp32{expert}. Its logits differ \
 from those of the trained model by at most {exported.largest_logit_difference:.2g} ({exported.num_logits_compared:,} compared).
-- **Training**: {steps}, {info.tokens:,} tokens{loss}.
+- **Training**: {steps}, {info.tokens:,} tokens{loss}.{began}
 - **Text**: {_text_source(config.data)}.
 
 ## Lengths and positions
 
 - The model was trained on rows of {row_len} tokens, {positions}{begins}
-- Position IDs from {max_position} on were never trained. transformers accepts them, but do not trust the output.
+- Position IDs from {max_position} on {never}. transformers accepts them, but do not trust the output.
 - The model never saw more than {row_len} tokens at once.
 - The run measures it with a local context of {context.local_len} and a full context of {context.full_len} tokens, as does
   `olmo-sparsity influence --model FOLDER --local-len {context.local_len} --full-len {context.full_len}`. To hide tokens, remove

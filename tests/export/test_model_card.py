@@ -66,6 +66,16 @@ def test_the_model_card_tells_which_positions_were_trained(tiny_config: Config) 
         assert "Position IDs from 64 on were never trained" in card(**pose)
 
 
+def test_the_model_card_tells_of_the_first_stage(tiny_config: Config) -> None:
+    """What was trained there is not known here."""
+    stage = {"run": "short", "run_id": "4567", "step": 1_500, "model_sha256": "89ab"}
+    card = model_card(EXPORTED, tiny_config, info=INFO, loss_nats=None, eos_token="end", first_stage=stage)
+    started = "It started from the weights of the run `short` at step 1500, whose steps, text and positions are not counted here."
+    assert f"steps, 1 tokens. {started}\n" in card
+    assert "Position IDs from 20 on were not trained in this run. transformers" in card and "never trained" not in card
+    assert "It started" not in card_of(tiny_config)
+
+
 def test_the_model_card_tells_of_the_first_token_of_training(bos_config: Config) -> None:
     """It stands at position 0 in front of every row, so rows and positions are one more."""
     card, length = card_of(bos_config), bos_config.context.row_len

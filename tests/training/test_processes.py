@@ -238,7 +238,9 @@ def test_a_mistake_that_the_leader_finds_is_raised_in_every_process(
             processes.broadcast_from_leader(fail, ProcessInfo(rank, 3))
         assert str(raised.value) == str(error)
     sent.clear()
-    assert [processes.broadcast_from_leader(lambda: "folder", ProcessInfo(rank, 3)) for rank in range(3)] == ["folder"] * 3
+    assert [processes.broadcast_from_leader(lambda: "folder", ProcessInfo(rank, 3)) for rank in range(3)] == [
+        "folder"
+    ] * 3
 
 
 @pytest.mark.parametrize(("embedding", "few_targets", "predicts"), [("rope", True, False), ("learned", False, True)])
