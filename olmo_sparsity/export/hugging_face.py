@@ -26,7 +26,6 @@ from olmo_sparsity.model.checkpoint import (
     check_checkpoint_of_run,
     latest_checkpoint,
     load_model,
-    read_checkpoint_info,
 )
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
@@ -61,29 +60,36 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
     manifest = read_manifest_of(run, "tokenizer_sha256")
     if "synthetic_task" in manifest:
         raise UserError(f"{run}: this run was trained on a synthetic task, not on text; choose another")
-    check_checkpoint_of_run(checkpoint, manifest)
+    info = check_checkpoint_of_run(checkpoint, manifest)
     folder = folder.resolve()
     _check_free(folder, overwrite=overwrite)
     partial = partial_path(folder)
     with exclusive_lock(folder.with_name(f".{folder.name}.lock")), _no_progress_bars():
         _remove_leftovers(folder)
         try:
-            exported = _write(run, checkpoint, manifest=manifest, folder=folder, partial=partial)
+            exported = _write(run, checkpoint, info=info, manifest=manifest, folder=folder, partial=partial)
             _check_free(folder, overwrite=overwrite)  # again: another process may have exported in the meantime
             _rename_into_place(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     if manifest["status"] != "complete":
         logger.info(f"{run}: its training is not finished; this is {checkpoint.name}")
+    elif manifest.get("steps") != info.step:
+        logger.warning(
+            f"{run}: its last checkpoint, of step {manifest.get('steps')}, is gone; this is {checkpoint.name}"
+        )
     return exported
 
 
-def _write(run: Path, checkpoint: Path, *, manifest: dict[str, Any], folder: Path, partial: Path) -> ExportedModel:
+def _write(
+    run: Path, checkpoint: Path, *, info: CheckpointInfo, manifest: dict[str, Any], folder: Path, partial: Path
+) -> ExportedModel:
     """Write and check all files in the folder ``partial``; ``folder`` is the name that it will get."""
     model = load_model(checkpoint, torch.device("cpu"))
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     eos_id, max_position = model.config.eos_token_id, model.config.max_sequence_length
-    config, loss_nats = read_config_of(run), manifest.get("validation_loss_nats")
+    config = read_config_of(run)
+    loss_nats = manifest.get("validation_loss_nats") if info.step == manifest.get("steps") else None
     rows_have_bos = config.context.bos
     make_folder(partial)
     to_transformers(model, rows_have_bos=rows_have_bos).save_pretrained(partial)
@@ -93,7 +99,6 @@ def _write(run: Path, checkpoint: Path, *, manifest: dict[str, Any], folder: Pat
     for weights in partial.glob("*.safetensors"):
         shutil.copymode(partial / "config.json", weights)  # safetensors lets nobody else read its files
     exported = _load_and_compare(partial, model, tokenizer=tokenizer, rows_have_bos=rows_have_bos, folder=folder)
-    info = read_checkpoint_info(checkpoint)
     eos_token = str(tokenizer.id_to_token(eos_id))
     earlier = [
         (stage.name, None if stage.manifest is None else read_config_of(stage.folder))

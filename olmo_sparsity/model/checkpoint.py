@@ -197,6 +197,8 @@ def _save_tensors(state: dict[str, Any], path: Path) -> None:
             if isinstance(error.__context__, OSError):  # a full disk, which torch's own message does not mention
                 raise error.__context__ from None
             raise
+        file.flush()
+        os.fsync(file.fileno())  # older checkpoints are deleted next, and a crash of the machine must not leave none
 
 
 def _point_latest(folder: Path, target: Path) -> None:

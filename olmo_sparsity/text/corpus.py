@@ -165,7 +165,7 @@ def _counted(kinds: Counter[str]) -> str:
 
 def _check_one_kind(source: str, files: list[Path]) -> None:
     for path in files:
-        if not path.name.isascii() and path.name != path.name.encode(errors="ignore").decode():
+        if str(path) != str(path).encode(errors="ignore").decode():  # also that of a folder, which manifests hold
             raise UserError(f"{path}: this name is not UTF-8, and could not be written into tables; rename it")
     token_files = [path for path in files if has_ending(path, TOKEN_ENDINGS)]
     text_files = [path for path in files if not has_ending(path, TOKEN_ENDINGS)]

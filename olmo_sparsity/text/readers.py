@@ -111,12 +111,14 @@ def _raise_of_system(error: Exception, path: Path) -> None:
 
 def _parse_value(value: pa.Scalar, text_field: str, *, number: int) -> TextRecord:
     """Return the record of a Parquet value. Its text is not decoded before here: files may hold strings that are not UTF-8."""
-    if not (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)) or not value.is_valid:
-        return TextRecord(number, "", f"no text in column {text_field!r} (data.text_field), but {value.type}")
+    kind = value.type.value_type if pa.types.is_dictionary(value.type) else value.type
     try:
-        return TextRecord(number, value.as_py())
+        text = value.as_py() if kind in (pa.string(), pa.large_string(), pa.string_view()) else None
     except UnicodeDecodeError:
         return TextRecord(number, "", f"the text in column {text_field!r} is not UTF-8")
+    if text is None:
+        return TextRecord(number, "", f"no text in column {text_field!r} (data.text_field), but {value.type}")
+    return TextRecord(number, text)
 
 
 def _read_json_lines(path: Path, text_field: str) -> Iterator[TextRecord]:

@@ -82,7 +82,7 @@ def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
             template = dataclasses.replace(template, limits=limits)
             end = min(len(shards), number + (1 if cores == 1 else _shards_needed(limits, accepted)))
             begin, num_begun = num_begun, max(num_begun, end)
-            missing = [ahead for ahead in range(begin, num_begun) if ahead not in finished]
+            missing = [ahead for ahead in range(begin, num_begun) if ahead not in finished and ahead not in running]
             num_bytes = sum(shards[ahead].num_bytes for ahead in range(number, end) if ahead not in finished)
             for ahead in missing:
                 threads = -(-cores * shards[ahead].num_bytes // max(num_bytes, 1))  # the more, the larger its share
@@ -90,8 +90,9 @@ def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
                 running[ahead] = limits, submit(task)
             record = finished.get(number) or _result(*running.pop(number), limits=limits)
             if record is None or not limits.allow(record):  # with this shard a limit is reached, so it is the last
-                for _, future in running.values():
-                    future.cancel()
+                # A shard that failed may also be readable now, and not the last: those that are not begun are submitted again.
+                running = {ahead: entry for ahead, entry in running.items() if not entry[1].cancel()}
+                num_begun = number + 1
                 task = dataclasses.replace(template, number=number, shard=shard, num_threads=cores)
                 record = submit(task).result()
             if record is not finished.get(number):

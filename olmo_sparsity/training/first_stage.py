@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, read_weights, verify_checkpoint
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
+
+logger = logging.getLogger(__name__)
 
 DRAWN_KEYS = frozenset({("model", "init_std")})  # they only say how weights are drawn
 
@@ -93,5 +96,9 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
         )
     info = check_checkpoint_of_run(checkpoint, manifest)
     verify_checkpoint(checkpoint)
+    if manifest["status"] != "complete" or manifest.get("steps") != info.step:
+        logger.warning(
+            f"{where}: its training is not finished, or its last checkpoint is gone; this run starts from {checkpoint.name}"
+        )
     record = {"run": folder_name(run), "run_id": info.run_id, "step": info.step, "model_sha256": info.model_sha256}
     return FirstStage(checkpoint, record, manifest["tokenizer_sha256"])

@@ -69,7 +69,9 @@ def check_trackers(trackers: list[str]) -> None:
         UserError: one is not.
     """
     for name in trackers:
-        if importlib.util.find_spec(name) is None:  # each has the name of its package
+        found = importlib.util.find_spec(name)  # each has the name of its package
+        is_folder = found is not None and found.origin is None and found.submodule_search_locations is not None
+        if found is None or is_folder:  # a mere folder of the name, such as one with logs, can be imported, too
             raise UserError(
                 f"training.trackers: {name} is not installed; run pip install 'olmo-sparsity[{name}]', or remove it from "
                 "the configuration (metrics.jsonl is always written)"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import DeviceMesh, init_device_mesh
 from torch.distributed.checkpoint import state_dict as dcp
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -108,11 +108,22 @@ def any_process(flag: bool, process: ProcessInfo) -> bool:
 
 
 def broadcast_from_leader(make: Callable[[], T], process: ProcessInfo) -> T:
-    """Call ``make`` in the leader (rank 0) and return its result in all processes."""
+    """Call ``make`` in the leader (rank 0) and return its result in all processes.
+
+    A mistake of the user, or an error of the operating system, is raised in all of them: one that waited for the leader would end
+    with the traceback of a lost connection.
+    """
     if process.world_size == 1:
         return make()
-    results: list[Any] = [make() if process.is_leader else None]
+    results: list[Any] = [None]
+    if process.is_leader:
+        try:
+            results = [make()]
+        except (UserError, OSError) as error:
+            results = [error]
     dist.broadcast_object_list(results, device=torch.device("cpu"))
+    if isinstance(results[0], (UserError, OSError)):
+        raise results[0]
     return cast(T, results[0])
 
 
@@ -127,6 +138,8 @@ def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
     for block in model.transformer.blocks:
         fully_shard(block.to(device), mesh=mesh)
     fully_shard(model.to(device), mesh=mesh)
+    for name in ("logits_at", "logits_and_position_logits"):  # called in place of forward; they gather weights, too
+        register_fsdp_forward_method(model, name)
 
 
 def replicate(loss: nn.Module, process: ProcessInfo, *, sharded: bool) -> nn.Module:

@@ -18,6 +18,9 @@ from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_
 
 logger = logging.getLogger(__name__)
 
+# What a manifest says of the device, and the key whose ``auto`` chooses it.
+CHOSEN = {"precision": "precision", "compiled": "compile"}
+
 
 def check_same_experiment(run: Path, config: Config, *, measured: bool = False) -> None:
     """Check that the run in this folder was made with ``config``, in every key that training depends on.
@@ -121,6 +124,12 @@ def begin_run(
                 f"{run}: the run that it starts from has changed since it began; restore that one, or begin again with "
                 "--overwrite"
             )
+        for key, chosen_by in CHOSEN.items():
+            if checkpoint is not None and stored.get(key, manifest[key]) != manifest[key]:
+                logger.warning(
+                    f"{run}: training.{chosen_by} = auto: {key} is {manifest[key]!r} here and was {stored[key]!r} where this run "
+                    "began, so it will end with other weights than there"
+                )
         manifest = {**manifest, "run_id": stored.get("run_id", manifest["run_id"])}
     else:
         write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours

@@ -42,6 +42,8 @@ FILES = {
     "tokenizer_config.json",
 }
 
+OF_THE_END = ("steps", "tokens", "validation_loss_nats", "seconds")  # keys of a finished run
+
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +282,7 @@ def test_the_card_names_the_text_of_every_stage_that_is_known(tiny_run: Path, tm
         f"- **Text**: `{source}`. Before, its weights were trained in the run `named middle`: `c4/en`. Before, its weights were "
         "trained in the run `named tiny`: it is unknown on which text."
     )
-    assert "Position IDs from 77 on were never trained" in card
+    assert "Position IDs from 77 on were never trained in the runs that are known" in card
 
 
 def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_path: Path) -> None:
@@ -303,14 +305,18 @@ def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_
     begun = tmp_path / "begun"
     shutil.copytree(tiny_run, begun, symlinks=True)
     manifest = read_json(begun / "manifest.json")
-    for key in ("steps", "tokens", "validation_loss_nats", "seconds"):
-        del manifest[key]
-    (begun / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    running = {key: value for key, value in manifest.items() if key not in OF_THE_END}
+    (begun / "manifest.json").write_text(json.dumps({**running, "status": "running"}))
     shutil.rmtree(begun / "checkpoints" / "step12")
     messages.clear()
     folder = export_hf(begun, tmp_path / "early").folder
     assert "not finished; this is step8" in messages[0]
     assert "8 of 12 steps" in (folder / "README.md").read_text()
+    (begun / "manifest.json").write_text(json.dumps(manifest))
+    messages.clear()
+    card = (export_hf(begun, tmp_path / "gone").folder / "README.md").read_text()
+    assert messages[0] == f"{begun}: its last checkpoint, of step 12, is gone; this is step8"
+    assert f"- **Training**: 8 of 12 steps, {8 * 16 * 8:,} tokens.\n" in card
 
 
 def test_the_checkpoint_of_another_run_is_not_exported(tiny_run: Path, bos_run: Path, tmp_path: Path) -> None:

@@ -98,6 +98,24 @@ def test_a_full_disk_leaves_no_part_of_a_checkpoint(
     assert sorted(path.name for path in folder.iterdir()) == ["latest", "step3"]
 
 
+def test_a_checkpoint_is_on_the_disk_before_older_ones_are_deleted(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, by what is flushed of each file: otherwise a crash of the machine could leave none."""
+    save, flush = saving_the_newest(tmp_path / "checkpoints", tiny_run), os.fsync
+    save(1)
+    flushed: list[tuple[int, bool]] = []
+
+    def watched(file: int) -> None:
+        flushed.append((os.fstat(file).st_size, (tmp_path / "checkpoints" / "step1").is_dir()))
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    save(2)
+    sizes = {path.stat().st_size for path in (tmp_path / "checkpoints" / "step2").iterdir()}
+    assert len(sizes) == 4 and {(size, True) for size in sizes} <= set(flushed)
+
+
 def test_what_somebody_put_beside_checkpoints_is_kept(tiny_run: Path, tmp_path: Path, messages: Messages) -> None:
     """In a folder of the name that a damaged checkpoint gets, in a checkpoint that is deleted, and in a partial folder."""
     folder = tmp_path / "checkpoints"

@@ -32,7 +32,8 @@ def made_up_folder(run: Path) -> Path:
     write(run / "tokenizer.json")
     write(run / "metrics.jsonl")
     write(run / "tensorboard" / "events.out.tfevents.1.host")
-    for step in ("step4", "damaged-step8", "damaged-step8-2"):
+    killed = partial_path(run / "checkpoints" / "step12").name
+    for step in ("step4", "damaged-step8", "damaged-step8-2", killed):
         for name in ("config.yaml", "model.pt", "optim.pt", "train.json"):
             write(run / "checkpoints" / step / name)
     write(partial_path(run / "config.yaml"))

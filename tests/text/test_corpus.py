@@ -177,6 +177,17 @@ def test_records_are_numbered_as_they_stand_in_their_file(tmp_path: Path) -> Non
         assert [n for n, record in found.items() if record.text != f"text {n}"] == [7, 1300]
         assert [n for n, record in found.items() if record.problem is not None] == [7, 1300]
         assert "no text in column 'text'" in str(found[7].problem) and "is not UTF-8" in str(found[1300].problem)
+    for kind in (
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ):  # as Polars and categories of pandas are written
+        column = pa.array([*TEXTS[:2], None, TEXTS[0]]).cast(kind)
+        pq.write_table(pa.table({"text": column}), tmp_path / "b.parquet")
+        read = list(read_records(tmp_path / "b.parquet", "text"))
+        assert [record.text for record in read] == [*TEXTS[:2], "", TEXTS[0]]
+        assert [record.problem for record in read if record.problem] == [
+            f"no text in column 'text' (data.text_field), but {kind}"
+        ]
     assert {r.problem for r in read_records(tmp_path / "a.parquet", "number")} == {
         "no text in column 'number' (data.text_field), but int64"
     }
@@ -193,6 +204,17 @@ def test_a_name_with_the_marks_of_a_glob_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "b1.txt").write_text("deep")
     assert texts_of(tmp_path / "**" / "?1.txt") == ["a1.txt", "deep"]
+
+
+def test_a_folder_whose_name_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    """What lies in it is named in manifests, which are UTF-8."""
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    (folder / "a.txt").write_text("text")
+    with pytest.raises(
+        UserError, match=r"caf.*a\.txt: this name is not UTF-8, and could not be written into tables; rename it"
+    ):
+        list_shards(DataConfig(source=str(tmp_path)))
 
 
 def test_small_files_share_a_shard_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -663,6 +663,8 @@ class Written(Future[ShardRecord]):
         self.write = write
 
     def result(self, timeout: float | None = None) -> ShardRecord:
+        if self.cancelled():
+            raise CancelledError
         return self.write()
 
 
@@ -741,6 +743,28 @@ def test_shards_that_were_begun_behind_a_limit_leave_nothing(
     assert [task.number for task, _ in workers[1]] == [0, 1, 2, 3, 4, 2]
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob("tokens-*"))
     assert left == [f"{split}/tokens-{number:05d}.bin" for split in SPLITS for number in range(3)]
+
+
+def test_shards_behind_one_that_can_be_read_at_the_second_try_are_written(
+    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub was away for a moment: the shard was read ahead, and may have been behind the limit."""
+    asked = dataclasses.replace(shards, processes=3, max_documents=190)
+    expected = prepare(in_other_cache(asked, "whole"))
+    workers[1].clear()
+    write, failures = scheduling.write_shard, [2]
+
+    def written(task: ShardTask, progress: Any) -> ShardRecord:
+        if task.number in failures:
+            failures.remove(task.number)
+            raise UserError("the hub cannot be reached")
+        return write(task, progress)
+
+    monkeypatch.setattr(scheduling, "write_shard", written)
+    assert files_of(prepare(asked)) == files_of(expected)
+    assert [(task.number, future.cancelled()) for task, future in workers[1]] == [
+        (0, False), (1, False), (2, False), (3, True), (4, True), (2, False), (3, False), (4, False), (4, False),
+    ]  # fmt: skip
 
 
 def test_how_many_shards_seem_to_be_needed() -> None:

@@ -239,6 +239,16 @@ def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         check_trackers(["tensorboard"])
 
 
+def test_a_folder_with_the_name_of_a_tracker_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m` and torchrun import from the current folder, where logs may lie in a folder of this name."""
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    assert importlib.util.find_spec("wandb") is not None
+    with pytest.raises(UserError, match="wandb is not installed"):
+        check_trackers(["wandb"])
+
+
 def test_training_with_a_tracker_that_is_not_installed_writes_nothing(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

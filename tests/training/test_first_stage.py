@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Messages
 from watched_runs import metrics, weights
 
 from olmo_sparsity.config import Config
@@ -94,6 +95,25 @@ def test_weights_of_another_shape_and_missing_ones_are_named(monkeypatch: pytest
     del found["weight"]
     with pytest.raises(UserError, match=r"its weight weight is missing, and that of the new run has \[2, 3\]"):
         stage.weights(model, tokenizer_sha256="abc")
+
+
+def test_a_first_stage_that_has_not_ended_is_said(
+    first: Path, tiny_config: Config, tmp_path: Path, messages: Messages
+) -> None:
+    """It may have been interrupted; whoever means it so goes on."""
+    copy = Path(shutil.copytree(first, tmp_path / "first", symlinks=True))
+    config = second_stage(tiny_config, copy)
+    reason = "its training is not finished, or its last checkpoint is gone"
+    said = f"training.start_from = {copy}: {reason}; this run starts from step"
+    first_stage.open_first_stage(config, tmp_path / "second")
+    assert not [line for line in messages if line.startswith(said)]
+    for status, checkpoint in (("running", "step12"), ("complete", "step8")):
+        write_json(copy / "manifest.json", {**read_json(first / "manifest.json"), "status": status})
+        if checkpoint == "step8":
+            shutil.rmtree(copy / "checkpoints" / "step12")
+        messages.clear()
+        assert first_stage.open_first_stage(config, tmp_path / "second").checkpoint.name == checkpoint
+        assert list(messages) == [said + checkpoint.removeprefix("step")]
 
 
 def test_a_damaged_first_stage_is_refused(first: Path, tiny_config: Config, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run import LoopState
+from olmo_sparsity.training.run_folder import begin_run
 from olmo_sparsity.training.step import build_schedule
 
 
@@ -389,6 +390,34 @@ def test_keys_that_change_no_weight_may_change_when_a_run_resumes(
     train(dataclasses.replace(tiny_config, training=settings), run)
     assert_equal(weights(run), weights(tiny_run))
     assert (run / "config.yaml").read_text() == (tiny_run / "config.yaml").read_text()  # that of its beginning
+
+
+def test_a_run_that_goes_on_in_another_precision_says_so(
+    messages: Messages, tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    """What ``auto`` chooses depends on the machine; a run that begins anew has no other one."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    changed = {**manifest, "status": "running", "precision": "bf16", "compiled": True}
+    named = {"tokenizer_text": "", "manifest": manifest, "overwrite": False}
+    told = {}
+    for begun, stored in (("so", manifest), ("otherwise", changed), ("anew", changed)):
+        (run / "manifest.json").write_text(json.dumps(stored))
+        if begun == "anew":
+            shutil.rmtree(run / "checkpoints")
+        messages.clear()
+        begin_run(tiny_config, run, **named)
+        told[begun] = list(messages)
+    auto = f"{run}: training.{{}} = auto: {{}} here and was {{}} where this run began, so it will end with other weights than"
+    auto = f"{auto} there"
+    assert told == {
+        "so": [],
+        "otherwise": [
+            auto.format("precision", "precision is 'fp32'", "'bf16'"),
+            auto.format("compile", "compiled is False", "True"),
+        ],
+        "anew": [],
+    }
 
 
 def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path: Path, tiny_run: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -23,13 +24,15 @@ from watched_runs import metrics, wait_for_lines, weights
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import list_checkpoints
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
 from olmo_sparsity.training import processes
+from olmo_sparsity.training.batches import IGNORE_INDEX
 from olmo_sparsity.training.data import open_training_text
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, gradient_accumulation, share_of_rows
-from olmo_sparsity.training.step import build_train_state
+from olmo_sparsity.training.step import SummedLoss, build_train_state
 
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 
@@ -214,6 +217,59 @@ def test_only_gradients_of_gpus_are_exchanged_by_nccl(
     with processes.process_group(SINGLE_PROCESS, torch.device(device)):
         pass
     assert begun == [backend, "destroyed"]
+
+
+@pytest.mark.parametrize("error", [UserError("restore that one"), PermissionError(13, "denied", "runs")])
+def test_a_mistake_that_the_leader_finds_is_raised_in_every_process(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only in the leader, for which the others would wait until the connection is lost."""
+    sent: list[Any] = []
+
+    def broadcast(results: list[Any], device: torch.device) -> None:
+        sent.extend(results) if not sent else results.__setitem__(0, pickle.loads(pickle.dumps(sent[0])))
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(processes.dist, "broadcast_object_list", broadcast)
+    for rank in range(3):
+        with pytest.raises(type(error)) as raised:
+            processes.broadcast_from_leader(fail, ProcessInfo(rank, 3))
+        assert str(raised.value) == str(error)
+    sent.clear()
+    assert [processes.broadcast_from_leader(lambda: "folder", ProcessInfo(rank, 3)) for rank in range(3)] == [
+        "folder"
+    ] * 3
+
+
+@pytest.mark.parametrize(("embedding", "few_targets", "predicts"), [("rope", True, False), ("learned", False, True)])
+def test_a_sharded_model_computes_every_loss(
+    embedding: str, few_targets: bool, predicts: bool, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the losses of synthetic tasks, which call other methods of the model than forward."""
+    begin = processes.dist.init_process_group
+    store = processes.dist.HashStore()
+    monkeypatch.setattr(processes.dist, "init_process_group", lambda of: begin(of, rank=0, world_size=1, store=store))
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    cpu, rows_BT = torch.device("cpu"), torch.arange(16).reshape(2, 8)
+    targets_BT = torch.where(rows_BT % 3 == 0, rows_BT + 1, IGNORE_INDEX)
+    batch = (rows_BT, rows_BT % 11, targets_BT, *([rows_BT % 7] if predicts else []))
+    kind = dataclasses.replace(tiny_config.model, position_embedding=embedding, n_layers=1)
+
+    def loss_and_gradient(sharded: bool) -> tuple[float, float]:
+        shape = olmo_model_config(dataclasses.replace(tiny_config, model=kind), vocab_size=320, eos_id=0)
+        model = build_model(shape, 3)
+        if sharded:
+            processes.shard_model(model, cpu)
+        objective, _ = SummedLoss(model, "fp32", few_targets=few_targets)(*batch)
+        objective.backward()
+        norm = processes.full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9))
+        return float(objective.detach()), float(norm)
+
+    with processes.process_group(ProcessInfo(0, 2), cpu):
+        assert loss_and_gradient(True) == pytest.approx(loss_and_gradient(False), rel=1e-5)
 
 
 def test_gradients_are_exchanged_in_the_last_pass_of_a_step_only() -> None:
