@@ -69,7 +69,7 @@ def test_what_the_options_say_of_a_measurement_is_no_part_of_the_run(
     steps = dataclasses.replace(of_file.training, steps=7)
     for line in (
         "influence --k 1,5 --num-windows 9 --selector own.py:mine influence.seed=3 validation.seed=4",
-        "validate --num-windows 11 influence.num_windows=13",
+        "validate --num-windows 11 influence.seed=13",
         "context-curve --max-visible 15 --local-len 4 influence.precision=fp32",
     ):
         options = f"--config {tiny_yaml} --run runs/new --train training.steps=7"
@@ -79,7 +79,7 @@ def test_what_the_options_say_of_a_measurement_is_no_part_of_the_run(
     influence, validation, curve = measured
     assert (influence.influence.k, influence.influence.num_windows, influence.influence.seed) == ([1, 5], 9, 3)
     assert influence.influence.selectors == ["mine"]
-    assert (validation.validation.num_windows, validation.influence.num_windows) == (11, 13)
+    assert (validation.validation.num_windows, validation.influence.seed) == (11, 13)
     assert (curve.context_curve.max_visible, curve.influence.local_len) == (15, 4)
 
 
