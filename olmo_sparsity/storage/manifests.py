@@ -54,6 +54,15 @@ class Checkpoint(Struct):
     model_sha256: str
 
 
+class StartedFrom(Struct):
+    """The run whose last weights a run started from."""
+
+    run: str
+    run_id: str
+    step: int
+    model_sha256: str
+
+
 class Run(Struct):
     """Of a training run."""
 
@@ -69,7 +78,7 @@ class Run(Struct):
     validation_loss_nats: float = 0
     seconds: float = 0
     checkpoint: Checkpoint | UnsetType = UNSET
-    first_stage: dict[str, Any] | UnsetType = UNSET
+    first_stage: StartedFrom | UnsetType = UNSET
     training_flops_per_token: float = 0
     peak_flops_per_second: float = 0
     environment: dict[str, Any] = {}
@@ -339,14 +348,16 @@ def earlier_stages(manifest: dict[str, Any]) -> list[EarlierStage]:
     """
     stages: list[EarlierStage] = []
     current: Optional[dict[str, Any]] = manifest
+    seen: set[Path] = set()  # a manifest that a stranger wrote may lead back to itself
     while current is not None and (record := current.get("first_stage")) is not None:
-        folder = Path(current["config"]["training"]["start_from"])
+        folder = Path(current["config"].get("training", {}).get("start_from") or ".")
         try:
-            current = read_manifest_of(folder, "config")
+            current = read_manifest_of(folder, "config", "run_id")
         except UserError:
             current = None
-        if current is not None and current.get("run_id") != record["run_id"]:
+        if current is not None and (current["run_id"] != record["run_id"] or folder.resolve() in seen):
             current = None
+        seen.add(folder.resolve())
         stages.append(EarlierStage(folder, record["run"], current))
     return stages
 

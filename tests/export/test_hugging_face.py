@@ -28,7 +28,7 @@ from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
-from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.storage.manifests import earlier_stages, read_manifest_of, write_manifest
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 
@@ -267,7 +267,8 @@ def test_the_card_names_the_text_of_every_stage_that_is_known(tiny_run: Path, tm
         config = manifest["config"]
         config |= {section: config[section] | keys for section, keys in sections.items()}
         config["training"]["start_from"] = str(before)
-        manifest |= {"config": config, "first_stage": {"run": f"named {before.name}", "run_id": run_id}}
+        started = {"run": f"named {before.name}", "run_id": run_id, "step": 3, "model_sha256": ""}
+        manifest |= {"config": config, "first_stage": started}
         write_manifest(tmp_path / name, manifest)
         return tmp_path / name
 
@@ -283,6 +284,10 @@ def test_the_card_names_the_text_of_every_stage_that_is_known(tiny_run: Path, tm
         "trained in the run `named tiny`: it is unknown on which text."
     )
     assert "Position IDs from 77 on were never trained in the runs that are known" in card
+    itself = read_json(tmp_path / "last" / "manifest.json")
+    itself["config"]["training"]["start_from"] = str(tmp_path / "last")
+    write_manifest(tmp_path / "last", itself | {"first_stage": itself["first_stage"] | {"run_id": itself["run_id"]}})
+    assert [one.manifest is None for one in earlier_stages(read_manifest_of(tmp_path / "last"))] == [False, True]
 
 
 def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_path: Path) -> None:
