@@ -76,7 +76,7 @@ def test_documents_count_by_their_weights_and_by_how_far_they_differ() -> None:
     high = scipy.stats.beta.isf(0.025, share * n + 1, (1 - share) * n)
     assert one_share(part_U, whole_U).bounds == pytest.approx((low, high))
     alike = whole_U.sum() ** 2 / (whole_U**2).sum()  # where no document differs
-    assert alike < 80 and one_share(whole_U, whole_U).bounds == (pytest.approx(0.025 ** (1 / alike)), 1)
+    assert alike < 80 and one_share(whole_U, whole_U).bounds == pytest.approx((0.025 ** (1 / alike), 1))
 
 
 def test_a_share_of_1_by_definition_is_a_point() -> None:
