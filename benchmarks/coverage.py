@@ -35,10 +35,11 @@ from scipy.stats import t as student_t
 from tqdm import tqdm
 
 from olmo_sparsity.statistics.intervals import ratios
-from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
-from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, attained_estimates, document_units, estimates
-from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.bands import share_bands
+from olmo_sparsity.statistics.intervals.bootstrap import attained_estimates, document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
 from olmo_sparsity.statistics.intervals.ratios import minus, share_without, value_of
+from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference, paired_difference
 from olmo_sparsity.statistics.several.sparsity_by_length import log_smallest_k, reaching_k, slope_over_lengths
 from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, SelectionKey, load
 
@@ -440,8 +441,8 @@ def of_growth(
     bands = share_bands({key: part_U[None] for key, part_U in sums.items()}, number_U, num_resamples=NUM_RESAMPLES)
     for e in range(AT_ONCE):
         suffix, choice = (bands[name, e][0] for name in ("suffix", "choice"))
-        of_parts = (parts["suffix"][e], parts["choice"][e])
-        difference = paired_difference(suffix, choice, parts=of_parts, weight_U=number_U)
+        of_units = ShareDifference(*(Share(parts[name][e], number_U) for name in ("suffix", "choice")))
+        difference = paired_difference(suffix, choice, of_units=of_units)
         for what, of in (("choice", choice), ("suffix", suffix), ("difference", difference)):
             found.setdefault((what, "exact"), []).append(bounds_of(of))
     return found

@@ -1,4 +1,4 @@
-"""Percentile intervals by resampling documents one by one, for tests of estimates."""
+"""Percentile intervals by resampling documents one by one, and those of shares by their formula, for tests of estimates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 
@@ -32,6 +33,17 @@ def expected_mean(values_W: Any, weights_W: Any, *, doc_ids: Sequence[str]) -> l
     """Return a weighted mean over windows, and the ends of its interval."""
     weighted = np.asarray(values_W, dtype=float) * np.asarray(weights_W)
     return expected_of(lambda of, weight: of / weight, weighted, weights_W, doc_ids=doc_ids)
+
+
+def expected_share(is_in_W: Any, weights_W: Any, *, doc_ids: Sequence[str]) -> list[float]:
+    """Return a share of the windows by weight, and the ends of its exact interval; some document must differ."""
+    windows = pd.DataFrame({"doc_id": doc_ids, "whole": weights_W, "part": np.asarray(weights_W) * np.asarray(is_in_W)})
+    of_documents = windows.groupby("doc_id").sum()
+    share = of_documents["part"].sum() / of_documents["whole"].sum()
+    variance = ((of_documents["part"] - share * of_documents["whole"]) ** 2).sum() / of_documents["whole"].sum() ** 2
+    n = share * (1 - share) / variance
+    beta, n_in, n_out = scipy.stats.beta, share * n, (1 - share) * n
+    return [float(share), float(beta.ppf(0.025, n_in, n_out + 1)), float(beta.isf(0.025, n_in + 1, n_out))]
 
 
 def numbers(estimate: Estimate | None) -> list[float]:

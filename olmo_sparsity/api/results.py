@@ -110,7 +110,7 @@ class Results:
         return not missing_parts(folder, found)
 
     def summarize(self) -> Summary:
-        """Return gates, gains with their controls, R(k) and D(k), with 95% intervals by bootstrap over documents.
+        """Return gates, gains with their controls, R(k) and D(k), with 95% intervals over documents.
 
         They are those of the rows that ``windows`` holds now: of some windows, the means over these.
         """

@@ -76,7 +76,7 @@ from olmo_sparsity.wording.setup import (
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import k_counts_words
 
-INTERVALS = "means [95% interval by bootstrap over documents]"
+INTERVALS = "means [95% interval over documents]"
 
 
 class Form(str, Enum):
@@ -325,7 +325,7 @@ def comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
             )
         )
     caption = (
-        "means [95% intervals by bootstrap over documents]. R(k): only where the validity gate passed. Gain over random: of "
+        "means [95% intervals over documents]. R(k): only where the validity gate passed. Gain over random: of "
         "selectors that do not see the target. Corrected gain: of those that do, and of random."
     )
     columns = (*keys("quantity", "selector", "k"), *plain(first, *later, *differences))

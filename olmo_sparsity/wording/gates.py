@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, MIN_DOCUMENTS
-from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
 from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, interval

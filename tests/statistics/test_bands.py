@@ -7,9 +7,8 @@ import pytest
 import scipy.stats
 
 from olmo_sparsity.statistics.intervals import bands
-from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
+from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
-from olmo_sparsity.statistics.intervals.estimate import Estimate
 
 AT_ONCE = 100  # experiments in one call
 LIMITS = np.array(
@@ -137,35 +136,3 @@ def test_a_band_by_brute_force() -> None:
         for estimate, share, low, high, error in zip(found[key], shares, lows, highs, errors, strict=True):
             assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((share, low, high))
             assert estimate.standard_error == pytest.approx(error, abs=1e-12)
-
-
-@pytest.mark.parametrize("sign", [-1, 0, 1])
-def test_a_difference_of_shares_is_that_of_newcombe(sign: int) -> None:
-    """Of unequal weights and lopsided intervals; the correlation of documents is that of what each adds to the shares."""
-    rng, num = np.random.default_rng(13), 60
-    weight_U, first_U = rng.uniform(1, 4, num), rng.random(num)
-    second_U = {-1: 0.8 * (1 - first_U) ** 2, 0: rng.random(num), 1: first_U**3}[sign]
-    (p, r), first, second = (
-        [np.average(of, weights=weight_U) for of in (first_U, second_U)],
-        lambda mean: Estimate(mean, mean - 0.02, mean + 0.05, 1.0),
-        lambda mean: Estimate(mean, mean - 0.11, mean + 0.07, 1.0),
-    )
-    added = [(weight_U[u] * (first_U[u] - p), weight_U[u] * (second_U[u] - r)) for u in range(num)]
-    phi = sum(a * b for a, b in added) / np.sqrt(sum(a * a for a, _ in added) * sum(b * b for _, b in added))
-    assert sign == 0 or 0.5 < sign * phi <= 1
-    parts = (weight_U * first_U, weight_U * second_U)
-    found = paired_difference(first(p), second(r), parts=parts, weight_U=weight_U)
-    below = np.sqrt(0.02**2 - 2 * phi * 0.02 * 0.07 + 0.07**2)
-    above = np.sqrt(0.05**2 - 2 * phi * 0.05 * 0.11 + 0.11**2)
-    assert (found.mean, found.low, found.high) == pytest.approx((p - r, p - r - below, p - r + above))
-    assert found.standard_error == pytest.approx((below + above) / 2 / scipy.stats.norm.ppf(0.975))
-    only_one = [paired_difference(first(p), Estimate(r), parts=parts, weight_U=weight_U),
-                paired_difference(Estimate(p), second(r), parts=parts, weight_U=weight_U)]  # fmt: skip
-    assert only_one == [Estimate(p - r)] * 2
-
-
-def test_shares_that_no_document_changes_are_taken_as_independent() -> None:
-    first, second = Estimate(0.5, 0.4, 0.6, 1.0), Estimate(0.25, 0.22, 0.29, 1.0)
-    weight_U = np.arange(1.0, 9.0)
-    found = paired_difference(first, second, parts=(weight_U / 2, weight_U / 4), weight_U=weight_U)
-    assert found.bounds == pytest.approx((0.25 - np.hypot(0.1, 0.04), 0.25 + np.hypot(0.1, 0.03)))

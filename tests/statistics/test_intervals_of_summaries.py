@@ -8,11 +8,13 @@ from typing import Optional
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_documents import expected_mean, expected_of, numbers
+from drawn_documents import expected_mean, expected_of, expected_share, numbers
 from made_up import LENGTHS
 from planted_gains import made_up
 
+from olmo_sparsity.statistics.intervals.bootstrap import IntervalMethod
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
+from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, by_sample_size, has_log_distances
 from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
 from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
@@ -226,7 +228,7 @@ def test_key_tokens_of_each_context_with_their_intervals(context: str) -> None:
     assert frame["is_key"].tolist() == is_key.astype(bool).tolist()
     assert frame["lcl_nats"].to_numpy() == pytest.approx(gain - short)
     assert frame["doc_id"].tolist() == doc_ids and frame["weight"].tolist() == weights.tolist()
-    assert numbers(found.share) == pytest.approx(expected_mean(is_key, weights, doc_ids=doc_ids))
+    assert numbers(found.share) == pytest.approx(expected_share(is_key, weights, doc_ids=doc_ids))
     for estimate, values in ((found.loss_short_nats, short), (found.loss_long_nats, short - gain)):
         assert numbers(estimate) == pytest.approx(expected_mean(values, weights * is_key, doc_ids=doc_ids))
     low, high = np.exp(numbers(found.loss_long_nats)[1:])
@@ -279,12 +281,60 @@ def test_weighted_windows_by_sample_size_and_by_class() -> None:
     )
     for entry in by_class(measurement, summarize(measurement)):
         inside = (classes == entry.target_class).to_numpy()
-        assert numbers(entry.window_share) == pytest.approx(expected_mean(inside, weights, doc_ids=doc_ids))
+        assert numbers(entry.window_share) == pytest.approx(expected_share(inside, weights, doc_ids=doc_ids))
         if entry.contrast is not None:
             others = (windows["null_target_class"] != entry.target_class).to_numpy()
             gain = np.average(windows["null_gain_long_nats"][others], weights=weights[others])
             assert entry.contrast.null_others_gain_nats is not None
             assert entry.contrast.null_others_gain_nats.mean == pytest.approx(gain)
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_shares_of_targets_have_exact_intervals(method: IntervalMethod) -> None:
+    measurement = made_up(70, long_gain=0.6, seed=7)
+    summary, weights, doc_ids = (
+        summarize(measurement, method),
+        measurement.weights_W,
+        list(measurement.windows["doc_id"]),
+    )
+    short = measurement.windows["kl_short_nats"].to_numpy()
+    at_most_1 = (short <= 0.05) | (measurement.divergences["kl", "real", 1].to_numpy() <= 0.05)
+    for found, is_in in (
+        (summary.none_needed_share, short <= 0.05),
+        (summary.null_none_needed_share, measurement.windows["null_kl_short_nats"].to_numpy() <= 0.05),
+        (summary.at("kl", "real", 1).sufficient_share, at_most_1),
+    ):
+        assert numbers(found) == pytest.approx(expected_share(is_in, weights, doc_ids=doc_ids))
+
+
+def test_a_share_of_all_targets_has_a_length_but_where_k_is_all() -> None:
+    """Of 60 documents that count alike the lower end is 0.025^(1/60); that of a difference of two such shares as far below 0."""
+    made = made_up(60, long_gain=0.6, seed=7)
+    windows = made.windows.drop_duplicates("doc_id").assign(weight=1.0, null_kl_short_nats=0.3, kl_short_nats=0.01)
+    rows = windows.index
+    frames = {
+        "gains": made.gains.loc[rows],
+        "divergences": made.divergences.loc[rows] * 0,
+        "optimisms": made.optimisms.loc[rows],
+    }
+    one, all_of_4 = (
+        dataclasses.replace(
+            made, windows=windows, manifest={**made.manifest, "context": {**LENGTHS, "num_long_range": num}}, **frames
+        )
+        for num in (5, 4)
+    )
+    low = 0.025 ** (1 / 60)
+    summary = summarize(one)
+    assert numbers(summary.none_needed_share) == pytest.approx([1, low, 1])
+    assert numbers(summary.null_none_needed_share) == pytest.approx([0, 0, 1 - low])
+    key = SelectionKey("kl", "null", 4)
+    assert numbers(summary.at(*key).sufficient_share) == pytest.approx([1, low, 1])
+    assert summarize(all_of_4).at(*key).sufficient_share == Estimate(1.0, 1.0, 1.0, 0.0)
+    assert numbers(difference(one, one).of_selection(key, "sufficient_share")) == pytest.approx([0, low - 1, 1 - low])
+    assert difference(all_of_4, all_of_4).of_selection(key, "sufficient_share") == Estimate(0.0, 0.0, 0.0, 0.0)
+    assert difference(one, one).of_windows("none_needed_share") == Estimate(0.0, 0.0, 0.0, 0.0)
+    other = dataclasses.replace(one, windows=windows.assign(loss_long_nats=windows["loss_long_nats"] + 0.1))
+    assert numbers(difference(one, other).of_windows("none_needed_share")) == pytest.approx([0, low - 1, 1 - low])
 
 
 def test_a_share_and_its_complement() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from planted_lengths import planted_needs
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.intervals.bands import paired_difference
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference, paired_difference
 from olmo_sparsity.statistics.several.same_targets import MeasuredLength
 from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.several.spectrum_by_length import (
@@ -27,6 +27,10 @@ from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCE, Curve, s
 
 LENGTHS = (128, 256, 1024)
 FAMILIES = ("attention", "nearest", "random")
+
+
+def difference_of(first_U: np.ndarray, second_U: np.ndarray, *, weight_U: np.ndarray) -> ShareDifference:
+    return ShareDifference(Share(first_U, weight_U), Share(second_U, weight_U))
 
 
 def grid(full_len: int) -> list[int]:
@@ -167,7 +171,9 @@ def test_growth_on_other_grids_by_definition() -> None:
         more[family] = np.bincount(units, weights=weights * more_W)
     growth, near = model.growth_of("attention", "null"), model.growth_of("nearest", "null")
     assert growth.suffix_minus_this == paired_difference(
-        near.more, growth.more, parts=(more["nearest"], more["attention"]), weight_U=np.bincount(units, weights=weights)
+        near.more,
+        growth.more,
+        of_units=difference_of(more["nearest"], more["attention"], weight_U=np.bincount(units, weights=weights)),
     )
 
 
@@ -229,13 +235,18 @@ def test_the_interval_of_a_difference_knows_how_shares_go_together() -> None:
     first, second = Estimate(0.5, 0.4, 0.6, 0.05), Estimate(0.3, 0.2, 0.4, 0.05)
     weight_U = np.ones(400)
     independent = (np.tile([1.0, 0.0], 200), np.repeat([1.0, 0.0], [120, 280]))
-    found = paired_difference(first, second, parts=independent, weight_U=weight_U)
+    found = paired_difference(first, second, of_units=difference_of(*independent, weight_U=weight_U))
     assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.2 - 0.1 * 2**0.5, 0.2 + 0.1 * 2**0.5))
     together = (np.repeat([1.0, 0.0], [200, 200]), independent[1])
     apart = (np.repeat([0.0, 1.0], [200, 200]), independent[1])
-    lows = [paired_difference(first, second, parts=parts, weight_U=weight_U).low for parts in (together, apart)]
+    lows = [
+        paired_difference(first, second, of_units=difference_of(*parts, weight_U=weight_U)).low
+        for parts in (together, apart)
+    ]
     assert lows[0] > found.low > lows[1]  # type: ignore[operator]
     nothing = Estimate(0.0, 0.0, 0.05, 0.01)
-    none = paired_difference(nothing, nothing, parts=(np.zeros(9), np.zeros(9)), weight_U=np.ones(9))
+    none = paired_difference(nothing, nothing, of_units=difference_of(np.zeros(9), np.zeros(9), weight_U=np.ones(9)))
     assert (none.mean, none.low, none.high) == pytest.approx((0.0, -0.05, 0.05))
-    assert paired_difference(Estimate(0.5), second, parts=independent, weight_U=weight_U) == Estimate(0.2)
+    assert paired_difference(
+        Estimate(0.5), second, of_units=difference_of(*independent, weight_U=weight_U)
+    ) == Estimate(0.2)

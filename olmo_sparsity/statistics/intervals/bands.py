@@ -5,10 +5,9 @@ is of sup-t type (Montiel Olea and Plagborg-Moller 2019): the largest distance, 
 distribution and that of all documents is at most ``size`` in 95% of the resamples, and every interval reaches about as many to
 either side. Resamples are those of ``bootstrap``, which draws documents.
 
-Near 0 and 1 such an interval misses too often, and has no length where no document differs. So each is an exact binomial
-interval (Clopper and Pearson 1934) with the confidence that a normal variable lies within ``size`` standard errors, of as many
-independent documents as would give the bootstrap's standard error (Korn and Graubard 1998). ``benchmarks/coverage.py`` simulates
-the coverage. The interval of a share alone is a band of one share.
+As of a share alone (``shares``), each interval is an exact binomial one. It has the confidence that a normal variable lies within
+``size`` standard errors, and is of as many independent documents as would give the bootstrap's standard error.
+``benchmarks/coverage.py`` simulates the coverage.
 
 Letters of shapes: P shares of a band, U bootstrap units, X bootstrap resamples.
 """
@@ -19,10 +18,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import betainccinv, betaincinv, ndtr
 
-from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, NORMAL_ERRORS, NUM_RESAMPLES, resample
-from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.bootstrap import NUM_RESAMPLES, resample
+from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, NORMAL_ERRORS, Estimate
+from olmo_sparsity.statistics.intervals.shares import ROUNDING, exact_interval
 
 MAX_SHARES = 4000  # in one call of the bootstrap, which keeps 8 bytes of each and of every resample
 
@@ -80,7 +79,7 @@ def _batches(parts: Mapping[Key, np.ndarray]) -> Iterator[list[Key]]:
 def _band(share_P: np.ndarray, distribution_PX: np.ndarray, *, weight_U: np.ndarray) -> tuple[Estimate, ...]:
     """Return the estimates of one band from its shares and those of every resample."""
     error_P = distribution_PX.std(axis=1, ddof=1)
-    varies_P = error_P > 1e-12  # else no document differs from another
+    varies_P = error_P > ROUNDING
     size = NORMAL_ERRORS  # at least that of one interval alone
     if varies_P.any():
         away_PX = np.abs(distribution_PX - share_P[:, None])[varies_P] / error_P[varies_P, None]
@@ -88,49 +87,9 @@ def _band(share_P: np.ndarray, distribution_PX: np.ndarray, *, weight_U: np.ndar
     # Where no document differs, each counts by its weight, as if its windows were one.
     documents_P = np.full(len(share_P), weight_U.sum() ** 2 / (weight_U**2).sum())
     documents_P[varies_P] = (share_P * (1 - share_P))[varies_P] / error_P[varies_P] ** 2
-    low_P, high_P = _exact_interval(share_P, documents_P, size=size)
+    low_P, high_P = exact_interval(share_P, documents_P, size=size)
     low_P, high_P = np.maximum.accumulate(low_P), np.minimum.accumulate(high_P[::-1])[::-1]  # the truth rises, too
     return tuple(
         Estimate(float(share), float(low), float(high), float(error))
         for share, low, high, error in zip(share_P, low_P, high_P, error_P, strict=True)
     )
-
-
-def _exact_interval(share_P: np.ndarray, documents_P: np.ndarray, *, size: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of Clopper-Pearson intervals of shares of so many independent documents, each with the confidence that a
-    normal variable lies within ``size`` standard errors."""
-    tail, at_P = ndtr(-size), share_P * documents_P
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low_P, high_P = betaincinv(at_P, documents_P - at_P + 1, tail), betainccinv(at_P + 1, documents_P - at_P, tail)
-    return np.where(share_P <= 0, 0.0, low_P), np.where(share_P >= 1, 1.0, high_P)
-
-
-def paired_difference(
-    first: Estimate, second: Estimate, *, parts: tuple[np.ndarray, np.ndarray], weight_U: np.ndarray
-) -> Estimate:
-    """Return the difference of two shares of the same windows, first minus second, with its 95% interval.
-
-    The interval is made of those of the shares and of their correlation over the documents (Newcombe 1998, method 10), so it has
-    a length where no document differs.
-
-    Args:
-        first: a share, with its interval.
-        second: another one.
-        parts: the weight of the windows that each is a share of, summed over each unit, float64 [U] each.
-        weight_U: the weight of all windows of each unit, float64 [U].
-    """
-    mean = first.mean - second.mean
-    if first.bounds is None or second.bounds is None:
-        return Estimate(mean)
-    residual_2U = np.stack([part_U - of.mean * weight_U for part_U, of in zip(parts, (first, second), strict=True)])
-    (square, product), (_, other_square) = residual_2U @ residual_2U.T
-    size = np.sqrt(square * other_square)
-    correlation = float(product / size) if size > 0 else 0.0
-
-    def reach(away: float, other_away: float) -> float:
-        return float(np.sqrt(max(0.0, away**2 - 2 * correlation * away * other_away + other_away**2)))
-
-    (low, high), (other_low, other_high) = first.bounds, second.bounds
-    below = reach(first.mean - low, other_high - second.mean)
-    above = reach(high - first.mean, second.mean - other_low)
-    return Estimate(mean, mean - below, mean + above, (below + above) / (2 * NORMAL_ERRORS))

@@ -13,8 +13,8 @@ standard error is below 1%. This holds for statistics that do not change when al
 and slopes. Up to the limit, each document is a unit.
 
 Intervals are percentiles of the resamples, or BCa intervals (bias-corrected and accelerated; Efron 1987), which are better for
-the few documents of a class of targets. A quantity that its formula gives as ``Ratios`` has an interval of its own kind
-(``ratios``), whatever the method.
+the few documents of a class of targets. A quantity that its formula gives as ``Ratios`` or as a ``Share`` has an interval of its
+own kind (``ratios``, ``shares``), whatever the method.
 
 Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quantities, H those of them that are ``Ratios``.
 """
@@ -31,11 +31,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri  # scipy.stats takes half a second to import
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
+from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, NORMAL_ERRORS, Estimate, WholeEstimate
 from olmo_sparsity.statistics.intervals.ratios import Ratios, StudentizedRatios, Value, value_of
+from olmo_sparsity.statistics.intervals.shares import OfShares, Share, ShareDifference
 
-CONFIDENCE = 0.95
-NORMAL_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))  # standard errors from the middle of a normal interval to its ends
 NUM_RESAMPLES = 2000
 SEED = 0
 MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by chance
@@ -104,6 +103,7 @@ class Resampled(Generic[QuantityKey]):
         values_of_totals: returns the quantities [Q, ...] of totals [sums, ...]; NaN where they are undefined.
         sums_VU: the sums of every unit, [sums, U].
         ratios: by the place of the quantity, those that are ``Ratios``.
+        shares: by the place of the quantity, the shares and differences of shares, of every unit.
         resampled_QX: the quantities of every resample; None with fewer than ``MIN_DOCUMENTS`` units.
         sizes_HX: the size of Student's t of the ``ratios`` in every resample; None where ``resampled_QX`` is.
     """
@@ -113,6 +113,7 @@ class Resampled(Generic[QuantityKey]):
     values_of_totals: Callable[[np.ndarray], np.ndarray]
     sums_VU: np.ndarray
     ratios: dict[int, StudentizedRatios]
+    shares: dict[int, OfShares]
     resampled_QX: Optional[np.ndarray]
     sizes_HX: Optional[np.ndarray]
 
@@ -131,6 +132,9 @@ class Resampled(Generic[QuantityKey]):
         for (at, ratios), size_X in zip(self.ratios.items(), self.sizes_HX, strict=True):
             low_Q[at], high_Q[at] = ratios.bounds(np.quantile(size_X, CONFIDENCE))
             error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * NORMAL_ERRORS)
+        for at, share in self.shares.items():
+            estimate = share.estimate()
+            low_Q[at], high_Q[at], error_Q[at] = estimate.low, estimate.high, estimate.standard_error
         return low_Q, high_Q, error_Q
 
 
@@ -196,12 +200,17 @@ def resample(
         return np.where(np.isfinite(values), values, np.nan)
 
     values = of_totals(sums_VU.sum(axis=1))
-    of_units = of_totals(sums_VU) if any(isinstance(value, Ratios) for value in values.values()) else {}
+    of_units = (
+        of_totals(sums_VU)
+        if any(isinstance(value, (Ratios, Share, ShareDifference)) for value in values.values())
+        else {}
+    )
     ratios = {
         at: StudentizedRatios(of_unit)
         for at, (key, value) in enumerate(values.items())
         if isinstance(value, Ratios) and isinstance(of_unit := of_units[key], Ratios)
     }
+    shares = {at: of for at, key in enumerate(values) if isinstance(of := of_units.get(key), (Share, ShareDifference))}
     products_PU = [product_U for of in ratios.values() for product_U in of.products()]
     all_sums_VU = np.concatenate([sums_VU, np.array(products_PU).reshape(-1, num_units)])
 
@@ -216,7 +225,7 @@ def resample(
             sizes_of_batches.append(np.array(sizes).reshape(-1, len(counts_XU)))
         resampled_QX, sizes_HX = np.concatenate(of_batches, axis=1), np.concatenate(sizes_of_batches, axis=1)
     values_Q = np.array([float(value_of(value)) for value in values.values()])
-    return Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, resampled_QX, sizes_HX)
+    return Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, shares, resampled_QX, sizes_HX)
 
 
 def _drawn_counts(num_units: int, num_resamples: int) -> Iterable[np.ndarray]:

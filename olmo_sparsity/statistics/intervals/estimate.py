@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from scipy.special import ndtri
+
+CONFIDENCE = 0.95
+NORMAL_ERRORS = float(ndtri((1 + CONFIDENCE) / 2))  # standard errors from the middle of a normal interval to its ends
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -15,8 +20,8 @@ class Estimate:
         low: lower end of the interval; None where there is no interval (too few documents, or the quantity is undefined
             in some resample).
         high: upper end of the interval; None where ``low`` is None.
-        standard_error: standard deviation over the resamples, or of D(k) that of a normal interval as wide as this; None where
-            ``low`` is None.
+        standard_error: standard deviation over the resamples, or of D(k) and of shares of targets that of a normal interval as
+            wide as this; None where ``low`` is None.
     """
 
     mean: float

@@ -20,6 +20,8 @@ from typing import Union
 
 import numpy as np
 
+from olmo_sparsity.statistics.intervals.shares import OfShares, Share, ShareDifference
+
 MIN_RATIO_DOCUMENTS = 300  # with fewer, no interval of such a ratio covers the truth often enough on heavy tails
 ROUNDING = 1e-6  # a ratio below it is rounding error, which has no logarithm
 SMALLEST_SHARE = 1e-6  # of the variance of a resample that the correction for its own ratio leaves at least
@@ -59,7 +61,7 @@ class Ratios:
         return Ratios(self.constant - other.constant, (*self.terms, *negative))
 
 
-Value = Union[np.ndarray, Ratios]  # of a quantity
+Value = Union[np.ndarray, Ratios, OfShares]  # of a quantity
 
 
 def share_without(left: np.ndarray, whole: np.ndarray) -> Ratios:
@@ -69,6 +71,8 @@ def share_without(left: np.ndarray, whole: np.ndarray) -> Ratios:
 
 def value_of(value: Value) -> np.ndarray:
     """Return a quantity as numbers, float [...]; not finite where a denominator is 0."""
+    if isinstance(value, (Share, ShareDifference)):
+        return value.value
     if not isinstance(value, Ratios):
         return value
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -79,6 +83,8 @@ def minus(second: Value, first: Value) -> Value:
     """Return the difference of two quantities of one kind."""
     if isinstance(second, Ratios) and isinstance(first, Ratios):
         return second.minus(first)
+    if isinstance(second, Share) and isinstance(first, Share):
+        return ShareDifference(second, first)
     return value_of(second) - value_of(first)
 
 

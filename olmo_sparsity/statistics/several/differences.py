@@ -13,7 +13,14 @@ from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, d
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey
-from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_minus, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.single.sums import (
+    NONE_NEEDED,
+    Key,
+    SelectionNumber,
+    quantities_minus,
+    quantities_of,
+    sums_by_unit,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ def difference(first: Measurement, second: Measurement) -> Differences:
         return quantities_minus(quantities_of(of_second, second.keys), quantities_of(of_first, first.keys))
 
     numbers = estimates(sums, of_totals)
+    if second.windows.equals(first.windows):  # two selectors of one measurement: no estimates
+        numbers |= dict.fromkeys(NONE_NEEDED.values(), Estimate(0.0, 0.0, 0.0, 0.0))
     if min(len(np.unique(units_of.unit_W)) for units_of in units) >= MIN_DOCUMENTS:
         return Differences(numbers)
     return Differences({key: value and value.without_interval() for key, value in numbers.items()})

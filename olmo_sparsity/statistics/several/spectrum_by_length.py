@@ -20,9 +20,10 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
+from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference, paired_difference
 from olmo_sparsity.statistics.several.same_targets import MeasuredLength, ModelAtLengths, models_of_same_targets
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, Measurement
 from olmo_sparsity.statistics.single.spectrum import (
@@ -140,9 +141,8 @@ def _growth(measurements: Mapping[int, Measurement]) -> dict[LongerKey, Growth]:
         difference = None
         if key.curve.family != NEAREST:
             suffix = (key._replace(curve=key.curve._replace(family=NEAREST)), "more")
-            difference = paired_difference(
-                shares[suffix], shares[key, "more"], parts=(parts[suffix], parts[key, "more"]), weight_U=weight_U
-            )
+            of_units = ShareDifference(Share(parts[suffix], weight_U), Share(parts[key, "more"], weight_U))
+            difference = paired_difference(shares[suffix], shares[key, "more"], of_units=of_units)
         found[key] = Growth(shares[key, "more"], shares[key, "fewer"], difference)
     return found
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import (
     CONTEXTS,
     LONG_GAIN,
@@ -59,8 +60,8 @@ class ClassSummary:
     Attributes:
         target_class: name of the class.
         window_share: share of all windows that belong to the class.
-        summary: their numbers, with a gate of their own; BCa intervals over the documents that hold such windows. There is no
-            R(k) where the gate of all windows failed.
+        summary: their numbers, with a gate of their own; BCa intervals over the documents that hold such windows, but of
+            shares exact ones. There is no R(k) where the gate of all windows failed.
         contrast: of the classes ``CONDITIONED_CLASSES``; None for others.
     """
 
@@ -129,8 +130,8 @@ def by_class(measurement: Measurement, whole: Summary) -> list[ClassSummary]:
     names = sorted(inside)
     sums = {name: units.sums(measurement.weights_W * inside[name]) for name in names}
 
-    def shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: totals[name] / sum(totals.values()) for name in names}
+    def shares(totals: Mapping[str, np.ndarray]) -> dict[str, Share]:
+        return {name: Share(totals[name], np.sum([*totals.values()], axis=0)) for name in names}
 
     share_of = defined_estimates(sums, shares)
     classes = []

@@ -18,6 +18,7 @@ import pandas as pd
 
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 
 LSD_ABOVE = 2.0  # nats; alpha of the paper
@@ -73,7 +74,7 @@ def key_tokens(measurement: Measurement) -> dict[str, KeyTokens]:
 def _quantities(totals: Mapping[str, np.ndarray]) -> dict[str, Any]:
     long = totals["long"] / totals["key"]
     return {
-        "share": totals["key"] / totals["weight"],
+        "share": Share(totals["key"], totals["weight"]),
         "short": totals["short"] / totals["key"],
         "long": long,
         "perplexity": np.exp(long),

@@ -1,7 +1,7 @@
 """The summary of one measurement: the two gates, gains with their controls, R(k), D(k), Figure 4's slopes.
 
-Every number has a 95% interval by bootstrap over documents. All share the same resamples (``bootstrap``), so that differences
-and ratios are paired. Every mean over windows is weighted (``Measurement.weights_W``).
+Every number has a 95% interval over documents. All but shares of targets share the same resamples (``bootstrap``), so that
+differences and ratios are paired. Every mean over windows is weighted (``Measurement.weights_W``).
 """
 
 from __future__ import annotations
@@ -448,11 +448,11 @@ def _overlap_percent(measurement: Measurement) -> Optional[float]:
 
 
 def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -> Summary:
-    """Return the numbers of one measurement, with intervals by bootstrap over documents.
+    """Return the numbers of one measurement, with intervals over documents.
 
     Args:
         measurement: the windows and their numbers.
-        method: the kind of interval; ``bca`` for few documents.
+        method: the kind of interval of what is no share of targets; ``bca`` for few documents.
     """
     sums = sums_by_unit(measurement)
     numbers = estimates(sums, lambda totals: quantities_of(totals, measurement.keys), method=method)

@@ -15,6 +15,7 @@ import numpy as np
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units
 from olmo_sparsity.statistics.intervals.lines import line_of_sums
 from olmo_sparsity.statistics.intervals.ratios import Value, minus, share_without
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
@@ -43,6 +44,7 @@ def _squared(name: str) -> str:
 
 
 NONE_NEEDED = {"real": "none_needed_share", "null": "null_none_needed_share"}  # quantity and its sum, by context
+SUFFICIENT_ALL = "sufficient, of all"  # the sum of the targets that need at most k where no window has more than k
 # The losses of which a gate takes the lower, by the gain that it judges.
 BASELINES = {"gate_gain_nats": ("loss_short_nats", "loss_short_no_gap_nats"), "gain_beyond_nats": OF_ROW}
 
@@ -61,7 +63,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         only where tokens lie beyond the row), and the long gain of each context squared; and by the names in ``NONE_NEEDED`` the
         targets that need no long-range token. Of each selection: its sparse gain (``gain``), its divergence, its ``optimism``
         where it was measured, and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context,
-        and the targets that need at most k (``sufficient``).
+        and the targets that need at most k (``sufficient``; ``SUFFICIENT_ALL`` where k is all in every window).
     """
     windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
@@ -85,7 +87,9 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         if key.context in long_gains:
             sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
             sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
-            sums[SelectionNumber(key, "sufficient")] = weighted(need_W[key.selector, key.context] <= key.k)
+            is_all = key.k >= measurement.num_groups_W(key.context).max()
+            name = SUFFICIENT_ALL if is_all else "sufficient"
+            sums[SelectionNumber(key, name)] = weighted(need_W[key.selector, key.context] <= key.k)
         if key in measurement.optimisms:
             sums[SelectionNumber(key, "optimism")] = weighted(measurement.optimisms[key])
     return sums
@@ -115,11 +119,8 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
         "gap_cost_nats": gap_cost / weight,
         "gate_gain_nats": gate_gain(long_gain, gap_cost) / weight,
         "calibration_nats": (totals["entropy_short_nats"] - totals["loss_short_nats"]) / weight,
-        **{
-            name: totals[name] / weight
-            for name in (*OF_ROW, "optimism_all_nats", *NONE_NEEDED.values())
-            if name in totals
-        },
+        **{name: totals[name] / weight for name in (*OF_ROW, "optimism_all_nats") if name in totals},
+        **{name: Share(totals[name], weight) for name in NONE_NEEDED.values() if name in totals},
     }
     rows = [totals[name] for name in OF_ROW if name in totals]
     if rows:
@@ -171,9 +172,10 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
         yy=totals[_squared(name)],
         xy=totals[SelectionNumber(key, "gain times long gain")],
     )
-    sufficient = totals.get(SelectionNumber(key, "sufficient"))
-    if sufficient is not None:
-        values["sufficient_share"] = sufficient / weight
+    for sum_name, is_all in (("sufficient", False), (SUFFICIENT_ALL, True)):
+        sufficient = totals.get(SelectionNumber(key, sum_name))
+        if sufficient is not None:
+            values["sufficient_share"] = Share(sufficient, weight, is_all)
     random = totals.get(SelectionNumber(SelectionKey("random", context, k), "gain"))
     if random is not None and selector != "random":
         values["gain_over_random_nats"] = (gain - random) / weight
