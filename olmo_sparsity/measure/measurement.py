@@ -254,8 +254,8 @@ def _check_told(folder: Path, sources: Sources) -> None:
     """
     if unknown := [name for name, sha256 in sources if sha256 is None]:
         raise UserError(
-            f"{folder}: whether these tables are of this {', '.join(unknown)} cannot be told: it was typed in, or reads more than "
-            "numbers, texts and arrays; choose another folder, or put the selector into a file"
+            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, which was typed in or reads "
+            "more than numbers, texts and arrays; choose another folder, or put the selector into a file"
         )
 
 
