@@ -205,7 +205,9 @@ def test_a_function_of_the_same_source_with_other_values_is_measured_anew(model:
             return self.value
 
     assert explored_by(Sign(1)) == nearest
-    said = r"a-[0-9a-f]{8}: it cannot be told whether these tables are of the same mine, .* choose another folder, or put"
+    said = (
+        r"a-[0-9a-f]{8}: it cannot be told whether these tables are of the same mine, .* choose another folder, or put"
+    )
     with pytest.raises(UserError, match=said):
         explored_by(Sign(-1))
 
