@@ -95,7 +95,7 @@ def test_a_report_has_in_each_section_its_own_figure_and_table(
         "shown_tables": lambda measured: {name: table_named(name) for name in TABLES},
         "hypothesis_of": lambda folder: found,
         "hypothesis_sentences": lambda found: ["said of the hypothesis"],
-        "thirds_table": lambda entry: table_named(f"hypothesis of {entry}"),
+        "thirds_table": lambda entry, null: table_named(f"hypothesis of {entry}"),
         "spectrum_sentences": lambda spectra, summary: ["said of the spectrum"],
         "contrast_words": lambda of: f"contrast of {of.target_class}" if of.contrast else "",
     }
