@@ -152,7 +152,7 @@ def _sha256_of(function: object) -> Optional[str]:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def _told(value: object, *, module: str, within: tuple[object, ...] = ()) -> str:
+def _told(value: Any, *, module: str, within: tuple[object, ...] = ()) -> str:
     """Return a text that differs where plain values differ, or the sources of functions and the values that they read.
 
     Args:
