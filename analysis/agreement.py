@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from olmo_sparsity.records.selectors import in_legend_order
+from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
 from olmo_sparsity.statistics.single.agreement import Agreement, agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.wording.findings import agreement_finding
@@ -71,10 +71,11 @@ def _words(pairs: list[Agreement], names: list[str], *, k: int, screened: bool) 
         )
     left_out = max(pair.num_windows_left_out for pair in pairs)
     if left_out:
+        is_own = any(name in SELECTORS and SELECTORS[name].own is not None for name in names)
+        others = ", or some not at all" * is_own + ", or screening leaves positions out" * screened
         words += (
-            " A window in which a selector scores all positions equally"
-            + (", or screening leaves positions out," if screened else "")
-            + f" has no rank correlation: up to {left_out:,} window{' is' if left_out == 1 else 's are'} left out of a cell."
+            f" A window in which a selector scores all positions equally{others}{',' if others else ''} has no rank correlation: "
+            f"up to {left_out:,} window{' is' if left_out == 1 else 's are'} left out of a cell."
         )
     return words
 

@@ -16,6 +16,7 @@ import typer
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.storage.folders import check_writable
 from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_tables
 
 from .output import Drawn, save
@@ -111,6 +112,7 @@ def print_pictures(drawn: Iterable[Drawn], out: Path) -> None:
 
 def saved(drawn: Iterable[Drawn], out: Path) -> Iterator[Path]:
     """Save pictures into a folder, or for a paper into one inside it, and yield the path of each file."""
+    check_writable(folder_for(out))
     for picture in drawn:
         yield from save(picture, folder_for(out))
 

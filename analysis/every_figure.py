@@ -11,6 +11,7 @@ from typing import Optional, TypeVar
 
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.storage.folders import check_writable
 from olmo_sparsity.tables.reading import figures_folder, newest_shown
 
 from .drawing import FigureOfMeasurement, FigureOfRuns, saved
@@ -41,6 +42,7 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
     shown = tables or newest_shown(run)
     of_measurement = figures_of(FigureOfMeasurement)
     of_runs = [figure for figure in figures_of(FigureOfRuns) if figure.is_of(run)]
+    check_writable(figures_folder(run, shown))
     with drawn_for(Width(width)), progress_bar("drawing", " figures", total=len(of_measurement) + len(of_runs)) as bar:
         measured = Measured.read(shown)
         gc.freeze()  # matplotlib makes so many objects that garbage is often looked for, each time in all modules and tables

@@ -17,7 +17,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, SparsityAndGain, read_hypothesis
 from olmo_sparsity.storage.files import to_json
 from olmo_sparsity.view.as_json import record_json
-from olmo_sparsity.wording.hypothesis import hypothesis_sentences, matched_words, measured_words
+from olmo_sparsity.wording.hypothesis import hypothesis_sentences, matched_words, measured_words, null_name
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -38,10 +38,10 @@ def _draw_line(axis: Axes, values: Sequence[Optional[Estimate]], *, label: str, 
         )  # fmt: skip
 
 
-def _draw_gain(axis: Axes, entry: SparsityAndGain, *, look: dict[str, Any]) -> None:
+def _draw_gain(axis: Axes, entry: SparsityAndGain, *, null: str, look: dict[str, Any]) -> None:
     thirds = entry.thirds
     _draw_line(axis, [third.gain_nats for third in thirds], label=entry.gain_of, look=look)
-    _draw_line(axis, [third.null_gain_nats for third in thirds], label="foreign text", look=FOREIGN_LOOK)
+    _draw_line(axis, [third.null_gain_nats for third in thirds], label=null.removeprefix("the "), look=FOREIGN_LOOK)
     _draw_line(axis, [third.ceiling_gain_nats for third in thirds], label="ceiling", look=CEILING_LOOK)
     axis.set_ylabel("gain from beyond the training row, nats")
     axis.set_title(f"gain, by the reactions of {entry.sparsity_from}")
@@ -63,7 +63,7 @@ def draw_hypothesis(found: Hypothesis) -> Drawn:
     of_ceiling = [entry for entry in found.main if entry.sparsity_from == found.ceiling]
     panels = 2 if of_ceiling else 1
     figure, axes = plt.subplots(1, panels, figsize=(4.6 * panels, 3.6), layout="constrained", squeeze=False)
-    _draw_gain(axes[0, 0], of_own[0], look=RUN_LOOKS[0])
+    _draw_gain(axes[0, 0], of_own[0], null=null_name(found), look=RUN_LOOKS[0])
     if of_ceiling:
         _draw_shares(axes[0, 1], of_ceiling)
     for axis in axes[0]:

@@ -18,6 +18,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
+from olmo_sparsity.records.own_selectors import sources_of
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_manifest, read_table
@@ -113,7 +114,7 @@ def _measured(
     if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):
         begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
     tables = folder / f"{_name_of(windows.source)}-{manifest['run_id'][:ID_DIGITS]}"
-    if not is_measured(tables, "influence", run_id=manifest["run_id"]):
+    if not is_measured(tables, "influence", run_id=manifest["run_id"], sources=sources_of(settings.selectors)):
         measure_parts(
             tables,
             manifest,

@@ -209,7 +209,7 @@ def manifest_of(opened: OpenedModel, prepared: PreparedMeasurement, *, kind: str
 def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
     """Return True if the folder holds the finished measurement with this fingerprint, with all its parts.
 
-    ``sources`` are those of the selectors of one's own, for the error.
+    ``sources`` are those of the selectors of one's own.
 
     Raises:
         UserError: the folder holds another measurement, or something else.
@@ -218,6 +218,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) 
         return False
     manifest = read_manifest_of(folder, "num_windows")
     _check_run_id(folder, manifest, run_id=run_id, sources=sources)
+    _check_told(folder, sources)
     if manifest.get("status") != "complete":
         return False
     if missing := missing_parts(folder, manifest):
@@ -242,6 +243,19 @@ def _check_run_id(folder: Path, manifest: dict[str, Any], *, run_id: str, source
         raise UserError(
             f"{folder}: these tables were measured with other settings, another model or other text; choose another "
             "folder with --out DIR, or replace them with --overwrite"
+        )
+
+
+def _check_told(folder: Path, sources: Sources) -> None:
+    """Check that tables that were begun are of these selectors of one's own, and not only of their names.
+
+    Raises:
+        UserError: it cannot be told.
+    """
+    if unknown := [name for name, sha256 in sources if sha256 is None]:
+        raise UserError(
+            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, which was typed in or reads "
+            "more than numbers, texts and arrays; choose another folder, or put the selector into a file"
         )
 
 
@@ -343,6 +357,9 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
         "windows_per_part": part_size,
     }
     exists = is_folder_of_kind(folder, manifest["kind"])
+    sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
+    if exists and not overwrite:
+        _check_told(folder, sources)
     if exists and overwrite:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
@@ -350,8 +367,6 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     make_folder(folder)
     write_manifest(folder, begun, once=True)
     on_disk = read_manifest_of(folder)
-    own = manifest.get("own_selectors", {})
-    sources = [(name, entry["sha256"]) for name, entry in own.items()]
     _check_run_id(folder, on_disk, run_id=manifest["run_id"], sources=sources)
     return on_disk
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,31 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+
+
+def check_writable(folder: Path, name: str = "") -> None:
+    """Check that a folder takes files, or can be made. Nothing stays there. Call it before any long work.
+
+    Args:
+        folder: where to write.
+        name: of the file that is to be written, for the error.
+
+    Raises:
+        UserError: the folder cannot be made.
+        OSError: no file can be written into it.
+    """
+    there = folder.absolute()
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        make_folder(folder)  # it cannot be made, and this says why
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        if there != folder.absolute():
+            raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+        raise OSError(error.errno, error.strerror, str(folder / name)) from None
 
 
 def check_no_link(folder: Path) -> None:

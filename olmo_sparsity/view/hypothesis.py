@@ -16,6 +16,8 @@ from olmo_sparsity.wording.hypothesis import (
     hypothesis_sentences,
     matched_words,
     measured_words,
+    null_name,
+    short_null_name,
 )
 
 
@@ -33,16 +35,16 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str, every: bool = False
         print_json(record_json(found))
         return
     items: list[Item] = [Sentence(sentence, is_bold=True) for sentence in hypothesis_sentences(found)]
-    items += [Sentence(measured_words(found)), *map(thirds_table, found.main)]
+    items += [Sentence(measured_words(found)), *(thirds_table(entry, null_name(found)) for entry in found.main)]
     if every:
         items.append(robustness_table(found))
     print_items(items, results_console())
 
 
-def thirds_table(entry: SparsityAndGain) -> ResultTable:
-    """Return one row a third of the targets, and sparse minus dense."""
+def thirds_table(entry: SparsityAndGain, null: str) -> ResultTable:
+    """Return one row a third of the targets, and sparse minus dense; ``null`` names the null context (``null_name``)."""
     contrasts = entry.contrasts
-    columns = [*keys("reaction"), *plain("sparsity"), *in_nats("size", "gain", "gain, foreign text")]
+    columns = [*keys("reaction"), *plain("sparsity"), *in_nats("size", "gain", f"gain, {null.removeprefix('the ')}")]
     rows = [
         [
             *words(third.third),
@@ -64,8 +66,8 @@ def thirds_table(entry: SparsityAndGain) -> ResultTable:
     title = f"gain of {entry.gain_of} by how sparse the reaction of {entry.sparsity_from} is: {matched_words(entry)}"
     caption = (
         "sparsity: the share of the reaction that one token reproduces, D(1). size: how large the reactions of the runs that "
-        "gain are; a calibrated model would gain about as much. foreign text: thirds of the reactions to "
-        "foreign text, and the gain from it."
+        f"gain are; a calibrated model would gain about as much. {null.removeprefix('the ')}: thirds of the reactions to {null}, "
+        "and the gain from it."
     )
     return ResultTable(
         f"{entry.sparsity_from} {entry.gain_of}", tuple(columns), tuple(map(tuple, rows)), title, caption
@@ -76,7 +78,7 @@ def robustness_table(found: Hypothesis) -> ResultTable:
     """Return the contrasts of the first model under other ways to compare, one row each."""
     columns = [
         *keys("comparison", "sparsity from"),
-        *in_nats("gain, sparse minus dense", "the same, real minus foreign"),
+        *in_nats("gain, sparse minus dense", f"the same, real minus {short_null_name(null_name(found))}"),
     ]
     columns += plain("share of the ceiling's") if found.ceiling else ()
     rows = []

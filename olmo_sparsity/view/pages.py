@@ -21,7 +21,7 @@ from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError, printable_lines
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.storage.files import check_replaceable, write_new, write_text
-from olmo_sparsity.storage.folders import make_folder
+from olmo_sparsity.storage.folders import check_writable, make_folder
 
 # What is in every page of ours.
 OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity ')
@@ -139,9 +139,11 @@ def check_free(out: Path, overwrite: bool) -> None:
 
     Raises:
         UserError: a page that this tool wrote is there and ``overwrite`` is False, or something else is.
+        OSError: no file can be written there.
     """
     if check_replaceable(out, OWN_PAGE.search, what="page") and not overwrite:
         raise _exists(out)
+    check_writable(out.parent, out.name)
 
 
 def _exists(out: Path) -> UserError:

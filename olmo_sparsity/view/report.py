@@ -25,7 +25,7 @@ from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json,
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
-from olmo_sparsity.wording.hypothesis import hypothesis_sentences
+from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import unit_definition, units_of, units_words
@@ -41,7 +41,7 @@ def render(report: Report) -> str:
     figures, tables = figure_script("on_page").of_report(measured), shown_tables(measured)
     if found is not None:
         figures |= figure_script("on_page").of_hypothesis(found)
-        tables["hypothesis"] = thirds_table(found.main[0])
+        tables["hypothesis"] = thirds_table(found.main[0], null_name(found))
     return pages.render(
         "report.html",
         styles=STYLES,

@@ -18,7 +18,7 @@ from olmo_sparsity.view.summary_tables import blind_table, every_selection_table
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.selection import selection_words
-from olmo_sparsity.wording.setup import data_words, definition_words, length_words, overlap_words
+from olmo_sparsity.wording.setup import anchor_warning, data_words, definition_words, length_words, overlap_words
 from olmo_sparsity.wording.units import units_words
 
 
@@ -34,14 +34,21 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.
     if form is Form.json:
         print_json(seed_summary_json(numbers))
         return
-    named = zip(numbers.model.seeds, numbers.tables, strict=True)
+    seeds = numbers.model.seeds
+    warned = [
+        (seed, summary.setup)
+        for seed, summary in zip(seeds, numbers.of_seeds, strict=True)
+        if anchor_warning(summary.setup)
+    ]
+    says_units = bool(numbers.mean.blind_selectors)  # the caption of their table does
     items: list[Item] = [
-        *(Sentence(f"seed {seed}: {tables}") for seed, tables in named),
+        *(Sentence(f"seed {seed}: {tables}") for seed, tables in zip(seeds, numbers.tables, strict=True)),
         Sentence(f"{data_words(numbers.mean)}; {seed_intervals_words(numbers.num_seeds)}"),
         Sentence(f"{definition_words(numbers.mean.setup)}."),
         Sentence(length_words(numbers.mean.lengths)),
-        *(Sentence(words) for words in (units_words(numbers.mean),) if words),
+        *(Sentence(words) for words in (units_words(numbers.mean),) if words and not says_units),
         *(Sentence(words) for words in (overlap_words(numbers.mean),) if words),
+        *(Sentence(f"seed {seed}: {anchor_warning(setup)}", is_bold=True) for seed, setup in warned),
         Sentence(gates_words(numbers.mean), is_bold=True),
         seed_table(numbers, every=every or form is Form.csv),
     ]
@@ -52,7 +59,9 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.
     if every or form is Form.csv:
         items += [every_selection_table(numbers.mean), figure4_table(numbers.mean)]
     runs_of_mean = ", ".join(folder_name(run) for run in numbers.model.runs)
-    print_in(form, items, summary=replace(numbers.mean, run=runs_of_mean))
+    # Every caption in LaTeX and every row of CSV has a warning, where it is that of some seed.
+    setup = next((setup for _, setup in warned), numbers.mean.setup)
+    print_in(form, items, summary=replace(numbers.mean, run=runs_of_mean, setup=setup))
 
 
 def seed_table(numbers: SeedSummary, *, every: bool) -> ResultTable:

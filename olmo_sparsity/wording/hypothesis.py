@@ -8,7 +8,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import MIN_SEEDS, Hypothesis, SparsityAndGain
 from olmo_sparsity.wording.curves import seeds_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, interval
-from olmo_sparsity.wording.setup import definition_words
+from olmo_sparsity.wording.setup import definition_words, foreign_words
 
 GAIN_DIGITS, SHARE_DIGITS = 4, 2
 SAME_RUN = (
@@ -23,7 +23,7 @@ def hypothesis_sentences(found: Hypothesis) -> Iterator[str]:
     """Yield what was found about each model, the answer first."""
     for entry in found.main:
         if entry.sparsity_from == entry.gain_of:
-            yield gain_sentence(entry)
+            yield gain_sentence(entry, null_name(found))
             if entry.is_same_run:
                 is_pretrained = entry.gain_of in found.pretrained
                 yield SAME_MODEL if is_pretrained else SAME_RUN.format(gain="gain", of_it="")
@@ -35,12 +35,23 @@ def hypothesis_sentences(found: Hypothesis) -> Iterator[str]:
         yield NO_CEILING
 
 
-def gain_sentence(entry: SparsityAndGain) -> str:
-    """Return whether sparse reactions gain more than dense ones, and more than under foreign text."""
+def null_name(found: Hypothesis) -> str:
+    """Return ``foreign text``, or ``the null context`` where it is not text of another document in every window."""
+    return foreign_words(found.null_context, found.null_contexts)
+
+
+def short_null_name(null: str) -> str:
+    """Return ``foreign`` or ``null``, beside ``real``, of what ``null_name`` returns."""
+    return null.removeprefix("the ").split()[0]
+
+
+def gain_sentence(entry: SparsityAndGain, null: str) -> str:
+    """Return whether sparse reactions gain more than dense ones, and more than under the null context; ``null``: its name."""
     difference = entry.contrasts.real_minus_null_nats
     numbers = (
-        f"{interval(difference, GAIN_DIGITS)} nats more than under foreign text (real "
-        f"{interval(entry.contrasts.gain_nats, GAIN_DIGITS)}, foreign {interval(entry.contrasts.null_gain_nats, GAIN_DIGITS)})"
+        f"{interval(difference, GAIN_DIGITS)} nats more than under {null} (real "
+        f"{interval(entry.contrasts.gain_nats, GAIN_DIGITS)}, {short_null_name(null)} "
+        f"{interval(entry.contrasts.null_gain_nats, GAIN_DIGITS)})"
     )
     return f"{entry.gain_of}: {_verdict(difference, _OF_GAIN)}. Sparse minus dense: {numbers}."
 

@@ -32,6 +32,7 @@ from analysis.drawing import FigureOfMeasurement, FigureOfRuns, command_of
 from analysis.of_lengths import command_of_lengths
 from analysis.output import Drawn
 from analysis.paper import Width, width_in_force
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 
@@ -293,3 +294,17 @@ def test_every_figure_of_a_run_is_of_the_tables_that_are_named_or_of_the_newest(
     assert paths == [f"{figures}/first.png", f"{figures}/second.png", "runs/demo/figures/paper-two/run.png"]
     shown = f"runs/demo/influence/{name}"
     assert drawn == [("first", shown, Width.two), ("second", shown, Width.two), ("run", [run], Width.two)]
+
+
+def test_a_place_that_takes_no_pictures_is_named_before_anything_is_drawn(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, reads = tmp_path / "run", list[Path]()
+    shutil.copytree(checkout / "runs/demo/influence/newer", run / "influence" / "only")
+    (run / "figures").write_text("a file")
+    monkeypatch.setattr(every_figure, "Measured", SimpleNamespace(read=reads.append))
+    with pytest.raises(UserError, match=r"run/figures/only: cannot make this folder \(Not a directory\)"):
+        next(every_figure.draw_run(run))
+    with pytest.raises(UserError, match=r"run/figures: cannot make this folder \(File exists\)"):
+        next(drawing.saved(map(reads.append, [run]), run / "figures"))  # type: ignore[arg-type]
+    assert not reads

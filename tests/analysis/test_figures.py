@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import FIGURES, figures_of, mean, measured, num_cut_off, only, read, rows, words_on
+from known_selectors import only_here as only_here
 from made_up import KS, M, made_up_tables
 from matplotlib.colors import to_hex
 from PIL import Image
@@ -19,6 +20,7 @@ from PIL import Image
 from analysis import agreement, distance, every_figure, figure4, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
+from olmo_sparsity.records.own_selectors import OwnSelector, names_of
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
 from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
@@ -442,6 +444,19 @@ def test_agreement_says_which_windows_are_left_out_and_which_rankings_tie(
     assert agreement._words(pairs, ["greedy", "b"], k=2, screened=screened) == (
         f"{start} The rank correlation with greedy cannot reach 1: greedy ranks only the positions that it chooses, and the "
         f"others tie. The same holds for lasso where coefficients are 0; its ties choose the nearer positions.{said}"
+    )
+
+
+@pytest.mark.usefixtures("only_here")
+@pytest.mark.parametrize(("screened", "more"), [(False, ""), (True, " or screening leaves positions out,")])
+def test_agreement_says_that_a_selector_of_ones_own_may_leave_positions_without_a_score(
+    screened: bool, more: str
+) -> None:
+    names_of([OwnSelector(lambda window: None, name="mine")])
+    pair = Agreement(("mine", "b"), "real", (Overlap(2, 0.1, Estimate(0.5)),), Estimate(0.2), 7)
+    assert agreement._words([pair], ["b", "mine"], k=2, screened=screened).endswith(
+        f" A window in which a selector scores all positions equally, or some not at all,{more} has no rank correlation: "
+        "up to 7 windows are left out of a cell."
     )
 
 

@@ -36,6 +36,7 @@ from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.view.console import Form, print_summary
 from olmo_sparsity.view.one_window import show_window, terminal
 from olmo_sparsity.view.report import write_report
+from olmo_sparsity.wording.setup import overlap_words
 
 LOCAL, FULL, M = 8, 20, 12
 
@@ -287,9 +288,12 @@ def test_windows_that_overlap_with_training_text_are_marked(
     assert 10 < sum(window["train_overlap"] for window in windows) < 50
     unchecked = measure(with_settings(few, train_overlap=False), tiny_run, out=tmp_path / "unchecked")
     assert {window["train_overlap"] for window in rows_of(unchecked, "windows")} == {None}
-    assert summarize(load(unchecked)).overlap_percent is None
+    not_looked_for = "Whether the windows share text with training was not looked for."
+    summary = summarize(load(unchecked))
+    assert summary.overlap_percent is None and overlap_words(summary) == not_looked_for
     short = measure(with_settings(few, full_len=11, k=[1]), tiny_run, out=tmp_path / "short")
     assert {window["train_overlap"] for window in rows_of(short, "windows")} == {None}  # too short to hold 13 tokens
+    assert overlap_words(summarize(load(short))) == not_looked_for
 
 
 def test_a_message_tells_of_fewer_windows_than_were_asked_for(

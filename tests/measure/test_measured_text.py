@@ -24,6 +24,7 @@ from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.training.loop import train
+from olmo_sparsity.view.console import print_summary
 
 OWN = {"source": "own.jsonl", "max_documents": 30, "tokenizer": "bpe:320"}
 
@@ -160,7 +161,12 @@ def sequences_of_training(run: Path) -> set[tuple[int, ...]]:
 
 
 def test_the_text_of_every_stage_counts_as_training_text(
-    stages: tuple[Config, Path], tiny_run: Path, corpus_file: Path, tmp_path: Path, messages: Messages
+    stages: tuple[Config, Path],
+    tiny_run: Path,
+    corpus_file: Path,
+    tmp_path: Path,
+    messages: Messages,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of a stage whose records are gone, that is unknown: said so, and in no column."""
     config, run = stages
@@ -196,3 +202,6 @@ def test_the_text_of_every_stage_counts_as_training_text(
         f"{moved}: on which text tiny, from which this run started, was trained is unknown (gone: this run is gone, or was "
         "trained anew), so documents of that text are not left out, and train_overlap is null"
     )
+    print_summary(measure(adrift, moved))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "share text with training is unknown, as is the text of an earlier stage of this run." in said

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from known_selectors import only_here as only_here
 
@@ -240,6 +241,110 @@ def test_a_function_that_is_given_from_python_is_known_by_its_own_lines(folder: 
     own = SELECTORS["named"].own
     assert own == OwnSource("test_own_selectors.py", hashlib.sha256(inspect.getsource(named).encode()).hexdigest())
     assert own_selectors.sources_of(["kl", "named"]) == [("named", own.sha256)]
+
+
+WEIGHT = 2.0
+
+
+def weighted(weight: object) -> Any:
+    """The same source each time, with another value."""
+
+    def closed(window: WindowInput) -> list[float]:
+        return [weight * len(text) for text in window.texts]  # type: ignore[operator]
+
+    return closed
+
+
+def of_default(weight: object) -> Any:
+    def closed(window: WindowInput, factor: object = weight, *, other: object = 3) -> None: ...
+
+    return closed
+
+
+def of_keyword(weight: object) -> Any:
+    def closed(window: WindowInput, *, factor: object = weight) -> None: ...
+
+    return closed
+
+
+def of_helper(weight: object) -> Any:
+    helper = weighted(weight)
+    return lambda window: helper(window)
+
+
+def reads_global(window: WindowInput) -> list[float]:
+    return [WEIGHT * length(text) for text in window.texts]
+
+
+def length(text: str) -> float:
+    return LONGEST if len(text) > 9 else np.log(len(text))
+
+
+LONGEST = 9.0
+
+
+def with_arguments(weight: object, window: WindowInput, *, power: object = 1) -> None: ...
+
+
+def hash_of(function: Any) -> str | None:
+    names_of([OwnSelector(function, name="mine")])
+    [(_, sha256)] = own_selectors.sources_of(["mine"])
+    assert own_entries(["mine"])["mine"]["sha256"] == sha256
+    return sha256
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        weighted,
+        of_default,
+        of_keyword,
+        of_helper,
+        lambda weight: functools.partial(with_arguments, weight),
+        lambda weight: functools.partial(with_arguments, 7, power=weight),
+        lambda weight: functools.partial(functools.partial(with_arguments, 7), power=(weight,)),
+    ],
+)
+def test_functions_of_one_source_with_other_values_differ(make: Any) -> None:
+    of_values = [
+        2,
+        2.0,
+        "2",
+        True,
+        None,
+        (2, 5),
+        [2, 5],
+        {"of": 2},
+        {2, 5},
+        np.arange(3),
+        np.arange(3.0),
+        np.float32(2),
+        len,
+    ]
+    hashes = [hash_of(make(value)) for value in of_values]
+    assert None not in hashes and len(set(hashes)) == len(of_values)
+    assert hashes == [hash_of(make(value)) for value in of_values]  # the same values, and so the same fingerprint
+    for value in (object(), Longest(), np.array([object()]), np.ma.masked_array([1.0], [True]), iter("ab"), [object()]):
+        assert hash_of(make(value)) is None
+
+
+def test_a_function_is_known_by_the_globals_that_it_reads_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hash_of(reads_global)
+    assert before is not None
+    for name in ("WEIGHT", "LONGEST"):  # the second is read by a function that it calls
+        with monkeypatch.context() as changed:
+            changed.setitem(globals(), name, 4.0)
+            assert own_selectors.sources_of(["mine"]) != [("mine", before)]
+            changed.setitem(globals(), name, object())
+            assert own_selectors.sources_of(["mine"]) == [("mine", None)]
+        assert own_selectors.sources_of(["mine"]) == [("mine", before)]
+
+
+def test_functions_without_a_name_on_one_line_differ() -> None:
+    first, second = (lambda window: window.texts), (lambda window: window.positions)
+    assert len({hash_of(first), hash_of(second), None}) == 3
+    first, second = (lambda window: [1, 2]), (lambda window: [1, 3])
+    assert len({hash_of(first), hash_of(second), None}) == 3
 
 
 def lambda_named(name: str) -> OwnSelector:

@@ -41,7 +41,7 @@ def test_tables_of_the_hypothesis(tmp_path: Path, text_snapshot: SnapshotAsserti
     for number, run in enumerate(runs):
         react_otherwise(made_up_measurement(run, 0.4 + 0.05 * number), seed=number)
     found = read_hypothesis(runs, every=True)
-    tables = [*map(thirds_table, found.main), robustness_table(found)]
+    tables = [*(thirds_table(entry, "foreign text") for entry in found.main), robustness_table(found)]
     assert printed(tables, 180) + printed(tables[:1], 60) + printed(tables[:1], 24) == text_snapshot
 
 

@@ -238,6 +238,25 @@ def test_a_rare_class_has_no_interval(measurement: Measurement, summary: Summary
     assert not rare.long_gain_nats.has_interval
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_class_whose_windows_all_weigh_0_is_left_out(measurement: Measurement) -> None:
+    windows = measurement.windows
+    is_repeat_W = windows["target_class"] == "repeat"
+    weightless = dataclasses.replace(measurement, windows=windows.assign(weight=np.where(is_repeat_W, 0.0, 2.0)))
+    entries = by_class(weightless, summarize(weightless))
+    assert {e.target_class for e in entries} == set(windows["target_class"]) - {"repeat"}
+    assert sum(e.window_share.mean for e in entries) == pytest.approx(1)
+    by_null = windows.assign(
+        null_target_class=np.where(is_repeat_W, "repeat", "other"), weight=np.where(windows.index % 2, 3.0, 1.0)
+    )
+    by_null.loc[by_null["null_target_class"] == "repeat", "weight"] = 0.0
+    by_null.loc[5, ["target_class", "weight"]] = ["repeat", 1.0]
+    of_null = dataclasses.replace(measurement, windows=by_null)
+    (repeat,) = (e for e in by_class(of_null, summarize(of_null)) if e.target_class == "repeat")
+    assert repeat.contrast is not None and repeat.contrast.null_gain_nats is None
+    assert repeat.summary.num_windows == is_repeat_W.sum() + (not is_repeat_W[5])
+
+
 def test_sample_sizes() -> None:
     assert sample_sizes(6000)[0] == 100 and sample_sizes(6000)[-1] == 6000 and len(sample_sizes(6000)) == 8
     assert sample_sizes(60) == [60]

@@ -331,7 +331,7 @@ def test_thirds_have_each_number_under_its_name(by_sparsity: list[SparsityAndGai
         "share of the ceiling's": "share_of_ceiling",
     }
     of = by_sparsity[0]
-    *rows, contrast = rows_of(thirds_table(of))
+    *rows, contrast = rows_of(thirds_table(of, "foreign text"))
     assert [row["reaction"].text for row in (*rows, contrast)] == [*THIRDS, "sparse minus dense"]
     for row, third in zip(rows, of.thirds, strict=True):
         assert {head: shows(row[head], getattr(third, name)) for head, name in heads.items()} == dict.fromkeys(
@@ -344,7 +344,18 @@ def test_thirds_have_each_number_under_its_name(by_sparsity: list[SparsityAndGai
 
 def test_other_ways_to_compare_have_each_number_under_its_name(by_sparsity: list[SparsityAndGain]) -> None:
     found = Hypothesis(
-        ModelSetup(None, "hidden", None, None), 8, 20, 90, 60, {"a": 3}, (), "a", tuple(by_sparsity), tuple(by_sparsity)
+        ModelSetup(None, "hidden", None, None),
+        8,
+        20,
+        90,
+        60,
+        {"a": 3},
+        (),
+        "a",
+        tuple(by_sparsity),
+        tuple(by_sparsity),
+        "any-source",
+        {},
     )
     for row, of in zip(rows_of(robustness_table(found)), by_sparsity, strict=True):
         assert (row["comparison"].text, row["sparsity from"].text) == (of.analysis.name, "a")

@@ -196,6 +196,7 @@ def test_a_run_or_a_folder_of_tables(tiny_run: Path, tiny_tables: Path, tmp_path
         ("\t", "→"),
         ("\x1b[31m", "\ufffd[31m"),
         ("\u202e", "\ufffd"),
+        ("\u200b\u200c\u200d\u200e", "\ufffd\u200c\u200d\ufffd"),
         ("\u2028", "↵"),
         ("漢", "漢"),
     ],

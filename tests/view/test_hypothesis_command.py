@@ -39,6 +39,7 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import newest_finished, read_table
+from olmo_sparsity.view.hypothesis import robustness_table
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences
 
@@ -275,6 +276,41 @@ def test_the_definition_of_visible_and_the_candidates_are_named(runs: list[Path]
     assert (
         "visibility contextual (" in words and "only the best 6 candidates by patching were scored. Models: " in words
     )
+
+
+@pytest.mark.usefixtures("no_charts")
+@pytest.mark.parametrize(
+    ("counts", "names"),
+    [
+        ({"shuffled": 120}, ("the null context", "null context", "null")),
+        ({"same-source": 80, "same-document": 40}, ("the null context", "null context", "null")),
+        ({"same-source": 80, "any-source": 40}, ("foreign text", "foreign text", "foreign")),
+    ],
+)
+def test_the_null_context_is_named_by_what_was_measured(
+    counts: dict[str, int],
+    names: tuple[str, str, str],
+    runs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    folder = newest_finished(run)
+    manifest = read_json(folder / "manifest.json")
+    influence = {**manifest["influence"], "null_context": next(iter(counts))}
+    write_manifest(folder, {**manifest, "influence": influence, "null_contexts": counts})
+    said = " ".join(CliRunner().invoke(app, ["hypothesis", "--run", str(run), "--every"]).output.split())
+    sentence, column, short = names
+    assert f" nats more than under {sentence} (real " in said and re.search(rf"\(real [^)]*, {short} [^)]*\)", said)
+    assert f"gain, {column}, nats" in said and f"as much. {column}: thirds of" in said
+    assert ("foreign" in said) == (short == "foreign")
+    found = read_hypothesis([run])
+    assert f"the same, real minus {short}, nats" in [column.header for column in robustness_table(found).columns]
+    figure = figure_of_hypothesis.draw_hypothesis(found).figure
+    assert column in [container.get_label() for container in figure.axes[0].containers]
+    page = write_report(folder, tmp_path / "page.html", num_windows=1).read_text()
+    assert f"gain, {column}, nats" in page and f"more than under {sentence} (real" in page
 
 
 def test_without_a_ceiling_there_is_no_share(runs: list[Path]) -> None:

@@ -89,13 +89,13 @@ def test_a_report_has_in_each_section_its_own_figure_and_table(
         of_report=lambda measured: {name: figure_named(name) for name in FIGURES[:-1]},
         of_hypothesis=lambda found: {"hypothesis": figure_named("hypothesis")},
     )
-    found = SimpleNamespace(main=["the sparse", "the dense"])
+    found = SimpleNamespace(main=["the sparse", "the dense"], null_context="any-source", null_contexts={})
     replaced: dict[str, Any] = {
         "figure_script": lambda of_script: script,
         "shown_tables": lambda measured: {name: table_named(name) for name in TABLES},
         "hypothesis_of": lambda folder: found,
         "hypothesis_sentences": lambda found: ["said of the hypothesis"],
-        "thirds_table": lambda entry: table_named(f"hypothesis of {entry}"),
+        "thirds_table": lambda entry, null: table_named(f"hypothesis of {entry}"),
         "spectrum_sentences": lambda spectra, summary: ["said of the spectrum"],
         "contrast_words": lambda of: f"contrast of {of.target_class}" if of.contrast else "",
     }

@@ -39,7 +39,17 @@ def test_names_from_tables_are_shown_as_they_are() -> None:
 @given(st.text(min_size=1, max_size=30))
 def test_no_control_character_is_printed(text: str) -> None:
     for character in printed(text):
-        assert character == "\n" or unicodedata.category(character)[0] != "C", ascii(character)
+        assert character in "\n\u200c\u200d" or unicodedata.category(character)[0] != "C", ascii(character)
+
+
+def test_texts_that_are_written_with_joiners_are_printed_as_they_are() -> None:
+    persian, emoji, turned = "\u0645\u06cc\u200c\u0631\u0648\u0645", "\U0001f469\u200d\U0001f52c", "a\u202eb\u200fc"
+    shown = printed(persian, emoji, turned)
+    assert (shown.count(persian), shown.count(emoji), shown.count("a\ufffdb\ufffdc")) == (
+        4,
+        4,
+        2,
+    )  # in a cell it is cut
 
 
 def test_a_terminal_still_has_its_colours() -> None:

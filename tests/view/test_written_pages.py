@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import itertools
@@ -67,6 +68,30 @@ def test_a_page_that_must_stay_is_named_before_anything_is_read_or_compared(tabl
     ):
         with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
             write()
+
+
+def test_a_place_that_takes_no_page_is_named_before_anything_is_read_or_compared(tables: Path, tmp_path: Path) -> None:
+    """And nothing is left there."""
+    (tmp_path / "letter.txt").write_text("Dear reader")
+    subjects = read_subjects([f"{tables}:kl", f"{tables}:random"])
+    for out, error, said in (
+        (tmp_path / "letter.txt" / "page.html", UserError, r"letter\.txt: cannot make this folder \(File exists\)"),
+        (
+            tmp_path / "letter.txt" / "a" / "page.html",
+            UserError,
+            r"letter\.txt/a: cannot make this folder \(Not a directory\)",
+        ),
+        (Path("/proc/nowhere/page.html"), UserError, r"/proc/nowhere: cannot make this folder"),
+        (Path("/proc/page.html"), OSError, "/proc/page.html"),
+    ):
+        for write in (
+            functools.partial(write_report, tmp_path / "no tables", out),
+            functools.partial(write_comparison, subjects[:0], out),
+        ):
+            with pytest.raises(error, match=said):
+                write()
+    check_free(tmp_path / "new" / "page.html", overwrite=False)
+    assert os.listdir(tmp_path) == ["letter.txt"]
 
 
 def test_links_folders_and_pipes_are_named_and_stay(tmp_path: Path) -> None:

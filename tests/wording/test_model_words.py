@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_the_gain_of_sparse_reactions_is_that_of_each_context(values: Iterator[i
         written(estimate, 4)
         for estimate in (of.contrasts.gain_nats, of.contrasts.null_gain_nats, of.contrasts.real_minus_null_nats)
     )
-    assert gain_sentence(of) == (
+    assert gain_sentence(of, "foreign text") == (
         "pose: targets whose reaction is sparse gain more from beyond the training row than targets whose reaction is as large "
         f"and dense. Sparse minus dense: {difference} nats more than under foreign text (real {real}, foreign {null})."
     )
@@ -109,7 +110,7 @@ def test_the_verdict_is_that_of_the_interval(
     """Each verdict reads its own difference; all others are clearly above 0."""
     of, planted = entry(values), Estimate(0.1, *bounds, 0.05)
     for name, sentence, words in (
-        ("real_minus_null_nats", gain_sentence, of_gain),
+        ("real_minus_null_nats", functools.partial(gain_sentence, null="foreign text"), of_gain),
         ("share_of_ceiling", share_sentence, of_share),
     ):
         contrasts = dataclasses.replace(of.contrasts, **{name: planted})
@@ -121,9 +122,11 @@ HIDDEN = ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=N
 
 def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
     own, by_ceiling = entry(values, is_same_run=True), entry(values, sparsity_from="ceiling", is_same_run=True)
-    found = Hypothesis(HIDDEN, 8, 20, 1500, 60, {"pose": 3, "ceiling": 1}, (), "ceiling", (own, by_ceiling), ())
+    found = Hypothesis(
+        HIDDEN, 8, 20, 1500, 60, {"pose": 3, "ceiling": 1}, (), "ceiling", (own, by_ceiling), (), "any-source", {}
+    )
     assert list(hypothesis_sentences(found)) == [
-        gain_sentence(own),
+        gain_sentence(own, "foreign text"),
         "Sparsity and gain are of one run, so its noise is in both; train further seeds, and name them with --run, to separate "
         "them.",
         share_sentence(by_ceiling),
@@ -137,7 +140,7 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
     )
     alone = dataclasses.replace(found, models={"pose": 1}, pretrained=("pose",), ceiling=None, main=(own,))
     assert list(hypothesis_sentences(alone)) == [
-        gain_sentence(own),
+        gain_sentence(own, "foreign text"),
         "Sparsity and gain are of one pretrained model, which has no further seeds, so its noise is in both.",
         "Without a ceiling there is no share: in any model sparse reactions may gain more.",
     ]
@@ -146,7 +149,7 @@ def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
     )
     several = (entry(values), dataclasses.replace(by_ceiling, is_same_run=False))
     assert list(hypothesis_sentences(dataclasses.replace(found, main=several))) == [
-        gain_sentence(several[0]),
+        gain_sentence(several[0], "foreign text"),
         share_sentence(several[1]),
     ]
     few = dataclasses.replace(found, models={"pose": 2, "ceiling": 1})

@@ -196,6 +196,7 @@ class Hypothesis:
         ceiling: the ceiling's label; None: there is none.
         main: for each model but the ceiling, by the sparsity of its own reactions in other seeds, then by that of the ceiling's.
         robustness: the same of the first model in other ways, ``ROBUSTNESS``; empty where they were not asked for.
+        null_context, null_contexts: the kind of null context that was asked for, and the number of windows of each kind.
     """
 
     setup: ModelSetup
@@ -208,6 +209,8 @@ class Hypothesis:
     ceiling: Optional[str]
     main: tuple[SparsityAndGain, ...]
     robustness: tuple[SparsityAndGain, ...]
+    null_context: str
+    null_contexts: dict[str, int]
 
 
 def thirds_of(
@@ -555,8 +558,9 @@ def read_hypothesis(
     windows = others[0].reactions[0].windows
     is_overlap_known = all(model.reactions[0].windows["train_overlap"].notna().any() for model in models)
     analyses = [analysis for analysis in analyses if is_overlap_known or not analysis.without_overlap]
+    manifest = read_manifest(folders[others[0].runs[0]])
     return Hypothesis(
-        setup=ModelSetup.from_manifest(read_manifest(folders[others[0].runs[0]])),
+        setup=ModelSetup.from_manifest(manifest),
         row_len=row_len,
         full_len=others[0].lengths.full_len,
         num_windows=len(windows),
@@ -566,6 +570,8 @@ def read_hypothesis(
         ceiling=None if ceiling is None else ceiling.label,
         main=tuple(entry for model in others for entry in compared(model, main)),
         robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
+        null_context=manifest["influence"].get("null_context", "any-source"),
+        null_contexts=manifest.get("null_contexts") or {},
     )
 
 

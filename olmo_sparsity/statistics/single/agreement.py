@@ -45,7 +45,8 @@ class Agreement:
         context: ``real``.
         overlap: one entry for each k.
         rank_correlation: mean over windows of Spearman's correlation of the scores; None where no window has one.
-        num_windows_left_out: windows without a rank correlation, since one of the two scores all positions equally.
+        num_windows_left_out: windows without a rank correlation, since one of the two scores all positions equally or some not
+            at all.
     """
 
     selectors: tuple[str, str]

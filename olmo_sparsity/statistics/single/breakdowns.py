@@ -38,7 +38,7 @@ class ClassContrast:
     """What the long gain of a class is compared with whose rule looks for the target among the long-range tokens.
 
     A long context that holds the target makes a model predict it more often, and one that does not hold it less often, whether
-    or not the context is the target's own. Each number is None where there is no such window.
+    or not the context is the target's own. Each number is None where there is no such window, or all of them weigh 0.
 
     Attributes:
         others_gain_nats: mean long gain of the targets of all other classes.
@@ -114,7 +114,7 @@ def has_log_distances(lengths: Lengths) -> bool:
 
 
 def by_class(measurement: Measurement, whole: Summary) -> list[ClassSummary]:
-    """Return the summary of the windows of each target class, the highest mean long gain first.
+    """Return the summary of the windows of each target class whose windows do not all weigh 0, the highest mean long gain first.
 
     Each class has a gate of its own, so that no R(k) is shown of a class that does not gain from the long context. A gate has
     a 2.5% chance to pass without any long gain: of eight such classes, one passes in about one measurement of six. So there is
@@ -127,7 +127,7 @@ def by_class(measurement: Measurement, whole: Summary) -> list[ClassSummary]:
     units = document_units(measurement.windows["doc_id"])
     class_W, class_names = pd.factorize(measurement.windows["target_class"])
     inside = {str(name): class_W == i for i, name in enumerate(class_names)}
-    names = sorted(inside)
+    names = sorted(name for name, inside_W in inside.items() if measurement.weights_W[inside_W].any())
     sums = {name: units.sums(measurement.weights_W * inside[name]) for name in names}
 
     def shares(totals: Mapping[str, np.ndarray]) -> dict[str, Share]:
@@ -157,7 +157,7 @@ def _contrast(measurement: Measurement, name: str) -> ClassContrast:
 
 def _mean_of_some(measurement: Measurement, column: str, *, keep_W: np.ndarray) -> Optional[Estimate]:
     """Return the weighted mean of a column over some windows, with a BCa interval over their documents."""
-    if not keep_W.any():
+    if not measurement.weights_W[keep_W].any():
         return None
     windows, weights_w = measurement.windows[keep_W], measurement.weights_W[keep_W]
     units = document_units(windows["doc_id"])

@@ -215,6 +215,7 @@ class Summary:
         run, run_id: name of the run, and fingerprint of the measurement.
         selections: one entry for every selector, context and k.
         effective_sparsity: one entry for every selector and fraction; none of a mean over several seeds of training.
+        looked_for_overlap: text of training was looked for in the windows; None: the manifest does not say.
     """
 
     gate: Gate
@@ -299,6 +300,7 @@ class Summary:
     run_id: str
     selections: tuple[SelectionSummary, ...]
     effective_sparsity: tuple[EffectiveSparsity, ...]
+    looked_for_overlap: Optional[bool] = None
 
     @cached_property
     def _by_key(self) -> dict[SelectionKey, SelectionSummary]:
@@ -447,6 +449,11 @@ def _overlap_percent(measurement: Measurement) -> Optional[float]:
     return 100 * float(np.average(windows["train_overlap"].to_numpy(np.float64), weights=measurement.weights_W))
 
 
+def _looked_for_overlap(measurement: Measurement) -> Optional[bool]:
+    asked: Optional[bool] = measurement.manifest.get("influence", {}).get("train_overlap")
+    return asked and measurement.lengths.full_len + 1 >= NGRAM
+
+
 def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -> Summary:
     """Return the numbers of one measurement, with intervals over documents.
 
@@ -490,6 +497,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
+        looked_for_overlap=_looked_for_overlap(measurement),
         **of_windows,
         lengths=measurement.lengths,
         setup=measurement.setup,
