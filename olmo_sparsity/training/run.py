@@ -136,7 +136,13 @@ def prepare_run(
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(model, data.row_len, num_bos=data.num_bos)
+    flops_per_token = training_flops_per_token(
+        model,
+        data.row_len,
+        num_bos=data.num_bos,
+        share_with_logits=data.share_with_logits(config),
+        predicts_positions=data.evaluation_rows.like_training.target_positions_BT is not None,
+    )
     first_stage = None if training.start_from is None else open_first_stage(config, folder)
     if first_stage is not None:
         model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
