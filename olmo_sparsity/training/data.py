@@ -59,7 +59,7 @@ class TrainingData:
     few_targets: bool = False
 
     def share_with_logits(self, config: Config) -> float:
-        """Return the fraction of the tokens behind which logits are computed, of held-out rows, which are drawn as training rows."""
+        """Return the fraction of tokens behind which logits are computed, of held-out rows, which are drawn as training rows."""
         num_tokens = config.training.eval_rows * self.row_len
         return self.evaluation_rows.like_training.num_targets / num_tokens if self.few_targets else 1.0
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -30,6 +30,7 @@ from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
 from olmo_sparsity.training import loop, processes
+from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import IGNORE_INDEX
 from olmo_sparsity.training.data import open_training_text
 from olmo_sparsity.training.evaluation import Evaluation
@@ -247,9 +248,16 @@ def test_a_mistake_that_the_leader_finds_is_raised_in_every_process(
     ] * 3
 
 
-@pytest.mark.parametrize(("save", "writes"), [("_save", "save_checkpoint"), ("_finish", "write_json")])
-def test_a_disk_that_is_full_for_the_leader_ends_every_process_alike(
-    save: str, writes: str, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "step", "fails"),
+    [
+        (loop, "_save", "save_checkpoint"),
+        (loop, "_finish", "write_json"),
+        (training_run, "load_checkpoint", "read_state"),
+    ],
+)
+def test_a_disk_that_fails_the_leader_ends_every_process_alike(
+    module: ModuleType, step: str, fails: str, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the traceback of a lost connection, which is what processes end in that wait for the leader."""
     sent: list[Any] = []
@@ -262,13 +270,12 @@ def test_a_disk_that_is_full_for_the_leader_ends_every_process_alike(
 
     monkeypatch.setattr(processes.dist, "broadcast_object_list", broadcast)
     monkeypatch.setattr(loop, "gather_state", lambda *given, **named: CheckpointState({}, {}))
-    monkeypatch.setattr(loop, writes, full)
+    monkeypatch.setattr(module, fails, full)
     config = load_config(tiny_run / "config.yaml")
     state = LoopState(step=12, evaluation=Evaluation(validation_loss_nats=2.5))
     for rank in range(2):
-        train_state: Any = SimpleNamespace(
-            model=SimpleNamespace(config=None), optimizer=None, process=ProcessInfo(rank, 2)
-        )
+        model = SimpleNamespace(config=None)
+        train_state: Any = SimpleNamespace(model=model, optimizer=None, process=ProcessInfo(rank, 2))
         run = TrainingRun(
             folder=tiny_run,
             config=config,
@@ -276,10 +283,10 @@ def test_a_disk_that_is_full_for_the_leader_ends_every_process_alike(
             train_state=train_state,
             schedule=build_schedule(config.training),
             manifest=read_json(tiny_run / "manifest.json"),
-            checkpoint=None,
+            checkpoint=list_checkpoints(tiny_run / "checkpoints")[-1],
         )
         with pytest.raises(OSError, match="No space left on device"):
-            getattr(loop, save)(run, state)
+            getattr(module, step)(*([run] if step == "load_checkpoint" else [run, state]))
 
 
 @pytest.mark.parametrize(("embedding", "few_targets", "predicts"), [("rope", True, False), ("learned", False, True)])
