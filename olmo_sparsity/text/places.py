@@ -206,7 +206,7 @@ def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int
         )
     if not is_behind.any():
         raise UserError(
-            f"offset {offset}: no token stands at this character or behind it, since the tokenizer takes away the end of the text; "
+            f"offset {offset}: no token stands at this character or behind it: the tokenizer takes away the end of the text; "
             "choose an earlier one with --at"
         )
     token = int(is_behind.argmax())  # the first
