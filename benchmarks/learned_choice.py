@@ -36,6 +36,7 @@ from benchmarks.long_problems import Problem
 from benchmarks.results import mistakes_in_one_line
 from benchmarks.set_choices import scores_of
 from benchmarks.set_worth import add_options, open_problems
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.policies import for_queries
@@ -129,11 +130,11 @@ def shares(kl_short_W: np.ndarray, kl_of: dict[str, np.ndarray], docs: list[str]
     return {key: value for key, value in estimates(sums, quantities).items() if value is not None}
 
 
-def run(given: argparse.Namespace) -> dict[tuple[str, str], Estimate]:
-    """Measure what has not been measured, fit, and return what the choices are worth.
+def run(given: argparse.Namespace) -> tuple[dict[tuple[str, str], Estimate], int]:
+    """Measure what has not been measured, fit, and return what the choices are worth, and the number of windows.
 
     Raises:
-        UserError: model, text or folder are not usable.
+        UserError: model, text or folder are not usable, or the text has fewer documents than there are folds.
     """
     k: int = given.k
     _, problems = open_problems(given, ks=[k], setting={"num_sets": given.num_sets})
@@ -150,6 +151,11 @@ def run(given: argparse.Namespace) -> dict[tuple[str, str], Estimate]:
                 windows.append(dict(kept))
             docs.append(doc)
             bar.update()
+    if len(docs) < NUM_FOLDS:
+        raise UserError(
+            f"--num-windows {given.num_windows}: {len(docs)} windows of as many documents were found, and the choice is learned "
+            f"in {NUM_FOLDS} folds of them; ask for more, or give longer text"
+        )
     learned_WK = learned_sets(windows, docs, k=k)
     kl_of = {name: np.concatenate([of[f"kl of {name}"] for of in windows]) for name in (*CHOICES, *RANKINGS)}
     of_learned = [
@@ -157,7 +163,7 @@ def run(given: argparse.Namespace) -> dict[tuple[str, str], Estimate]:
         for number, (_, problem) in enumerate(problems())
     ]
     kl_of[LEARNED] = np.concatenate(of_learned)
-    return shares(np.concatenate([of["kl_short"] for of in windows]), kl_of, docs)
+    return shares(np.concatenate([of["kl_short"] for of in windows]), kl_of, docs), len(windows)
 
 
 def main() -> None:
@@ -171,9 +177,9 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     with mistakes_in_one_line():
-        found = run(given)
+        found, num_windows = run(given)
     names = [name for kind, name in found if kind == "D"]
-    shown = Table("choice", f"D({given.k})", "minus that of attention", title=f"{given.num_windows} windows")
+    shown = Table("choice", f"D({given.k})", "minus that of attention", title=f"{num_windows} windows")
     for name in sorted(names, key=lambda name: -found["D", name].mean):
         shown.add_row(name, interval(found["D", name]), interval(found["difference", name]))
     difference = found["difference", LEARNED]
@@ -185,7 +191,7 @@ def main() -> None:
     )
     console.print(shown)
     of_names = {name: {kind: found[kind, name].mean for kind in ("D", "difference")} for name in names}
-    write_json(given.out / "learned_choice.json", {"num_windows": given.num_windows, "k": given.k, "choices": of_names})
+    write_json(given.out / "learned_choice.json", {"num_windows": num_windows, "k": given.k, "choices": of_names})
 
 
 if __name__ == "__main__":

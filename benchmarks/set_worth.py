@@ -307,7 +307,11 @@ def run(given: argparse.Namespace) -> list[Row]:
                     row = measure_window(problem, models, ks=given.k, number=number, without=set(given.without))
                     write_json(path, {"doc": doc, **row})
                 bar.update()
-    return [read_json(path) for path in sorted(folder.glob("*.json"))]
+    rows = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    measured = sorted({int(k) for row in rows for k in row["choices"]})
+    if rows and (missing := [k for k in given.k if k not in measured]):
+        raise UserError(f"--k {missing[0]}: {given.out} holds --k {' '.join(map(str, measured))}; choose of these")
+    return rows
 
 
 def add_options(parser: argparse.ArgumentParser, *, num_windows: int, out: Path) -> None:

@@ -221,10 +221,16 @@ def _print_all(config: Config, turns: dict[str, list[Turn]], source: DataSource 
     training, row_len = config.training, source.row_len(config)
     device = pick_device(training.device)
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    model = _fresh_model(config, source.open(config, SINGLE_PROCESS))
+    data = source.open(config, SINGLE_PROCESS)
+    model = _fresh_model(config, data)
     peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     batch_tokens = training.batch_rows * row_len
-    flops = training_flops_per_token(model, row_len) * batch_tokens
+    shares = {TOOL: data.share_with_logits(config)}  # bare loops compute all logits
+    flops = {
+        name: batch_tokens
+        * training_flops_per_token(model, row_len, num_bos=data.num_bos, share_with_logits=shares.get(name, 1.0))
+        for name in turns
+    }
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     print(
         f"{device_name(device)}, {torch.get_num_threads()} threads, {precision}, "
@@ -237,7 +243,7 @@ def _print_all(config: Config, turns: dict[str, list[Turn]], source: DataSource 
         milliseconds = [1000 * s for turn in repeats for s in turn.seconds]
         print(
             f"{name:24} {1000 * medians[name]:9.2f} {min(milliseconds):9.2f} {max(milliseconds):9.2f} "
-            f"{batch_tokens / medians[name]:10,.0f} {flops / medians[name] / peak:8.3f} "
+            f"{batch_tokens / medians[name]:10,.0f} {flops[name] / medians[name] / peak:8.3f} "
             f"{medians[name] / medians[BARE]:8.3f}"
         )
     pairs = zip(turns[TOOL], turns[BARE], strict=True)

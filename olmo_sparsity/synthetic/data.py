@@ -416,9 +416,15 @@ def _least_vocab_size(config: Config) -> int:
     return len(words_of(config.synthetic, TEXT.least_vocab_size(config) if is_text else None))
 
 
+def _least_logits(config: Config) -> int:
+    """Return the tokens of a row whose logits are computed at least: where the background is text, only those of an answer."""
+    return 1 if config.synthetic.background == "text" else _row_len(config)
+
+
 SYNTHETIC = DataSource(
     open_synthetic_data,
     row_len=_row_len,
     least_vocab_size=_least_vocab_size,
+    least_logits=_least_logits,
     is_synthetic=True,
 )

@@ -200,9 +200,14 @@ def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int
     """
     length = len(encoded.text)
     is_behind = encoded.ends > offset
-    if offset < 0 or not is_behind.any():
+    if not 0 <= offset < length:
         raise UserError(
             f"offset {offset}: the text has {length:,} characters, numbered from 0; choose one of them with --at"
+        )
+    if not is_behind.any():
+        raise UserError(
+            f"offset {offset}: no token stands at this character or behind it: the tokenizer takes away the end of the text; "
+            "choose an earlier one with --at"
         )
     token = int(is_behind.argmax())  # the first
     if token < full_len:

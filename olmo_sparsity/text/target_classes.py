@@ -11,6 +11,7 @@ digit nor punctuation.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -48,9 +49,22 @@ INFLECTIONS = frozenset("s es d ed ing 's 't 're 've 'll 'd 'm n't".split())
 
 APOSTROPHES = "'’"
 CLOSING = re.compile(r"""\s*[.,!?…]*(?:[)\]}»”]|''|(?P<straight>")|(?P<curly>’(?!\w)))""")
-CONTINUES_WORD = re.compile(rf"[^\W\d_][{APOSTROPHES}]?\Z")
+LAST_LETTER = re.compile(r"[^\W\d_]\Z")
 IGNORED_AT_SENTENCE_START = " \t\u00a0\"'`“”‘’«»()[]{}"
 SENTENCE_ENDS = tuple(".!?:\n\r\u2028\u2029")
+
+
+def _is_mark(character: str) -> bool:
+    """Return True for a combining mark, such as an accent, or a vowel sign of Hindi: it belongs to the letter before it."""
+    return character != "" and unicodedata.category(character).startswith("M")
+
+
+def _without_marks(text: str) -> str:
+    """Return a text without the combining marks that it ends with."""
+    end = len(text)
+    while _is_mark(text[end - 1 : end]):
+        end -= 1
+    return text[:end]
 
 
 def _closes(before: str, text: str) -> bool:
@@ -73,7 +87,7 @@ def _closes(before: str, text: str) -> bool:
     if match["curly"]:
         leading = before + text[: match.start("curly")]
         is_open = "‘" in leading and not re.search(r"’(?!\w)", leading[leading.rindex("‘") :])
-        return is_open or not (leading == "" or leading[-1].isalpha() or leading[-1].isspace())
+        return is_open or not (leading == "" or _without_marks(leading)[-1:].isalpha() or leading[-1].isspace())
     return True
 
 
@@ -86,12 +100,13 @@ def _is_number(word: str) -> bool:
 
 
 def _continues_word(before: str, text: str) -> bool:
-    """Return True if a text begins with letters that continue the word before it.
+    """Return True if a text begins with letters, or a combining mark, that continue the word before it.
 
     The "t" after "don" and "'" does; the "th" of "19th" and letters after a hyphen do not.
     """
     letters = text[1:] if text[:1] in tuple(APOSTROPHES) else text
-    return letters[:1].isalpha() and CONTINUES_WORD.search(before) is not None
+    before = before[:-1] if before.endswith(tuple(APOSTROPHES)) else before
+    return (letters[:1].isalpha() or _is_mark(letters[:1])) and LAST_LETTER.search(_without_marks(before)) is not None
 
 
 def _is_name(before: str, text: str) -> bool:

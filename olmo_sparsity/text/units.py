@@ -22,9 +22,13 @@ from olmo_sparsity.text.vocabulary import token_texts
 
 REPLACEMENT = "\ufffd"  # what a token decodes to that holds only a part of a character
 MAX_PIECE = 64  # tokens that are decoded together: bounds the time for text that is not valid UTF-8
-# Characters of scripts that put no spaces between words: Hiragana, Katakana, Chinese ideographs. Each is a word of its own.
-IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\s{IDEOGRAPHS}]+")
+# Characters of scripts that put no spaces between words: Hiragana, Katakana (also of half width), Chinese ideographs. Each is a
+# word of its own, with what belongs to it: marks of its sound, and selectors of its form.
+IDEOGRAPHS = (
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+MARKS = "\u3099\u309a\uff9e\uff9f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+WORD = re.compile(rf"[{IDEOGRAPHS}][{MARKS}]*|[^\s{IDEOGRAPHS}]+")
 OTHER_SPACE = re.compile(r"[^\S\x00-\x7f]")  # white space that is not ASCII
 LANGUAGE = "en"  # of the sentence splitter: abbreviations are English, marks that end a sentence those of many scripts
 
@@ -93,7 +97,8 @@ def _common_length(first: str, second: str) -> int:
 def word_starts(text: str) -> np.ndarray:
     """Return where words begin in a text, rising; int64.
 
-    A word is a run of characters that are no white space, with its punctuation; of Chinese and Japanese every character.
+    A word is a run of characters that are no white space, with its punctuation; of Chinese and Japanese every character, with the
+    marks behind it.
     """
     return np.array([match.start() for match in WORD.finditer(text)], dtype=np.int64)
 

@@ -58,6 +58,11 @@ class TrainingData:
     evaluation_rows: EvaluationRows
     few_targets: bool = False
 
+    def share_with_logits(self, config: Config) -> float:
+        """Return the fraction of tokens behind which logits are computed, of held-out rows, which are drawn as training rows."""
+        num_tokens = config.training.eval_rows * self.row_len
+        return self.evaluation_rows.like_training.num_targets / num_tokens if self.few_targets else 1.0
+
 
 @dataclass(frozen=True)
 class DataSource:
@@ -67,12 +72,14 @@ class DataSource:
         open: opens the data of an experiment for one process. Raises UserError where it is not usable.
         row_len: returns T, the tokens of a row, without a BOS in front.
         least_vocab_size: returns a number of entries that the tokenizer has at least.
+        least_logits: returns for how many tokens of a row logits are computed at least.
         is_synthetic: a synthetic task.
     """
 
     open: Callable[[Config, ProcessInfo], TrainingData]
     row_len: Callable[[Config], int]
     least_vocab_size: Callable[[Config], int]
+    least_logits: Callable[[Config], int]
     is_synthetic: bool
 
 
@@ -135,6 +142,7 @@ TEXT = DataSource(
     open_training_text,
     row_len=lambda config: config.context.row_len,
     least_vocab_size=_least_vocab_size,
+    least_logits=lambda config: config.context.row_len,
     is_synthetic=False,
 )
 

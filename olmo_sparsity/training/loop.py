@@ -39,6 +39,7 @@ from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_
 from olmo_sparsity.training.processes import (
     all_reduce_sum,
     any_process,
+    broadcast_from_leader,
     device_of_process,
     gather_state,
     process_group,
@@ -136,7 +137,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
     with (
         collect_stop_signals(ignore_repeats=process.world_size > 1) as signals,
         metrics_writer(
-            run.folder, state.step, config=run.config, run_id=run.manifest["run_id"], is_leader=process.is_leader
+            run.folder, state.step, config=run.config, run_id=run.manifest["run_id"], process=process
         ) as write_metrics,
         progress_bar("train", " steps", total=training.steps, initial=state.step) as bar,
     ):
@@ -247,7 +248,8 @@ def _save(run: TrainingRun, state: LoopState) -> None:
     train_state, training = run.train_state, run.config.training
     start = time.monotonic()
     checkpoint_state = gather_state(train_state.model, train_state.optimizer, process=train_state.process)
-    if train_state.process.is_leader:
+
+    def save() -> None:
         path = save_checkpoint(
             run.folder / "checkpoints",
             CheckpointInfo(
@@ -266,6 +268,8 @@ def _save(run: TrainingRun, state: LoopState) -> None:
         )
         logger.debug(f"saved {path} (step {state.step}) in {time.monotonic() - start:.2f} s")
 
+    broadcast_from_leader(save, train_state.process)
+
 
 def _finish(run: TrainingRun, state: LoopState) -> None:
     """Mark the run as complete."""
@@ -281,7 +285,8 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         "validation_loss_nats": loss_nats,
         "seconds": state.seconds(),
     }
-    if run.train_state.process.is_leader:
+
+    def complete() -> None:
         manifest["checkpoint"] = read_checkpoint_info(run.folder / "checkpoints" / f"step{state.step}").record
         write_json(run.folder / "manifest.json", manifest)
         remove_leftovers(run.folder)
@@ -289,4 +294,6 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         delete_old_checkpoints(
             run.folder / "checkpoints", keep=training.keep_checkpoints, keep_every=training.keep_every
         )
+
+    broadcast_from_leader(complete, run.train_state.process)
     logger.info(f"{run.folder}: trained {state.step} steps, {tokens:,} tokens; validation loss {loss_nats:.3f} nats")

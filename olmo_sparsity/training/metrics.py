@@ -16,7 +16,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.typed import check_type, decode_json
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training.evaluation import Evaluation
+from olmo_sparsity.training.processes import broadcast_from_leader
 
 EVALUATION_KEYS = tuple(field.name for field in dataclasses.fields(Evaluation))
 
@@ -127,7 +129,9 @@ def _wandb(run: Path, config: Config, *, run_id: str) -> Iterator[_LineWriter]:
 
 
 @contextmanager
-def metrics_writer(run: Path, step: int, *, config: Config, run_id: str, is_leader: bool = True) -> Iterator[Writer]:
+def metrics_writer(
+    run: Path, step: int, *, config: Config, run_id: str, process: ProcessInfo = SINGLE_PROCESS
+) -> Iterator[Writer]:
     """Open the metrics of a run; a context manager that returns a function that writes one line.
 
     ``metrics.jsonl`` gets all values, the trackers those that are single numbers.
@@ -137,24 +141,24 @@ def metrics_writer(run: Path, step: int, *, config: Config, run_id: str, is_lead
         step: the step that training resumes from; lines of later steps are removed.
         config: lists the trackers.
         run_id: the ID under which a tracker continues the run.
-        is_leader: False in the other processes, where the function does nothing.
+        process: this process. All processes must open the metrics and write every line; the leader writes.
     """
-    if not is_leader:
-        yield lambda metrics: None
-        return
     path = run / "metrics.jsonl"
-    _truncate(path, step)
+    writers: list[_LineWriter] = []
     with ExitStack() as stack:
-        file = stack.enter_context(open(path, "a", encoding="utf-8", buffering=1))
-        writers: list[_LineWriter] = [lambda line: print(json.dumps(line), file=file)]
-        if "tensorboard" in config.training.trackers:
-            writers.append(stack.enter_context(_tensorboard(run, step)))
-        if "wandb" in config.training.trackers:
-            writers.append(stack.enter_context(_wandb(run, config, run_id=run_id)))
 
-        def write(metrics: StepMetrics) -> None:
-            line = metrics.to_json()
+        def open_all() -> None:
+            _truncate(path, step)
+            file = stack.enter_context(open(path, "a", encoding="utf-8", buffering=1))
+            writers.append(lambda line: print(json.dumps(line), file=file))
+            if "tensorboard" in config.training.trackers:
+                writers.append(stack.enter_context(_tensorboard(run, step)))
+            if "wandb" in config.training.trackers:
+                writers.append(stack.enter_context(_wandb(run, config, run_id=run_id)))
+
+        def write_all(line: dict[str, Any]) -> None:
             for write_line in writers:
                 write_line(line)
 
-        yield write
+        broadcast_from_leader(open_all, process)
+        yield lambda metrics: broadcast_from_leader(lambda: write_all(metrics.to_json()), process)

@@ -28,6 +28,7 @@ def least_bytes(config: Config, process: ProcessInfo, *, source: DataSource) -> 
     """
     model, training = config.model, config.training
     vocab_size, row_len = source.least_vocab_size(config), source.row_len(config)
+    num_logits = source.least_logits(config)
     width = model.d_model
     # Per layer: query, key, value and output matrices; the MLP's first matrix, and its second behind SwiGLU's half.
     num_parameters = model.n_layers * (4 + 3 * model.mlp_ratio / 2) * width**2
@@ -39,7 +40,7 @@ def least_bytes(config: Config, process: ProcessInfo, *, source: DataSource) -> 
         "model.d_model, model.n_layers and model.mlp_ratio": int(num_parameters * BYTES_OF_PARAMETER / holders),
         "pose.max_position or context.full_len": config.num_positions * (width // model.n_heads) * 2 * 4,
         "training.batch_rows": rows * row_len * BYTES_OF_TOKEN,
-        "training.micro_batch_rows or training.batch_rows": rows_per_pass * row_len * vocab_size * 4,  # logits
+        "training.micro_batch_rows or training.batch_rows": rows_per_pass * num_logits * vocab_size * 4,  # logits
         "training.eval_rows": eval_rows * row_len * BYTES_OF_TOKEN,
     }
 
@@ -61,18 +62,37 @@ def check_memory(config: Config, process: ProcessInfo, *, source: DataSource, de
         )
 
 
-def training_flops_per_token(model: OLMoWithPositions, row_len: int, *, num_bos: int = 0) -> float:
+def training_flops_per_token(
+    model: OLMoWithPositions,
+    row_len: int,
+    *,
+    num_bos: int = 0,
+    share_with_logits: float = 1.0,
+    predicts_positions: bool = False,
+) -> float:
     """Return the floating-point operations that training needs per token of a row, for its ``num_bos`` first tokens, too.
 
-    The forward pass needs 2 for each weight, plus causal attention to (T + 1) / 2 tokens on average; training needs three
-    times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). Norms and other elementwise work is not counted.
+    The forward pass needs 2 for each weight that a token is multiplied by, plus causal attention to (T + 1) / 2 tokens on
+    average; training needs three times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). Norms and other elementwise
+    work is not counted.
+
+    Args:
+        model: the model.
+        row_len: T.
+        num_bos: tokens in front of every row.
+        share_with_logits: the fraction of the tokens behind which logits are computed.
+        predicts_positions: the learned embedding of positions is multiplied, too, by every token.
     """
-    config = model.config
+    config, output = model.config, model.output_weight.numel()
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
-    if not config.weight_tying:  # the embedding is looked up, not multiplied
-        weights -= model.transformer.wte.weight.numel()
+    weights -= model.transformer.wte.weight.numel()  # embeddings are looked up, not multiplied
+    if "wpe" in model.transformer and not predicts_positions:
+        weights -= model.transformer.wpe.weight.numel()
+    if not config.weight_tying:
+        weights -= output
     attention = 2 * config.n_layers * config.d_model * (num_bos + row_len + 1)
-    return 3.0 * (2 * weights + attention) * (num_bos + row_len) / row_len
+    per_token = 2 * (weights + share_with_logits * output) + attention
+    return 3.0 * per_token * (num_bos + row_len) / row_len
 
 
 @functools.cache

@@ -136,7 +136,13 @@ def prepare_run(
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(model, data.row_len, num_bos=data.num_bos)
+    flops_per_token = training_flops_per_token(
+        model,
+        data.row_len,
+        num_bos=data.num_bos,
+        share_with_logits=data.share_with_logits(config),
+        predicts_positions=data.evaluation_rows.like_training.target_positions_BT is not None,
+    )
     first_stage = None if training.start_from is None else open_first_stage(config, folder)
     if first_stage is not None:
         model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
@@ -189,12 +195,13 @@ def load_checkpoint(run: TrainingRun) -> LoopState:
     """Load the checkpoint to resume from, if there is one, and return where training starts."""
     if run.checkpoint is None:
         return LoopState()
-    train_state, process = run.train_state, run.train_state.process
-    info = check_checkpoint_of_run(run.checkpoint, run.manifest)
-    checkpoint_state = read_state(run.checkpoint) if process.is_leader else CheckpointState({}, {})
-    load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
+    train_state, process, checkpoint = run.train_state, run.train_state.process, run.checkpoint
+    info = check_checkpoint_of_run(checkpoint, run.manifest)
+    read = [CheckpointState({}, {})]  # the leader's replaces it; what is sent to the others is only what it finds wrong
+    broadcast_from_leader(lambda: read.insert(0, read_state(checkpoint)), process)
+    load_state(train_state.model, train_state.optimizer, state=read[0], process=process)
     logger.info(f"{run.folder}: resuming at step {info.step}")
-    logger.debug(f"loaded {run.checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
+    logger.debug(f"loaded {checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
     return LoopState(
         step=info.step,
         seconds_before=info.seconds,

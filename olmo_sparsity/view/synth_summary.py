@@ -16,7 +16,7 @@ from olmo_sparsity.view.result_table import ResultTable, Sentence, keys, number,
 from olmo_sparsity.view.table_formats import markdown_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.length_generalization import furthest_words, generalization_sentences, length_words
-from olmo_sparsity.wording.synthetic_tasks import place_words, setting_words
+from olmo_sparsity.wording.synthetic_tasks import distinct_words, place_words
 
 
 def print_synth_summary(runs: Sequence[Path], *, form: Literal["text", "json", "md"] = "text") -> None:
@@ -53,9 +53,10 @@ def _learned_words(run: TaskRun) -> str:
 
 def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
     """Return one row a run: steps, minutes, loss, and whether it has learned."""
+    trained = distinct_words(run.setting for run in runs)
     rows = [
         (
-            *words(run.run, setting_words(run.setting)),
+            *words(run.run, trained[run.setting]),
             number(run.seed),
             number(run.steps),
             *words(run.ended_by or "-"),
@@ -78,9 +79,10 @@ def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
 
 def table_of_lengths(found: Generalization) -> ResultTable:
     """Return one row a setting, place and k: the length up to which its accuracy holds."""
+    trained = distinct_words(one.setting for one in found.furthest)
     rows = [
         (
-            *words(setting_words(one.setting), place_words(one.place) if one.place else "as in training"),
+            *words(trained[one.setting], place_words(one.place) if one.place else "as in training"),
             number(one.k),
             *words(furthest_words(one), ", ".join(length_words(length, one.longest) for length in one.of_seeds)),
         )

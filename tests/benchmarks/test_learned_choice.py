@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import transformers_models
 from test_set_worth import M, problem_of, true_kl
 
+from benchmarks import learned_choice
 from benchmarks.learned_choice import CHOICES, RANKINGS, learned_sets, sample_window, shares
 from olmo_sparsity.records.selectors import SELECTORS, rank
 
@@ -84,3 +89,33 @@ def test_a_window_gives_features_of_every_token_and_what_sets_leave() -> None:
     assert sampled["kl of kl"][0] == pytest.approx(true_kl(problem, singles[:K]), abs=1e-5)
     assert {f"kl of {name}" for name in (*CHOICES, *RANKINGS)} <= set(sampled)
     assert set(CHOICES) <= set(SELECTORS)
+
+
+@pytest.mark.parametrize("number", [7, 4])
+def test_the_number_of_windows_is_that_of_those_that_the_text_has(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not that which was asked for; fewer than there are folds end in one line."""
+    (tmp_path / "windows").mkdir()
+    windows, _, _ = planted(num=number)
+    found = iter(windows)
+
+    def sampled(*given: Any, **named: Any) -> dict[str, np.ndarray]:
+        kl = {f"kl of {name}": np.array([3.0]) for name in (*CHOICES, *RANKINGS)}
+        return {**next(found), **kl}
+
+    of_documents = [(f"doc{w}", None) for w in range(number)]
+    monkeypatch.setattr(learned_choice, "open_problems", lambda *given, **named: (None, lambda: iter(of_documents)))
+    monkeypatch.setattr(learned_choice, "sample_window", sampled)
+    monkeypatch.setattr(learned_choice, "scores_of", lambda *given, **named: None)
+    monkeypatch.setattr(learned_choice, "_divergences", lambda scores, sets: np.array([2.0]))
+    asked = ["learned_choice", "--run", "runs/demo", "--num-windows", "9", "--k", "3", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", asked)
+    if number < learned_choice.NUM_FOLDS:
+        with pytest.raises(SystemExit):
+            learned_choice.main()
+        assert "--num-windows 9: 4 windows of as many documents were found" in capsys.readouterr().err
+        return
+    learned_choice.main()
+    assert "7 windows" in capsys.readouterr().out
+    assert json.loads((tmp_path / "learned_choice.json").read_text())["num_windows"] == 7

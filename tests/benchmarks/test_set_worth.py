@@ -224,3 +224,7 @@ def test_a_run_goes_on_where_it_stopped(
     with pytest.raises(SystemExit) as error:
         set_worth.main()
     assert error.value.code == 2 and "another setting; choose another folder" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*arguments, "--num-windows", "0", "--k", "2", "5"])
+    with pytest.raises(SystemExit) as error:
+        set_worth.main()
+    assert error.value.code == 2 and f"--k 5: {out} holds --k 2; choose of these" in capsys.readouterr().err

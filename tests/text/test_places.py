@@ -144,6 +144,18 @@ def test_mistakes_of_offsets(encoded: EncodedText, offset: int, lengths: dict[st
         place_at(encoded, offset, **lengths)
 
 
+def test_a_character_that_the_tokenizer_takes_away_is_not_called_outside_of_the_text() -> None:
+    """As one that strips white space does; one that a token stands behind is the place of that token."""
+    text = "ab  cd  "
+    encoded = EncodedText(text, np.array([5, 6, 7]), begins=np.array([0, 1, 4]), ends=np.array([1, 2, 6]))
+    assert place_at(encoded, 2, full_len=2, local_len=1).token == 2
+    for offset in (6, 7):
+        with pytest.raises(UserError, match=f"^offset {offset}: no token stands at this character or behind it: the"):
+            place_at(encoded, offset, full_len=2, local_len=1)
+    with pytest.raises(UserError, match=r"^offset 8: the text has 8 characters, numbered from 0"):
+        place_at(encoded, 8, full_len=2, local_len=1)
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [

@@ -122,6 +122,7 @@ def test_endings_of_words_are_no_repetitions(ending: str) -> None:
         ([" ‘", "go", "’", " the", " dogs"], "’", "other"),
         ([" ‘", "I", "’m", " here"], "’", "closing"),  # the apostrophe closed nothing
         ([" go", "."], "’", "closing"),
+        ([" cafe\u0301"], "’", "other"),
         ([" go"], ".’", "closing"),
         ([" '", "go", "."], "'", "other"),
         ([], "’", "other"),
@@ -165,6 +166,13 @@ def test_number(local: list[str], target: str, expected: str) -> None:
         ([" Моск"], "ва", "continues-word"),
         ([" don", "'"], "t", "continues-word"),
         ([" pull", ""], "ing", "continues-word"),  # an empty text between
+        # combining marks: accents of a letter that is written as two characters, vowel signs
+        ([" cafe\u0301"], "s", "continues-word"),
+        ([" cafe\u0301’"], "s", "continues-word"),
+        ([" cafe"], "\u0301s", "continues-word"),
+        ([" \u0939\u093f"], "\u0928\u094d\u0926\u0940", "continues-word"),
+        ([" -\u0301"], "s", "other"),
+        ([" \u0301"], "\u0301", "other"),
         ([" pull"], " ing", "other"),
         ([" pull"], "\ning", "other"),
         ([" long-"], "ter", "other"),

@@ -136,8 +136,16 @@ def test_white_space_that_is_not_ascii_is_as_a_space(space: str, form: str, expe
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [(0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)],
-    ids=["Hiragana and Katakana", "extension A", "ideographs", "compatibility", "planes 2 and 3"],
+    [
+        (0x3005, 0x3007),
+        (0x3040, 0x30FF),
+        (0x31F0, 0x31FF),
+        (0x3400, 0x4DBF),
+        (0x4E00, 0x9FFF),
+        (0xF900, 0xFAFF),
+        (0x20000, 0x3FFFF),
+    ],
+    ids=["iteration", "kana", "small Katakana", "extension A", "ideographs", "compatibility", "planes 2 and 3"],
 )
 def test_every_character_of_some_scripts_is_a_word(first: int, last: int) -> None:
     """From the first of their blocks in Unicode to the last; their neighbours are parts of words."""
@@ -145,6 +153,19 @@ def test_every_character_of_some_scripts_is_a_word(first: int, last: int) -> Non
         assert word_starts(f"a{chr(inside)}{chr(inside)}b").tolist() == [0, 1, 2, 3]
     for outside in (first - 1, last + 1):
         assert word_starts(f"a{chr(outside)}{chr(outside)}b").tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("か\u3099は\u309aき", [0, 2, 4]),  # two characters, of which others are written as one
+        ("ｶﾞﾊﾟｦ b", [0, 2, 4, 6]),
+        ("葛\ufe00葛\U000e0100城", [0, 2, 4]),
+        ("e\u0301te\u0301 \u0928\u092e\u0938\u094d\u0924\u0947", [0, 6]),
+    ],
+)
+def test_marks_belong_to_the_character_before_them(text: str, expected: list[int]) -> None:
+    assert word_starts(text).tolist() == expected
 
 
 @pytest.mark.parametrize("text", ["naïve café \u2013 他们说 “好”。 😀😀 done.\nNext", "a\ufffd b", "\t\r\n x"])

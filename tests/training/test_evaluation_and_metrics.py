@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tiny_stores import EOS, tiny_store
 from watched_runs import metrics
 
@@ -18,6 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.data import VALIDATION_SEED, _evaluation_rows
 from olmo_sparsity.training.evaluation import Evaluation
@@ -152,9 +154,15 @@ def test_blank_lines_are_left_out_and_a_line_of_something_else_is_named(tiny_con
             pass
 
 
-def test_another_process_writes_no_metrics(tiny_config: Config, tmp_path: Path) -> None:
-    with metrics_writer(tmp_path, 0, config=tiny_config, run_id="run", is_leader=False) as write:
+def test_another_process_writes_no_metrics_and_ends_where_the_leader_cannot_write_them(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = [None, None, OSError(28, "No space left on device")]  # when it opens the file, and at two lines
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda sent, device: sent.__setitem__(0, found.pop(0)))
+    with metrics_writer(tmp_path, 0, config=tiny_config, run_id="run", process=ProcessInfo(1, 2)) as write:
         write(step_metrics(1, evaluation=None))
+        with pytest.raises(OSError, match="No space left"):
+            write(step_metrics(2, evaluation=None))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -22,17 +23,21 @@ from torch.nn.parallel import DistributedDataParallel
 from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import list_checkpoints
+from olmo_sparsity.model.checkpoint import CheckpointState, list_checkpoints
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
-from olmo_sparsity.training import processes
+from olmo_sparsity.training import loop, processes
+from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import IGNORE_INDEX
 from olmo_sparsity.training.data import open_training_text
+from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, gradient_accumulation, share_of_rows
-from olmo_sparsity.training.step import SummedLoss, build_train_state
+from olmo_sparsity.training.run import LoopState, TrainingRun
+from olmo_sparsity.training.step import SummedLoss, build_schedule, build_train_state
 
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 
@@ -241,6 +246,47 @@ def test_a_mistake_that_the_leader_finds_is_raised_in_every_process(
     assert [processes.broadcast_from_leader(lambda: "folder", ProcessInfo(rank, 3)) for rank in range(3)] == [
         "folder"
     ] * 3
+
+
+@pytest.mark.parametrize(
+    ("module", "step", "fails"),
+    [
+        (loop, "_save", "save_checkpoint"),
+        (loop, "_finish", "write_json"),
+        (training_run, "load_checkpoint", "read_state"),
+    ],
+)
+def test_a_disk_that_fails_the_leader_ends_every_process_alike(
+    module: ModuleType, step: str, fails: str, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the traceback of a lost connection, which is what processes end in that wait for the leader."""
+    sent: list[Any] = []
+
+    def broadcast(results: list[Any], device: torch.device) -> None:
+        sent.extend(results) if not sent else results.__setitem__(0, sent[0])
+
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(processes.dist, "broadcast_object_list", broadcast)
+    monkeypatch.setattr(loop, "gather_state", lambda *given, **named: CheckpointState({}, {}))
+    monkeypatch.setattr(module, fails, full)
+    config = load_config(tiny_run / "config.yaml")
+    state = LoopState(step=12, evaluation=Evaluation(validation_loss_nats=2.5))
+    for rank in range(2):
+        model = SimpleNamespace(config=None)
+        train_state: Any = SimpleNamespace(model=model, optimizer=None, process=ProcessInfo(rank, 2))
+        run = TrainingRun(
+            folder=tiny_run,
+            config=config,
+            data=open_training_text(config, SINGLE_PROCESS),
+            train_state=train_state,
+            schedule=build_schedule(config.training),
+            manifest=read_json(tiny_run / "manifest.json"),
+            checkpoint=list_checkpoints(tiny_run / "checkpoints")[-1],
+        )
+        with pytest.raises(OSError, match="No space left on device"):
+            getattr(module, step)(*([run] if step == "load_checkpoint" else [run, state]))
 
 
 @pytest.mark.parametrize(("embedding", "few_targets", "predicts"), [("rope", True, False), ("learned", False, True)])

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.training import resources
+from olmo_sparsity.training.batches import IGNORE_INDEX
 from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.step import SummedLoss
 
@@ -28,6 +29,29 @@ def test_operations_equal_those_that_torch_counts(tiny_config: Config, weight_ty
     everywhere, causal = 4 * layers * width * row_len, 2 * layers * width * (row_len + 1)
     counted = counter.get_total_flops() / (num_rows * row_len)
     assert training_flops_per_token(model, row_len) == counted - 3 * (everywhere - causal)
+
+
+@pytest.mark.parametrize("weight_tying", [True, False])
+@pytest.mark.parametrize(("few_targets", "predicts"), [(True, False), (False, True), (False, False)])
+def test_embeddings_that_are_looked_up_and_logits_that_are_left_out_take_no_operations(
+    tiny_config: Config, weight_tying: bool, few_targets: bool, predicts: bool
+) -> None:
+    """Of learned positions, which are multiplied only where they are predicted; the last layer is computed for all tokens."""
+    settings = dataclasses.replace(tiny_config.model, weight_tying=weight_tying, position_embedding="absolute")
+    model = build_model(
+        olmo_model_config(dataclasses.replace(tiny_config, model=settings), vocab_size=320, eos_id=0), 0
+    )
+    tokens = torch.arange(24).reshape(3, 8)
+    targets = torch.where(tokens % 8 > 5, tokens, IGNORE_INDEX)
+    batch = (tokens, tokens % 8, targets, *([tokens % 7] if predicts else []))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        SummedLoss(model, "fp32", few_targets=few_targets)(*batch)[0].backward()
+    layers, width = settings.n_layers, settings.d_model
+    everywhere, causal = 4 * layers * width * 8, 2 * layers * width * 9
+    found = training_flops_per_token(
+        model, 8, share_with_logits=0.25 if few_targets else 1.0, predicts_positions=predicts
+    )
+    assert found == counter.get_total_flops() / 24 - 3 * (everywhere - causal)
 
 
 @pytest.mark.parametrize("num_bos", [0, 1, 3])

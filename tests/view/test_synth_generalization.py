@@ -218,6 +218,25 @@ def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seed
     return generalization_sentences(Generalization(tuple(runs), found, ()))
 
 
+def test_settings_that_differ_in_what_their_words_leave_out_are_told_apart() -> None:
+    """Only where another of the table has the same words."""
+    changes: list[dict[str, Any]] = [{}, {"train_lengths": (4, 9)}, {"num_chunks": 4}, {"hide_tokens": True}]
+    settings = [dataclasses.replace(PARITY, **change) for change in changes]
+    plain = "parity without a scratchpad, positions pose, K_train = 2"
+    runs = [task_run(setting, 0, 0.95) for setting in [*settings, STEPS]]
+    rows = table_of_runs(runs).rows
+    assert [row[1].text for row in rows][:-1] == [
+        f"{plain}, prompts of 4 to {longest} tokens, chunks {chunks}, {hidden} tokens left out"
+        for longest, chunks, hidden in ((8, 2, "no"), (9, 2, "no"), (8, 4, "no"), (8, 2, "some"))
+    ]
+    assert rows[-1][1].text == "parity with a scratchpad, positions predicted, K_train = 3"
+    moved = dataclasses.replace(PARITY, max_position=256)
+    found = Generalization((), (furthest(PARITY, 2, 8), furthest(moved, 2, 16)), ())
+    assert [row[0].text for row in table_of_lengths(found).rows] == [
+        f"{plain}, positions below {most}" for most in (128, 256)
+    ]
+
+
 def test_a_k_that_holds_at_no_length_is_the_nearest() -> None:
     (sentence,) = sentences_of(
         furthest(PARITY, 1, 64, 64, 64), furthest(PARITY, 2, None, 9, 9), furthest(PARITY, 3, 8, 8, 8)
