@@ -97,7 +97,10 @@ def _draw_line(
             )
 
 
-def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relative: bool) -> None:
+def _draw_panel(
+    axis: Axes, found: SparsityByLength, *, share: float, is_relative: bool
+) -> dict[tuple[int, float], int]:
+    """Draw a panel, and return the number of the topmost mark of each length and k."""
     lines = [(model, line) for model in found.models for line in found.lines]
     shifts, below = dodges(len(lines), found.lengths), dict[tuple[int, float], int]()
     looks = [
@@ -111,7 +114,7 @@ def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relativ
         divisors = {n: m.lengths.num_long_range if is_relative else 1 for n, m in measured.items()}
         _draw_line(axis, points, name=_mark_words(line), divisors=divisors, shift=shift, below=below, look=look)
     axis.set_yscale("log")
-    make_room(axis, below)
+    return below
 
 
 def _set_ticks(axis: Axes, lengths: list[int], *, is_relative: bool) -> None:
@@ -234,9 +237,12 @@ def _k_words(point: ReachingK) -> str:
 def draw_found(found: SparsityByLength) -> Drawn:
     """Draw ``effective-sparsity``, with its numbers as CSV."""
     figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
+    marks = {}
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):
-            _draw_panel(axes[row, number], found, share=share, is_relative=is_relative)
+            marks[row, number] = _draw_panel(axes[row, number], found, share=share, is_relative=is_relative)
+    for place, below in marks.items():  # all panels of a row, which have one axis, are drawn
+        make_room(axes[place], below)
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):
             _set_ticks(axes[row, number], found.lengths, is_relative=is_relative)

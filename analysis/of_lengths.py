@@ -56,6 +56,8 @@ def add_mark(
 
 def make_room(axis: Axes, below: Mapping[tuple[int, float], int]) -> None:
     """Extend a panel whose scale is set so that its marks, and those that stand on them, are inside."""
+    if not below:
+        return
     scale = axis.yaxis.get_transform()
     low, high = scale.transform(np.array(axis.get_ylim()))
     places = {key: float(scale.transform(np.array([key[1]]))[0]) for key in below}

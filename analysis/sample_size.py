@@ -74,7 +74,7 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
         )  # fmt: skip
     labels = [*(str(k) for k in ks), f">{ks[-1]}"]
     every = -(-len(labels) // MAX_STEPS)
-    shown = range(len(ks), -1, -every)  # from the last, which is more than every k
+    shown = range(len(ks) % every, len(labels), every)  # to the last, which is more than every k
     axis.set_yticks(shown, [labels[step] for step in shown])
     axis.set_ylim(-0.5, len(ks) + 0.5)
     axis.set_title(f"smallest k with R(k) at least {FRACTION}")
