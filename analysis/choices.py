@@ -6,6 +6,7 @@ selector is drawn in the columns of the measurements that have it: no column mix
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,7 @@ from .paper import Width, drawn_for
 from .style import blind, ordered
 
 NAME = "choices"
+TITLE_CHARS = 24  # of a line of a panel's title
 KINDS = {  # what a choice is made from -> colour
     "the model, by derivatives or runs": "#009E73",
     "one pass: attention, keys, values": "#0072B2",
@@ -181,7 +183,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         gains = [_gain(one.summary, name, k) if name in own and name != RANDOM else None for name in names]
         above, below = axes[:, column]
         _draw_dots(above, gains, names, shift=0, filled=True)
-        above.set_title("\n".join([one.summary.run[:24], *_data(one.summary)]))
+        above.set_title("\n".join([*textwrap.wrap(one.summary.run, TITLE_CHARS), *_data(one.summary)]))
         above.set_xlabel("gain over random, nats")
         for context, shift, filled in (("null", -0.2, False), ("real", 0.15, True)):
             recovered = [

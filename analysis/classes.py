@@ -23,10 +23,11 @@ from olmo_sparsity.wording.numbers import FRAGILE
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
 from .paper import Width, width_in_force
-from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
+from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, offsets_in_row, seeing, signed_log
 
 PANELS = ("share of windows\nweighted", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
 FAILED = "#EFEFEF"
+APART = 0.17  # of the height of a row, between the marks of two selectors
 SAME_RULE_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "s", "markerfacecolor": "white"}
 OTHERS_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "x"}
 WORDS = (
@@ -91,8 +92,7 @@ def _draw_points(axes: np.ndarray, classes: list[ClassSummary], *, selectors: li
             ):
                 if estimate is not None:
                     _point(axes[1], row + offset, estimate=estimate, **look)
-    for number, selector in enumerate(selectors):
-        offset = 0.17 * (number - (len(selectors) - 1) / 2)
+    for selector, offset in zip(selectors, offsets_in_row(len(selectors), apart=APART), strict=True):
         for row, entry in enumerate(classes):
             selection = entry.summary.at(selector, "real", k)
             fraction = None if selection.info.sees_target else selection.recovered_fraction

@@ -36,12 +36,13 @@ from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from .drawing import FigureOfRuns
 from .output import SENTENCE_END, Drawn, caption_text, failed_gates_lines, write_above
 from .paper import width_in_force
-from .style import error_bars, looks_of_runs, write_nothing_measured
+from .style import error_bars, looks_of_runs, offsets_in_row, write_nothing_measured
 
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. Gain over random: of selectors that do not see the "
     "target (of one that does it would hold optimism); corrected gain: of the others. R(k): only where the validity gate passed."
 )
+APART = 0.2  # of the height of a row, between the marks of two measurements
 TITLE_CHARS = 30  # of a line of a panel's title
 CONTROLLED = ("gain_over_random_nats", "corrected_gain_nats")  # gains of selections from which a control is taken off
 
@@ -49,11 +50,10 @@ CONTROLLED = ("gain_over_random_nats", "corrected_gain_nats")  # gains of select
 def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Sequence[dict[str, Any]], unit: str) -> None:
     """Draw one row of estimates for each quantity, the first on top."""
     for row, values in enumerate(rows):
-        for number, value in enumerate(values):
+        for value, look, offset in zip(values, looks, offsets_in_row(len(values), apart=APART), strict=False):
             if value is not None:
-                look = looks[number]
                 axis.errorbar(
-                    [value.mean], [row + 0.2 * (number - (len(values) - 1) / 2)], xerr=error_bars([value]), linestyle="",
+                    [value.mean], [row + offset], xerr=error_bars([value]), linestyle="",
                     color=look["color"], marker=look["marker"], markersize=4, elinewidth=1.1, capsize=2,
                 )  # fmt: skip
     axis.axvline(0, color="grey", linewidth=0.8)
@@ -141,8 +141,9 @@ def drawn_of(comparison: Comparison) -> Drawn:
     units = {"nats": shown_rows(comparison), "fraction of the long gain": fraction_rows(comparison)}
     units = {unit: rows for unit, rows in units.items() if rows}
     heights = [len(rows) + 2 for rows in units.values()]
+    row_height = 0.3 * max(1, len(looks) / 4)  # inches
     figure, axes = plt.subplots(
-        len(units), 2, figsize=(9.2, 0.3 * sum(heights) + 0.4), sharey="row", squeeze=False, height_ratios=heights,
+        len(units), 2, figsize=(9.2, row_height * sum(heights) + 0.4), sharey="row", squeeze=False, height_ratios=heights,
         layout="constrained",
     )  # fmt: skip
     for (left, right), (unit, rows) in zip(axes, units.items(), strict=True):

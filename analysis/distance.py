@@ -55,6 +55,8 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     names = in_legend_order(measurement.of_one_set)
     selectors = [name for name in names if name not in CONTROLS] or names
     bins_of = {(e.selector, e.context): e.bins for e in measured.distances if e.k == k}
+    widths = {of.to_tokens - of.from_tokens for of in bins_of[selectors[0], "real"]}
+    is_relative = is_log or len(widths) > 1  # else the widths of bins would look like shares that rise and fall
     num_columns = min(MAX_COLUMNS, len(selectors))
     num_rows = -(-len(selectors) // num_columns)
     figure, axes = plt.subplots(
@@ -69,7 +71,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
         bins_of_context = {context: bins_of[selector, context] for context in CONTEXTS}
-        _panel(axis, selector, bins_of_context=bins_of_context, relative=is_log)
+        _panel(axis, selector, bins_of_context=bins_of_context, relative=is_relative)
         if is_log:
             _make_logarithmic(axis, bins_of[selector, "real"])
         axis.set_title(f"{selector}, k = {k}")
@@ -78,15 +80,16 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     of_units = "" if measurement.unit == "token" else "the tokens of "
     share_words = f"share of {of_units or 'the '}" + (f"\n{units}" if of_units else f"influential {units}")
     for axis in axes[:, 0]:
-        axis.set_ylabel(share_words + ("\nover that of a random choice" if is_log else ""))
+        axis.set_ylabel(share_words + ("\nover that of a random choice" if is_relative else ""))
     handles = [context_entry(context) for context in CONTEXTS]
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
     words = (
         f"Where {of_units}the {k} most influential long-range {units} of a window lie: means over windows; bands: 95% intervals "
         "over documents. Under the null context other tokens take the place of the long-range ones."
     )
-    if is_log:
-        words += " Bins have about the same width on the logarithmic axis; their shares are divided by those of a random choice."
+    if is_relative:
+        bins_words = "have about the same width on the logarithmic axis" if is_log else "differ in width by a token"
+        words += f" Bins {bins_words}; their shares are divided by those of a random choice."
     if seeing(measurement, selectors):
         words += (
             " Of what a selector that sees the target chooses, part is chosen for this target alone, and lies anywhere."

@@ -35,7 +35,15 @@ from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import null_kind_words
 from olmo_sparsity.wording.units import entry_words, unit_words
 
-from .of_lengths import command_of_lengths, company_words, set_length_axis, targets_words, write_failed_gates
+from .of_lengths import (
+    add_mark,
+    command_of_lengths,
+    company_words,
+    make_room,
+    set_length_axis,
+    targets_words,
+    write_failed_gates,
+)
 from .output import Drawn, caption_text
 from .style import dodges, looks_of_runs
 
@@ -49,7 +57,6 @@ LOOKS_OF_LINES: tuple[dict[str, Any], ...] = (
 RELATIVE_TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 POWERS = tuple(2.0**i for i in range(24))
 MOST_TICKS = 8
-MARK_POINTS = 7  # height of a mark
 
 
 def _draw_line(
@@ -82,21 +89,18 @@ def _draw_line(
             high = most if point.high is None else point.high / divisors[length]
             axis.vlines(x, point.low / divisors[length], high, color=look["color"], linewidth=1.0)
         if point.value is None:
-            number = below[length, most] = (
-                below.get((length, most), -1) + 1
-            )  # marks at the same place stand on one another
-            axis.annotate(
-                f">{most:,.3g} {name}" if max(divisors.values()) > 1 else f">{most:,.0f} {name}", (x, most),
-                xytext=(0, 1 + MARK_POINTS * number), textcoords="offset points", ha="center", va="bottom",
-                fontsize=MARK_POINTS - 1, color=look["color"], annotation_clip=False,
-            )  # fmt: skip
+            words = f">{most:,.3g} {name}" if max(divisors.values()) > 1 else f">{most:,.0f} {name}"
+            add_mark(axis, words, at=(x, most), below=below, length=length, color=look["color"])
         elif point.has_interval and point.high is None:
             axis.annotate(
                 "", (x, most * 1.12), (x, most), arrowprops={"arrowstyle": "->", "color": look["color"], "linewidth": 1}
             )
 
 
-def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relative: bool) -> None:
+def _draw_panel(
+    axis: Axes, found: SparsityByLength, *, share: float, is_relative: bool
+) -> dict[tuple[int, float], int]:
+    """Draw a panel, and return the number of the topmost mark of each length and k."""
     lines = [(model, line) for model in found.models for line in found.lines]
     shifts, below = dodges(len(lines), found.lengths), dict[tuple[int, float], int]()
     looks = [
@@ -110,6 +114,7 @@ def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relativ
         divisors = {n: m.lengths.num_long_range if is_relative else 1 for n, m in measured.items()}
         _draw_line(axis, points, name=_mark_words(line), divisors=divisors, shift=shift, below=below, look=look)
     axis.set_yscale("log")
+    return below
 
 
 def _set_ticks(axis: Axes, lengths: list[int], *, is_relative: bool) -> None:
@@ -232,9 +237,12 @@ def _k_words(point: ReachingK) -> str:
 def draw_found(found: SparsityByLength) -> Drawn:
     """Draw ``effective-sparsity``, with its numbers as CSV."""
     figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
+    marks = {}
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):
-            _draw_panel(axes[row, number], found, share=share, is_relative=is_relative)
+            marks[row, number] = _draw_panel(axes[row, number], found, share=share, is_relative=is_relative)
+    for place, below in marks.items():  # all panels of a row, which have one axis, are drawn
+        make_room(axes[place], below)
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):
             _set_ticks(axes[row, number], found.lengths, is_relative=is_relative)

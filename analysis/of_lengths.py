@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,6 +20,10 @@ from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, write_above
 from .paper import Width, drawn_for
 
+MARK_POINTS = 7  # height of a mark
+PANEL_POINTS = 140  # height of a panel, about
+MOST_MARKS = 0.6  # of a panel, that marks take at most
+
 
 def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
     """Make the axis of lengths logarithmic, with a tick at each."""
@@ -27,6 +32,40 @@ def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
     axis.minorticks_off()
     axis.grid(color="#DDDDDD", linewidth=0.5)
     axis.set_axisbelow(True)
+
+
+def add_mark(
+    axis: Axes, words: str, *, at: tuple[float, float], below: dict[tuple[int, float], int], length: int, color: str
+) -> None:
+    """Write a mark in place of a point that no measured k reaches; marks of the same length and k stand on one another.
+
+    Args:
+        axis: the panel.
+        words: the mark.
+        at: its place.
+        below: number of the topmost mark of each length and k, which this one is added to.
+        length: of the full context.
+        color: of the line.
+    """
+    number = below[length, at[1]] = below.get((length, at[1]), -1) + 1
+    axis.annotate(
+        words, at, xytext=(0, 1 + MARK_POINTS * number), textcoords="offset points", ha="center", va="bottom",
+        fontsize=MARK_POINTS - 1, color=color, annotation_clip=False,
+    )  # fmt: skip
+
+
+def make_room(axis: Axes, below: Mapping[tuple[int, float], int]) -> None:
+    """Extend a panel whose scale is set so that its marks, and those that stand on them, are inside."""
+    if not below:
+        return
+    scale = axis.yaxis.get_transform()
+    low, high = scale.transform(np.array(axis.get_ylim()))
+    places = {key: float(scale.transform(np.array([key[1]]))[0]) for key in below}
+    low = min([low, *places.values()])
+    for key, number in below.items():
+        share = min(MOST_MARKS, (2 + MARK_POINTS * (number + 1)) / PANEL_POINTS)
+        high = max(high, low + (places[key] - low) / (1 - share))
+    axis.set_ylim(*scale.inverted().transform(np.array([low, high])))
 
 
 def _failed_lengths(model: ModelAtLengths) -> list[str]:

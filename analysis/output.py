@@ -39,6 +39,7 @@ from olmo_sparsity.wording.units import k_counts_words, units_words
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
 CHARS_AN_INCH = 17
+BOLD_CHARS_AN_INCH = 9.5  # above a figure
 CAPTION_LINES = 2  # below a figure; the whole text is in the metadata and in a file beside it
 # What is in the metadata of a picture of ours. In a PNG it is a chunk: four bytes of length, its kind, and its content.
 DRAWN = {
@@ -170,7 +171,10 @@ def write_above(figure: Figure, sentences: Sequence[str]) -> None:
     """Write what nobody may miss above a figure, a line each, such as gates that failed."""
     width = width_in_force()
     if width in (Width.screen, None):
-        words, looks = "\n".join(sentences), {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}
+        chars = int(figure.get_figwidth() * BOLD_CHARS_AN_INCH)  # of a wider line the file would be mostly white
+        lines = [line for sentence in sentences for line in textwrap.wrap(sentence, chars)]
+        words = "\n".join(lines if width is Width.screen else sentences)
+        looks = {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}
     else:  # there the size of the figure is fixed, so the words go inside it
         lines = [line for sentence in sentences for line in textwrap.wrap(sentence, int(INCHES[width] * 13))]
         words, looks = "\n".join(lines), {"va": "top", "color": FAILED_COLOUR, "linespacing": 1.0}

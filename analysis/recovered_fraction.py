@@ -33,6 +33,7 @@ from .style import (
     ordered,
     seeing,
     signed_log,
+    ticks_of_k,
     write_gate_failed,
     write_nothing_measured,
 )
@@ -159,7 +160,8 @@ def spreads(selectors: list[str], ks: list[int]) -> dict[str, float]:
 def set_axis_of_k(axis: Axes, summary: Summary) -> None:
     """Make the horizontal axis that of k."""
     axis.set_xscale("log", base=2)
-    axis.set_xticks(summary.ks, [str(k) for k in summary.ks])
+    shown = ticks_of_k(summary.ks)
+    axis.set_xticks(shown, [str(k) for k in shown])
     axis.minorticks_off()
     axis.set_xlabel(k_words(summary.unit, summary.setup.visibility))
     axis.axhline(0, color="grey", linewidth=0.5)

@@ -26,12 +26,14 @@ from .style import (
     dodges,
     legend_entry,
     main_selectors,
+    offsets_in_row,
     seeing,
     signed_log,
     write_nothing_measured,
 )
 
 FRACTION = 0.8
+MAX_STEPS = 14  # with a label, of the axis of the smallest k
 GATE_LOOKS: dict[str, dict[str, Any]] = {
     "gate_gain_nats": {"color": "black", "marker": "o", "label": "long gain"},
     "gain_beyond_nats": {
@@ -56,22 +58,24 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
     ks = summaries[-1].ks
     height = {k: i for i, k in enumerate(ks)} | {None: len(ks)}
     shifts = dodges(len(selectors), [summary.num_windows for summary in summaries])
-    for number, (selector, shift) in enumerate(zip(selectors, shifts, strict=True)):
-        offset = number - (len(selectors) - 1) / 2
+    for selector, shift, offset in zip(selectors, shifts, offsets_in_row(len(selectors), apart=0.09), strict=True):
         sizes, values, below, above = [], [], [], []
         for summary in summaries:
             smallest = summary.sparsity_at(selector, FRACTION).smallest_k
             if smallest is not None:
                 sizes.append(summary.num_windows * shift)
                 value, low, high = height[smallest.value], height[smallest.low], height[smallest.high]
-                values.append(value + 0.09 * offset)
+                values.append(value + offset)
                 below.append(value - low)
                 above.append(high - value)
         axis.errorbar(
             sizes, values, yerr=[below, above], linestyle="-", linewidth=0.6, markersize=3, elinewidth=0.9,
             **LOOKS[selector],
         )  # fmt: skip
-    axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])
+    labels = [*(str(k) for k in ks), f">{ks[-1]}"]
+    every = -(-len(labels) // MAX_STEPS)
+    shown = range(len(ks) % every, len(labels), every)  # to the last, which is more than every k
+    axis.set_yticks(shown, [labels[step] for step in shown])
     axis.set_ylim(-0.5, len(ks) + 0.5)
     axis.set_title(f"smallest k with R(k) at least {FRACTION}")
     axis.set_ylabel(f"k, long-range {unit_words(summaries[-1].unit, summaries[-1].setup.visibility)}")

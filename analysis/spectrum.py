@@ -19,16 +19,15 @@ from olmo_sparsity.wording.units import k_words, units_of
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
-from .style import LINE_LOOKS, LOOKS, context_entry, write_nothing_measured
+from .style import LINE_LOOKS, LOOKS, context_entry, few_ticks_of_k, write_nothing_measured
 
 WORDS = (
     "Share of the targets that need at most k long-range {units}: the smallest measured k of which KL(p_all, p_{{J_k}}) is at "
     "most the tolerance; at k = 0 the local tokens suffice. Bands: simultaneous 95% bands by bootstrap over documents. "
-    "{sentences} A line ends at the largest measured k; what is missing to 100% needs more."
+    "{sentences} A line ends just behind the largest measured k; what is missing to 100% needs more."
 )
 ROW_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
-TICKS = 7  # of the axis of k, at most
-DIGIT = 0.04  # of the axis of k, which a digit of a label takes
+END = 1.25  # of the largest measured k: where lines end, so that what it shows has a width
 LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
 
 
@@ -44,9 +43,11 @@ def _draw(axis: Axes, spectrum: Optional[Spectrum]) -> None:
         return
     family, context, *_ = spectrum.curve
     color = LOOKS[family]["color"]
-    numbers = np.array([(of.mean, of.low, of.high) for of in spectrum.shares], dtype=float).T  # None becomes NaN
+    shares = [*spectrum.shares, spectrum.shares[-1]]
+    numbers = np.array([(of.mean, of.low, of.high) for of in shares], dtype=float).T  # None becomes NaN
+    places = [*spectrum.ks, END * spectrum.ks[-1]]
     axis.step(
-        spectrum.ks,
+        places,
         numbers[0],
         where="post",
         color=color,
@@ -54,20 +55,16 @@ def _draw(axis: Axes, spectrum: Optional[Spectrum]) -> None:
         **LINE_LOOKS[context],
     )
     if context == "real":
-        axis.fill_between(spectrum.ks, numbers[1], numbers[2], step="post", color=color, alpha=0.16, linewidth=0)
+        axis.fill_between(places, numbers[1], numbers[2], step="post", color=color, alpha=0.16, linewidth=0)
 
 
 def _set_axes(axis: Axes, spectra: Spectra, *, label: str) -> None:
-    ks = np.unique(next(iter(spectra.by_curve.values())).ks)
+    ks = sorted(set(next(iter(spectra.by_curve.values())).ks))
     axis.set_xscale("symlog", base=2, linthresh=1)
-    powers = [k for k in ks if k == 0 or k & (k - 1) == 0]
-    shown = powers[:: -(-len(powers) // TICKS)]
-    if ks[-1] not in shown:
-        room = DIGIT * len(str(ks[-1])) * (1 + np.log2(ks[-1]))  # in powers of two; below 1 the axis is linear
-        shown = [k for k in shown if k == 0 or np.log2(ks[-1] / k) >= room] + [ks[-1]]
+    shown = few_ticks_of_k(ks)
     axis.set_xticks(shown, [str(k) for k in shown])
     axis.minorticks_off()
-    axis.set_xlim(0, ks[-1])
+    axis.set_xlim(0, END * ks[-1])
     axis.set_ylim(0, 1.01)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0))
     axis.grid(color="#DDDDDD", linewidth=0.5)

@@ -36,7 +36,15 @@ from olmo_sparsity.wording.spectrum import rounding_words
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
 from olmo_sparsity.wording.units import entry_words, unit_words
 
-from .of_lengths import command_of_lengths, company_words, set_length_axis, targets_words, write_failed_gates
+from .of_lengths import (
+    add_mark,
+    command_of_lengths,
+    company_words,
+    make_room,
+    set_length_axis,
+    targets_words,
+    write_failed_gates,
+)
 from .output import Drawn, caption_text
 from .style import LINE_LOOKS, LOOKS, context_entry, dodges
 
@@ -45,7 +53,6 @@ LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
 ALL_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1, "linestyle": "-."}
 POWERS = tuple(2**i for i in range(24))
 MOST_TICKS = 7
-MARK_SIZE = 6.5
 
 
 def _look(family: str, context: str) -> dict[str, Any]:
@@ -62,6 +69,7 @@ def _draw_needs(axis: Axes, model: SpectrumOfModel, found: SpectrumByLength, *, 
     lines = _lines(found)
     all_tokens = [measurement.lengths.num_long_range for measurement in model.measurements.values()]
     axis.plot(model.lengths, all_tokens, **ALL_LOOK)
+    below: dict[tuple[int, float], int] = {}
     for (family, context), shift in zip(lines, dodges(len(lines), model.lengths), strict=True):
         of_lengths = {length: _spectrum(spectra, family, context) for length, spectra in model.spectra.items()}
         needs = {length: spectrum.reaching(share) for length, spectrum in of_lengths.items()}
@@ -72,10 +80,8 @@ def _draw_needs(axis: Axes, model: SpectrumOfModel, found: SpectrumByLength, *, 
         for place, (length, need) in zip(places, needs.items(), strict=True):
             most = model.spectra[length].max_k
             if need.value is None:
-                axis.annotate(
-                    f">{most:,}", (place, most), xytext=(0, 2), textcoords="offset points", ha="center",
-                    fontsize=MARK_SIZE, color=look["color"],
-                )  # fmt: skip
+                words = f">{most:,}" + (" null" if context == "null" else "")
+                add_mark(axis, words, at=(length, most), below=below, length=length, color=look["color"])
             if context == "real" and of_lengths[length].has_intervals and need.low is not None:
                 axis.vlines(place, need.low, most if need.high is None else need.high, color=look["color"], linewidth=1)
     axis.set_yscale("symlog", base=2, linthresh=1)
@@ -83,6 +89,7 @@ def _draw_needs(axis: Axes, model: SpectrumOfModel, found: SpectrumByLength, *, 
     ticks = [0, *ticks[:: -(-len(ticks) // MOST_TICKS)]]
     axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.set_ylim(-0.15, 1.3 * max(all_tokens))
+    make_room(axis, below)
     set_length_axis(axis, model.lengths)
 
 

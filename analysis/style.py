@@ -57,6 +57,9 @@ RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "marker": "*", "linestyle": ":"},
 )
 DODGE = 0.2  # share of the distance between neighbours on a logarithmic axis that lines side by side take, all together
+ROW_SHARE = 0.8  # of the height of a row that its marks take at most
+TICKS_OF_K = 7  # of an axis of many k, at most, but for the last k
+DIGIT = 0.04  # of the axis of k, which a digit of a label takes
 SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
 
 
@@ -113,6 +116,34 @@ def dodges(number: int, positions: Sequence[float]) -> list[float]:
     spacing = min([*np.diff(np.log(positions)), np.log(2)])  # far neighbours leave no room for a wrong reading
     offsets = np.linspace(-0.5, 0.5, number) if number > 1 else np.zeros(number)
     return [float(factor) for factor in np.exp(DODGE * spacing * offsets)]
+
+
+def offsets_in_row(number: int, *, apart: float) -> list[float]:
+    """Return how far from the middle of a row of height 1 its marks stand, ``apart`` or less, so that none is in another row."""
+    step = min(apart, ROW_SHARE / max(1, number))
+    return [step * (i - (number - 1) / 2) for i in range(number)]
+
+
+def few_ticks_of_k(ks: Sequence[int]) -> list[int]:
+    """Return which of many k, rising, have a label on a logarithmic axis: powers of two, 0 if it is there, the last k."""
+    powers = [k for k in ks if k & (k - 1) == 0]
+    shown = powers[:: -(-len(powers) // TICKS_OF_K)]
+    if ks[-1] in shown:
+        return shown
+    room = _room_of_label(ks)
+    return [k for k in shown if k == 0 or np.log2(ks[-1] / k) >= room] + [ks[-1]]
+
+
+def ticks_of_k(ks: Sequence[int]) -> list[int]:
+    """Return which k, rising from 1 or more, have a label on a logarithmic axis: all, where no label is over another."""
+    has_room = bool((np.diff(np.log2(ks)) >= _room_of_label(ks)).all())
+    return list(ks) if has_room else few_ticks_of_k(ks)
+
+
+def _room_of_label(ks: Sequence[int]) -> float:
+    """Return the room that the label of the last k takes, in powers of two; below 1 the axis is linear."""
+    octaves = np.log2(ks[-1]) + 1 if ks[0] == 0 else np.log2(ks[-1] / ks[0])
+    return float(DIGIT * len(str(ks[-1])) * octaves)
 
 
 def error_bars(estimates: Sequence[Estimate]) -> Optional[np.ndarray]:

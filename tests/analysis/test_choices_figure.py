@@ -117,7 +117,7 @@ def test_each_column_has_its_own_name_and_the_caption_the_data_of_each(folders: 
     drawn = choices.draw_measured([one, other], 2)
     assert [axis.get_title() for axis in drawn.figure.axes] == [
         f"made-up\n8 of 20 tokens\n{one.summary.num_windows} windows",
-        "a-run-of-a-name-that-is-\n1,006 of 2,012 tokens\n3,017 windows", "", "",
+        "a-run-of-a-name-that-is-\nlong\n1,006 of 2,012 tokens\n3,017 windows", "", "",
     ]  # fmt: skip
     words = str(drawn.figure.get_label())
     for of_one in (one.summary, summary):

@@ -77,12 +77,12 @@ def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
     words = words_on(figure)
     assert "GATE BEYOND THE TRAINING ROW FAILED: " in words and SELECTION_ONLY in words
     assert "GATE FAILED" not in words and "Both gates" not in words
-    assert above(figure) == [f"{comparison.labels[1]}: GATE BEYOND THE TRAINING ROW FAILED"]
+    assert " ".join(above(figure)) == f"{comparison.labels[1]}: GATE BEYOND THE TRAINING ROW FAILED"
 
 
-@pytest.mark.parametrize("number", [2, 3])
-def test_the_values_of_a_quantity_stand_around_its_label(number: int) -> None:
-    """The first measurement on top; a missing value leaves its place free."""
+@pytest.mark.parametrize(("number", "apart"), [(2, 0.2), (3, 0.2), (8, 0.1)])
+def test_the_values_of_a_quantity_stand_around_its_label(number: int, apart: float) -> None:
+    """The first measurement on top; a missing value leaves its place free. None of eight is nearer to another label."""
     figure, axis = plt.subplots()
     rows = [[Estimate(10.0 * row + i, 0.0, 99.0) for i in range(number)] for row in range(2)]
     rows.append([None, *rows[0][1:]])
@@ -91,7 +91,7 @@ def test_the_values_of_a_quantity_stand_around_its_label(number: int) -> None:
         container.lines[0].get_xdata()[0]: container.lines[0].get_ydata()[0]
         for container in axis.containers[: 2 * number]
     }
-    aside = [0.2 * (i - (number - 1) / 2) for i in range(number)]
+    aside = [apart * (i - (number - 1) / 2) for i in range(number)]
     assert sum(aside) == pytest.approx(0) and aside[0] < 0
     assert drawn == pytest.approx({10.0 * row + i: row + aside[i] for row in range(2) for i in range(number)})
     of_last = [container.lines[0].get_ydata()[0] for container in axis.containers[2 * number :]]
@@ -109,10 +109,9 @@ def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path) -> None:
     names = ["failed", "beyond failed", "passed"]
     runs = [folders[name] for name in names]
     figure = drawn(*map(str, runs))
-    assert [line.partition(": ")[2] for line in above(figure)[:2]] == [
-        "GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
-        "GATE BEYOND THE TRAINING ROW FAILED",
-    ]
+    words = " ".join(above(figure))
+    assert words.count(": GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED") == 1
+    assert words.count(": GATE BEYOND THE TRAINING ROW FAILED") == 1
     assert not above(drawn(f"{tables}:kl", f"{tables}:attention"))
 
 

@@ -165,6 +165,9 @@ def test_what_no_measured_k_reaches_has_a_mark_and_no_point(figure: Figure, foun
     at_128 = [text for text in figure.axes[1].texts if text.get_text().startswith(">8 ") and text.xy[0] < 180]
     assert [text.get_text() for text in at_128] == [">8 attention", ">8 null", ">8 random"]
     assert [text.xyann[1] for text in at_128] == [1, 8, 15]  # none over another
+    figure.canvas.draw()
+    for axis in figure.axes:  # nor over a title
+        assert all(text.get_window_extent().y1 <= axis.bbox.y1 for text in axis.texts if text.get_text())
 
 
 def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> None:

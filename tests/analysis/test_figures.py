@@ -301,6 +301,19 @@ def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: P
     assert sum(b.uniform for b in bins) == pytest.approx(1) and sum(mean(b.share) for b in bins) == pytest.approx(1)
 
 
+def test_bins_of_distance_that_differ_in_width_are_relative_to_a_random_choice(tmp_path: Path) -> None:
+    """With 24 long-range tokens bins hold one or two distances, and shares would rise and fall with that alone."""
+    tables = tmp_path / "uneven-bins"
+    write_tables(tables, 300, invented=dataclasses.replace(PRETRAINED, full_len=88, ks=[1, 6]))
+    (figure,) = figures_of(distance.draw(read(tables, "kl", "random")))
+    axis = figure.axes[0]
+    assert axis.get_xscale() == "linear" and "over that of a random choice" in axis.get_ylabel()
+    real, uniform = axis.lines[0], axis.lines[2]
+    assert set(uniform.get_ydata()) == {1.0}
+    assert np.abs(np.array(real.get_ydata()) - 1).max() < 0.25
+    assert "Bins differ in width by a token; their shares are divided by those of a random" in str(figure.get_label())
+
+
 def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Path) -> None:
     """There every overlap, R(k) and D(k) is 1 by definition. The curves against k have every k."""
     tables = tmp_path / "many"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import assert_bars, figures_of, fragile, heights, mean, measured, only, read, words_on
@@ -13,7 +17,7 @@ from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
 
 from analysis import classes, prediction_recovered, recovered_fraction, sample_size
-from analysis.style import LOOKS, dodges
+from analysis.style import LOOKS, dodges, offsets_in_row
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.breakdowns import by_class, by_sample_size
@@ -282,6 +286,37 @@ def test_sample_size_has_no_gain_beyond_a_row_with_all_tokens(tmp_path: Path) ->
     (figure,) = figures_of(sample_size.draw(measured(tables, ceiling)))
     assert figure.axes[0].get_title() == "long gain" and len(heights(figure.axes[0])) == 2  # the other line is 0
     assert "gain beyond the training row" not in words_on(figure)
+
+
+@pytest.mark.parametrize(
+    ("ks", "labels"),
+    [
+        ([1, 3, 4, 10], ["1", "3", "4", "10"]),
+        ([2, 5], ["2", "5"]),
+        ([7], ["7"]),
+        (list(range(1, 41)), ["1", "2", "4", "8", "16", "40"]),
+        (list(range(1, 33)), ["1", "2", "4", "8", "16", "32"]),
+    ],
+)
+def test_labels_of_many_k_do_not_touch(ks: list[int], labels: list[str]) -> None:
+    """Every k has a point; of `--k all` few have a label."""
+    summary: Any = SimpleNamespace(ks=ks, unit="token", setup=SimpleNamespace(visibility="hidden"), num_windows=90)
+    figure, (axis, smallest) = plt.subplots(1, 2, figsize=(7, 3))
+    recovered_fraction.set_axis_of_k(axis, summary)
+    sample_size._draw_smallest(smallest, [summary], selectors=[])
+    figure.canvas.draw()
+    assert [label.get_text() for label in axis.get_xticklabels()] == labels
+    steps = [label.get_text() for label in smallest.get_yticklabels()]
+    assert steps[-1] == f">{ks[-1]}" and len(steps) <= 14
+    boxes = [label.get_window_extent() for label in smallest.get_yticklabels()]
+    assert all(not one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_marks_of_many_selectors_stay_in_their_row() -> None:
+    """As they are three to six selectors, whose marks are 0.17 of a row apart."""
+    assert offsets_in_row(3, apart=0.17) == pytest.approx([-0.17, 0, 0.17])
+    offsets = offsets_in_row(9, apart=0.17)
+    assert max(offsets) == -min(offsets) < 0.4 and len(set(offsets)) == 9
 
 
 def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:

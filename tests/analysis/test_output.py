@@ -154,6 +154,19 @@ def test_names_are_drawn_without_control_characters(tmp_path: Path) -> None:
     assert figure.get_suptitle() == f"{shown}\nbelow"
 
 
+def test_failed_gates_stand_in_lines_no_wider_than_the_figure() -> None:
+    figure, _ = plt.subplots(figsize=(5.2, 2))
+    sentences = [
+        "GATE FAILED: the long gain may be the cost of the gap in the position IDs",
+        "a: " + "x y z " * 20 + "end",
+    ]
+    output.write_above(figure, sentences)
+    suptitle = figure._suptitle  # type: ignore[attr-defined]
+    assert " ".join(suptitle.get_text().split("\n")) == " ".join(sentences)
+    assert suptitle.get_window_extent(figure.canvas.get_renderer()).width < figure.bbox.width  # type: ignore[attr-defined]
+    plt.close(figure)
+
+
 @pytest.mark.parametrize("num_entries", [0, 1, 3, 4, 7])
 def test_the_caption_begins_right_below_the_legend(num_entries: int) -> None:
     """However many rows the legend has, the caption neither covers the last one nor leaves room for another."""

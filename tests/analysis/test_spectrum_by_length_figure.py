@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from pathlib import Path
@@ -77,6 +78,29 @@ def test_points_and_bars_are_what_the_targets_need(figure: Figure, found: Spectr
         assert marks == [">16"] * sum(need.value is None for of in needs for need in of)
     assert [axis.get_title() for axis in figure.axes[:3]] == [f"{n}% of the targets need at most" for n in (50, 80, 90)]
     assert model.spectra[512].of("nearest").reaching(0.8).value is None  # type: ignore[union-attr]
+
+
+def test_marks_of_what_no_measured_k_reaches_are_none_over_another_and_inside_the_panel() -> None:
+    measured = []
+    for length, most in ((128, 16), (256, 128)):
+        needs = {
+            LineKey(family, context): [math.inf] * 60
+            for family in ("nearest", "random")
+            for context in ("real", "null")
+        }
+        needs |= {LineKey("attention", "real"): [3] * 60, LineKey("attention", "null"): [math.inf] * 60}
+        measured.append(planted_needs(length, needs, ks=[*KS, most] if most > 16 else KS))
+    figure = figure_of.draw_found(spectrum_by_length(measured, selector="attention")).figure
+    figure.canvas.draw()
+    for axis in figure.axes[:3]:
+        words = [">16 null", ">16", ">16 null", ">16", ">16 null"]
+        assert sorted(text.get_text() for text in axis.texts) == sorted(
+            [*words, *(word.replace("16", "128") for word in words)]
+        )
+        boxes = [text.get_window_extent() for text in axis.texts]
+        assert all(not one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert all(box.y1 <= axis.bbox.y1 for box in boxes)
+    plt.close(figure)
 
 
 def test_the_last_panel_is_of_targets_that_need_more(figure: Figure, found: SpectrumByLength) -> None:

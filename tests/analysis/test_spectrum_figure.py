@@ -46,9 +46,11 @@ def draw(spectra: Spectra, tables: Path) -> Figure:
 
 
 def steps_of(axis: Axes) -> dict[tuple[str, str], list[float]]:
-    lines = [line for line in axis.lines if len(line.get_xdata()) == len(KS)]
-    assert all(list(line.get_xdata()) == list(KS) and line.get_drawstyle() == "steps-post" for line in lines)
-    found = {(to_hex(line.get_color()), str(line.get_linestyle())): list(line.get_ydata()) for line in lines}
+    """Return the shares of each line; that of the last k has a width, too, so that it can be seen."""
+    lines = [line for line in axis.lines if len(line.get_xdata()) == len(KS) + 1]
+    assert all(list(line.get_xdata()) == [*KS, 15] and line.get_drawstyle() == "steps-post" for line in lines)
+    assert axis.get_xlim() == (0, 15) and all(line.get_ydata()[-1] == line.get_ydata()[-2] for line in lines)
+    found = {(to_hex(line.get_color()), str(line.get_linestyle())): list(line.get_ydata())[:-1] for line in lines}
     assert len(found) == len(lines)
     return found
 
@@ -72,6 +74,7 @@ def test_each_line_and_band_is_of_its_family_context_and_tolerance(spectra: Spec
             assert of is not None
             ends = {round(bound, 6) for share in of.shares for bound in share.bounds or ()}
             assert {round(float(y), 6) for y in bands[colours[name]][:, 1]} == ends
+            assert bands[colours[name]][:, 0].max() == 15
 
 
 def test_the_row_and_the_labels(spectra: Spectra, tables: Path) -> None:
