@@ -150,11 +150,17 @@ def _write_words(
     units = " or ".join(dict.fromkeys(map(units_of, summaries)))
     counted = "".join(f"{words} " for words in dict.fromkeys(map(units_words, summaries)) if words)
     data = " ".join(map(measured_in_full, summaries))
-    warnings = [(_title(one), short_anchor_warning(one.summary.setup)) for one in measured]
+    columns_of: dict[str, list[int]] = {}  # that a warning is about
+    for number, summary in enumerate(summaries, 1):
+        columns_of.setdefault(short_anchor_warning(summary.setup), []).append(number)
     caption_text(
         figure,
         f"{WORDS.format(k=k, units=units, null=_null_words(measured), where_measured=where_measured)} {counted}{finding}. {data}",
-        last=" ".join(f"{title}: {words}" for title, words in warnings if words),
+        last=" ".join(
+            f"{'Column' if len(of) == 1 else 'Columns'} {', '.join(map(str, of))}: {words}"
+            for words, of in columns_of.items()
+            if words
+        ),
         handles=handles,
         columns=2 if len(measured) == 1 else 3,  # one panel is narrow
     )

@@ -212,13 +212,11 @@ def test_gates_that_failed_stand_above_the_figure_and_the_gates_of_each_in_the_c
 def test_the_warning_of_the_first_token_is_of_its_measurement(folders: dict[str, Path]) -> None:
     one, other = (read(folders[name], "attention", "random") for name in ("passed", "not applicable"))
     other = dataclasses.replace(other, summary=dataclasses.replace(other.summary, run="other"))
-    figure = choices.draw_measured([one, other], 2).figure
+    figure = choices.draw_measured([other, one, other], 2).figure
     warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
     assert warning.startswith("WARNING: ") and str(figure.get_label()).endswith(f" {warning}")
     shown = " ".join(figure.texts[-1].get_text().split())
-    assert shown.endswith(
-        f" other, 8 of 20 tokens, {other.summary.num_windows} windows: WARNING: not of the better first token."
-    )
+    assert shown.endswith(" Columns 1, 3: WARNING: not of the better first token.")
     assert "WARNING" not in str(choices.draw_measured([one], 2).figure.get_label())
 
 
