@@ -26,7 +26,7 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import RANDOM
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import foreign_words, short_anchor_warning
+from olmo_sparsity.wording.setup import foreign_words, null_label, short_anchor_warning
 from olmo_sparsity.wording.units import units_of, units_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
@@ -218,7 +218,7 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
             marker="o",
             markerfacecolor="white",
             linewidth=0.8,
-            label=_null_words(measured).removeprefix("the "),
+            label=null_label(_null_words(measured)),
         )
     )
     finding = _finding(measured, names, k=k)

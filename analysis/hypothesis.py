@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, Spar
 from olmo_sparsity.storage.files import to_json
 from olmo_sparsity.view.as_json import record_json
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, matched_words, measured_words, null_name
+from olmo_sparsity.wording.setup import null_label
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -41,7 +42,7 @@ def _draw_line(axis: Axes, values: Sequence[Optional[Estimate]], *, label: str, 
 def _draw_gain(axis: Axes, entry: SparsityAndGain, *, null: str, look: dict[str, Any]) -> None:
     thirds = entry.thirds
     _draw_line(axis, [third.gain_nats for third in thirds], label=entry.gain_of, look=look)
-    _draw_line(axis, [third.null_gain_nats for third in thirds], label=null.removeprefix("the "), look=FOREIGN_LOOK)
+    _draw_line(axis, [third.null_gain_nats for third in thirds], label=null_label(null), look=FOREIGN_LOOK)
     _draw_line(axis, [third.ceiling_gain_nats for third in thirds], label="ceiling", look=CEILING_LOOK)
     axis.set_ylabel("gain from beyond the training row, nats")
     axis.set_title(f"gain, by the reactions of {entry.sparsity_from}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,18 +47,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
 NUM_VALUES = 10  # of variable assignment
 LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
 MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn; of larger ones alone, the smallest
-# What the titles of panels do not name where these tell how tokens are planted in training.
-ALIKE_IN_PLACES = (
-    "scratchpad",
-    "positions",
-    "max_sparsity",
-    "train_lengths",
-    "max_position",
-    "hide_tokens",
-    "num_chunks",
-    "position_embedding",
-    "rope_scaling",
-    "rope_factor",
+# What the titles and captions do not name of each panel where these tell how tokens are planted in training.
+ALIKE_IN_PLACES = tuple(
+    field.name
+    for field in dataclasses.fields(Setting)
+    if field.name not in ("task", "modulus", "background", "locality", "spread")
 )
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 

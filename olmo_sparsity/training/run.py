@@ -197,9 +197,14 @@ def load_checkpoint(run: TrainingRun) -> LoopState:
         return LoopState()
     train_state, process, checkpoint = run.train_state, run.train_state.process, run.checkpoint
     info = check_checkpoint_of_run(checkpoint, run.manifest)
-    read = [CheckpointState({}, {})]  # the leader's replaces it; what is sent to the others is only what it finds wrong
-    broadcast_from_leader(lambda: read.insert(0, read_state(checkpoint)), process)
-    load_state(train_state.model, train_state.optimizer, state=read[0], process=process)
+    checkpoint_state = CheckpointState({}, {})  # of the leader alone it is that of the file
+
+    def read() -> None:
+        nonlocal checkpoint_state
+        checkpoint_state = read_state(checkpoint)
+
+    broadcast_from_leader(read, process)
+    load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
     logger.info(f"{run.folder}: resuming at step {info.step}")
     logger.debug(f"loaded {checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
     return LoopState(

@@ -19,6 +19,7 @@ from olmo_sparsity.wording.hypothesis import (
     null_name,
     short_null_name,
 )
+from olmo_sparsity.wording.setup import null_label
 
 
 def print_hypothesis(runs: Sequence[Path], *, selector: str, every: bool = False, as_json: bool = False) -> None:
@@ -44,7 +45,7 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str, every: bool = False
 def thirds_table(entry: SparsityAndGain, null: str) -> ResultTable:
     """Return one row a third of the targets, and sparse minus dense; ``null`` names the null context (``null_name``)."""
     contrasts = entry.contrasts
-    columns = [*keys("reaction"), *plain("sparsity"), *in_nats("size", "gain", f"gain, {null.removeprefix('the ')}")]
+    columns = [*keys("reaction"), *plain("sparsity"), *in_nats("size", "gain", f"gain, {null_label(null)}")]
     rows = [
         [
             *words(third.third),
@@ -66,7 +67,7 @@ def thirds_table(entry: SparsityAndGain, null: str) -> ResultTable:
     title = f"gain of {entry.gain_of} by how sparse the reaction of {entry.sparsity_from} is: {matched_words(entry)}"
     caption = (
         "sparsity: the share of the reaction that one token reproduces, D(1). size: how large the reactions of the runs that "
-        f"gain are; a calibrated model would gain about as much. {null.removeprefix('the ')}: thirds of the reactions to {null}, "
+        f"gain are; a calibrated model would gain about as much. {null_label(null)}: thirds of the reactions to {null}, "
         "and the gain from it."
     )
     return ResultTable(

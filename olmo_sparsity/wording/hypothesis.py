@@ -8,7 +8,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import MIN_SEEDS, Hypothesis, SparsityAndGain
 from olmo_sparsity.wording.curves import seeds_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, interval
-from olmo_sparsity.wording.setup import definition_words, foreign_words
+from olmo_sparsity.wording.setup import definition_words, foreign_words, null_label
 
 GAIN_DIGITS, SHARE_DIGITS = 4, 2
 SAME_RUN = (
@@ -42,7 +42,7 @@ def null_name(found: Hypothesis) -> str:
 
 def short_null_name(null: str) -> str:
     """Return ``foreign`` or ``null``, beside ``real``, of what ``null_name`` returns."""
-    return null.removeprefix("the ").split()[0]
+    return null_label(null).split()[0]
 
 
 def gain_sentence(entry: SparsityAndGain, null: str) -> str:

@@ -130,6 +130,11 @@ def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
     return "foreign text" if kinds <= FOREIGN else "the null context"
 
 
+def null_label(null: str) -> str:
+    """Return what ``foreign_words`` returns as a label: without an article."""
+    return null.removeprefix("the ")
+
+
 def short_positions_words(lengths: Lengths) -> str:
     """Return in a few words how long the training rows were for the window, and which position IDs they carried."""
     if lengths.pose_method == "randpos":

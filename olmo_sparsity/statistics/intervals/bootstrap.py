@@ -33,7 +33,7 @@ from scipy.special import ndtr, ndtri  # scipy.stats takes half a second to impo
 
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, NORMAL_ERRORS, Estimate, WholeEstimate
 from olmo_sparsity.statistics.intervals.ratios import Ratios, StudentizedRatios, Value, value_of
-from olmo_sparsity.statistics.intervals.shares import OfShares, Share, ShareDifference
+from olmo_sparsity.statistics.intervals.shares import OfShares
 
 NUM_RESAMPLES = 2000
 SEED = 0
@@ -200,17 +200,13 @@ def resample(
         return np.where(np.isfinite(values), values, np.nan)
 
     values = of_totals(sums_VU.sum(axis=1))
-    of_units = (
-        of_totals(sums_VU)
-        if any(isinstance(value, (Ratios, Share, ShareDifference)) for value in values.values())
-        else {}
-    )
+    of_units = of_totals(sums_VU) if any(isinstance(value, (Ratios, OfShares)) for value in values.values()) else {}
     ratios = {
         at: StudentizedRatios(of_unit)
         for at, (key, value) in enumerate(values.items())
         if isinstance(value, Ratios) and isinstance(of_unit := of_units[key], Ratios)
     }
-    shares = {at: of for at, key in enumerate(values) if isinstance(of := of_units.get(key), (Share, ShareDifference))}
+    shares = {at: of for at, key in enumerate(values) if isinstance(of := of_units.get(key), OfShares)}
     products_PU = [product_U for of in ratios.values() for product_U in of.products()]
     all_sums_VU = np.concatenate([sums_VU, np.array(products_PU).reshape(-1, num_units)])
 

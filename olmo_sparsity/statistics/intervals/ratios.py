@@ -71,7 +71,7 @@ def share_without(left: np.ndarray, whole: np.ndarray) -> Ratios:
 
 def value_of(value: Value) -> np.ndarray:
     """Return a quantity as numbers, float [...]; not finite where a denominator is 0."""
-    if isinstance(value, (Share, ShareDifference)):
+    if isinstance(value, OfShares):
         return value.value
     if not isinstance(value, Ratios):
         return value

@@ -38,7 +38,7 @@ from scipy.special import stdtrit
 from olmo_sparsity.statistics.intervals.bootstrap import QuantityKey, SumKey, estimates
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, NORMAL_ERRORS, Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value, value_of
-from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference
+from olmo_sparsity.statistics.intervals.shares import OfShares
 
 # Totals of each model to the values of quantities, elementwise.
 QuantitiesOfModels = Callable[[Sequence[Mapping[SumKey, np.ndarray]]], Mapping[QuantityKey, Value]]
@@ -98,7 +98,7 @@ def estimates_over_seeds(
     parts_of_seeds = _seed_parts(sums, quantities)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = of_means({key: sum_U.sum() for key, sum_U in means.items()})
-    shares = [key for key, value in values.items() if isinstance(value, (Share, ShareDifference))]
+    shares = [key for key, value in values.items() if isinstance(value, OfShares)]
     return with_seed_variance(over_documents, parts_of_seeds, num_units=len(next(iter(means.values()))), shares=shares)
 
 

@@ -11,7 +11,6 @@ Letters of shapes: P shares, U bootstrap units.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 import numpy as np
 from scipy.special import betainccinv, betaincinv, ndtr
@@ -76,7 +75,7 @@ class ShareDifference:
         return paired_difference(self.first.estimate(), self.second.estimate(), of_units=self)
 
 
-OfShares = Union[Share, ShareDifference]
+OfShares = Share | ShareDifference
 
 
 def exact_interval(share_P: np.ndarray, documents_P: np.ndarray, *, size: float) -> tuple[np.ndarray, np.ndarray]:
