@@ -46,4 +46,4 @@ def context_cite(problem: Problem, num_masks: int) -> np.ndarray:
         labels_WA=problem.targets_1[:, None],
         visible_WNM=torch.from_numpy(visible_NM)[None],
     )
-    return fit(visible_NI, logits_of_losses(losses_1NA[0, :, 0].double().numpy()))
+    return fit(visible_NI, logits_of_losses(losses_1NA[0, :, 0].double().cpu().numpy()))

@@ -19,6 +19,7 @@ from sklearn.linear_model import Lasso
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import attribot, long_peers, long_problems
+from benchmarks import context_cite as cite_module
 from benchmarks.context_cite import context_cite, logits_of_losses, random_masks
 from benchmarks.long_fidelity import chosen, quality, rank_correlation, recall, screened, tokens_of_candidates
 from benchmarks.long_methods import (
@@ -155,6 +156,26 @@ def test_context_cite_is_a_lasso_of_the_logits(model: TransformersModel, quantit
     lasso.fit(scaler.fit_transform(visible_NI.astype(float)), logits)
     assert context_cite(problem, 24) == pytest.approx(lasso.coef_ / scaler.scale_, abs=1e-3)
     assert np.abs(lasso.coef_).max() > 0.02
+
+
+class OnDevice(torch.Tensor):
+    """As a tensor of a GPU, it is no array before it is copied."""
+
+    def numpy(self, **_: Any) -> Any:
+        raise TypeError("Use Tensor.cpu() to copy the tensor to host memory first.")
+
+    def cpu(self, **_: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+def test_context_cite_runs_on_a_gpu(model: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(model, "tokens")
+    expected = context_cite(problem, 8)
+    losses = cite_module.mask_losses
+    monkeypatch.setattr(
+        cite_module, "mask_losses", lambda *given, **named: losses(*given, **named).as_subclass(OnDevice)
+    )
+    assert context_cite(problem, 8).tolist() == expected.tolist()
 
 
 @QUANTITY

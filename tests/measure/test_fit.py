@@ -86,7 +86,7 @@ def test_a_window_that_is_not_known_is_found(kind: str) -> None:
     number = int(kind.split()[-1])
     with pytest.raises(
         UserError,
-        match=rf"^[^\n]*the last {number} tokens only \(a sliding window\), fewer than the 24 of a window[^\n]*$",
+        match=rf"^[^\n]*the last {number} tokens only \(a sliding window\), fewer than a window has; choose[^\n]*$",
     ):
         fit(build_unaware(kind))
 
@@ -455,7 +455,7 @@ def test_the_longest_row_of_a_curve(kind: str, anchor_id: Optional[int]) -> None
     with pytest.raises(
         UserError,
         match=rf"^tiny cannot be measured: it attends to the last {number} tokens only \(a sliding window\), fewer than the "
-        rf"{FULL + (anchor_id is not None)} of the longest row; use --max-visible {taken} or less \(longest",
+        rf"{FULL + (anchor_id is not None)} of the longest row; use --max-visible, or --full-len, {taken} or less \(longest",
     ):
         check_longest_row(build_unaware(kind), windows(), **options)
 
@@ -581,16 +581,48 @@ def test_a_curve_may_end_at_the_local_tokens_or_before(
     assert [options["local_len"] for *_, options in asked.compared] == [compared]
 
 
-@pytest.mark.parametrize(("checked", "longer", "warned"), [(7, 0, False), (7, 6, FULL), (27, 6, 27), (30, 6, False)])
-def test_rows_are_checked_as_far_as_the_window_or_a_small_mask_reaches(
-    asked: Asked, checked: int, longer: int, warned: int, messages: Messages, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("masked", "checked", "longer", "row"),
+    [
+        (FULL, 27, 0, None), (FULL, 27, 6, 27), (FULL, 30, 6, 30), (FULL, 31, 6, 30),
+        (7, 20, 0, 20), (7, FULL, 0, FULL), (7, 25, 6, 25), (FULL - 1, 30, 0, FULL),
+    ],
+)  # fmt: skip
+def test_rows_are_checked_as_far_as_a_small_mask_reaches(
+    asked: Asked,
+    masked: int,
+    checked: int,
+    longer: int,
+    row: Optional[int],
+    messages: Messages,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of more than the longest row that a mask is made for, the last tokens; the warning says how many."""
+    monkeypatch.setattr(fit_module, "LONGEST_MASKED", masked)
     monkeypatch.setattr(fit_module, "LONGEST_CHECKED", checked)
-    fit_module.fit_entries(opened_as(asked), Drawn(9, FULL + longer))  # type: ignore[arg-type]
-    said = f"of record: rows are checked up to {warned} tokens; a sliding window longer than that would not be seen"
-    assert messages.lines[1:] == ([said] if warned else [])
-    rows = [len(tokens[0]) - 1 for _, tokens, _ in asked.longest]
-    assert rows == ([] if warned in (False, FULL) and checked == 7 else [warned or FULL + longer])
+    windows = Drawn(9, FULL + longer)
+    fit_module.fit_entries(opened_as(asked), windows)  # type: ignore[arg-type]
+    said = f"of record: rows are checked up to {checked} tokens; a sliding window longer than that would not be seen"
+    assert messages.lines[1:] == ([said] if FULL + longer > checked else [])
+    rows = [tokens for _, tokens, _ in asked.longest]
+    assert rows == ([] if row is None else [windows.rows_WT[:4, -1 - row :].tolist()])
+
+
+def test_visible_sets_are_checked_on_the_last_tokens_of_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The square of a long window takes much memory. Position IDs are those of the whole window; half of it stays long-range."""
+    seen = []
+
+    class Counting(CheckedWindows):
+        def __init__(self, model: Any, tokens_WT: torch.Tensor, **named: Any) -> None:
+            seen.append((tokens_WT, named["local_len"]))
+            super().__init__(model, tokens_WT, **named)
+
+    monkeypatch.setattr(fit_module, "CheckedWindows", Counting)
+    monkeypatch.setattr(fit_module, "LONGEST_MASKED", 16)
+    checks = fit(build("llama"))
+    ((tokens, local_len),) = seen
+    assert torch.equal(tokens, windows()[:4, -17:-1]) and local_len == min(LOCAL, 8)
+    assert checks[0].found == FULL
 
 
 def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:

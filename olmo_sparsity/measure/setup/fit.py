@@ -48,7 +48,9 @@ TOLERANCE_NATS = {torch.float32: 1e-4, torch.bfloat16: 0.15}
 # MOST_TOKENS where fewer do not decide. Every token runs three to four times. With 135M parameters that takes a few minutes on a
 # CPU, and seconds with a million.
 FIRST_TOKENS, FIRST_WINDOWS, MOST_TOKENS = 16_384, (8, 64), 32_768
-LONGEST_CHECKED = 8_192  # tokens of a row that is compared with a mask, which has as many elements as the square
+# A mask has as many elements as the square of the tokens; derivatives by it take many times that. So visible sets are compared on
+# the last LONGEST_MASKED tokens of a window, and rows with a causal mask up to LONGEST_CHECKED tokens.
+LONGEST_MASKED, LONGEST_CHECKED = 2_048, 8_192
 
 
 @dataclass(frozen=True)
@@ -259,8 +261,8 @@ CHECKS: list[CheckAndReason] = [
     (
         CheckedWindows.full_context_against_mask,
         lambda windows: (
-            f"it attends to the last {windows.attended_tokens()} tokens only (a sliding window), fewer than the "
-            f"{windows.tokens_WT.shape[1]} of a window; choose a shorter influence.full_len"
+            f"it attends to the last {windows.attended_tokens()} tokens only (a sliding window), fewer than a window has; "
+            "choose a shorter influence.full_len"
         ),
     ),
     (
@@ -301,7 +303,8 @@ def check_fit(
 
     Args:
         model: the model.
-        tokens_WT: windows with their targets, T = full_len + 1, on the model's device. The first few of them are used.
+        tokens_WT: windows with their targets, T = full_len + 1, on the model's device. The last tokens of the first few of
+            them are used.
         name: of the model, for messages.
         local_len: L, local tokens of a window.
         dtype: of the weights.
@@ -318,8 +321,14 @@ def check_fit(
             f"{name} cannot be measured: it has {model.max_position} positions, and a window takes {positions.found}; choose "
             "a shorter influence.full_len"
         )
+    latest_WT = tokens_WT[:, -1 - LONGEST_MASKED :]
     windows = _checked_windows(
-        model, tokens_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
+        model,
+        latest_WT,
+        local_len=min(local_len, LONGEST_MASKED // 2),  # something must be hidden
+        dtype=dtype,
+        anchor_id=anchor_id,
+        batch_tokens=batch_tokens,
     )
     checks = [positions]
     for measure, explanation in CHECKS:
@@ -345,9 +354,9 @@ def check_longest_row(
     anchor_id: Optional[int],
     batch_tokens: int = 4096,
 ) -> FitCheck:
-    """Check that a model attends to all tokens of the longest row of a context curve, which is longer than a window.
+    """Check that a model attends to all tokens of the longest row, which is longer than what ``check_fit`` uses.
 
-    Nothing is hidden in such rows, so the other checks would tell nothing new. The arguments are those of ``check_fit``.
+    Nothing is hidden in it, so the other checks would tell nothing new. The arguments are those of ``check_fit``.
 
     Raises:
         UserError: the model does not; the message tells how many tokens it attends to.
@@ -361,7 +370,8 @@ def check_longest_row(
         attended = rows.attended_tokens()
         raise UserError(
             f"{name} cannot be measured: it attends to the last {attended} tokens only (a sliding window), fewer than the "
-            f"{rows.tokens_WT.shape[1]} of the longest row; use --max-visible {attended - (anchor_id is not None)} or less "
+            f"{rows.tokens_WT.shape[1]} of the longest row; use --max-visible, or --full-len, "
+            f"{attended - (anchor_id is not None)} or less "
             f"({check.name}: {check.found:.3g}, must be at most {check.limit:.3g})"
         )
     return check
@@ -420,9 +430,9 @@ def fit_entries(
 
     Args:
         opened: the model.
-        windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, their
-            last tokens are the windows that are checked, and the model must attend to all tokens of the long ones, too. Where
-            they have no more than the local tokens, all of these but one are local in the checks.
+        windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, or
+            than ``LONGEST_MASKED``, their last tokens are checked, and the model must attend to all tokens of the long ones,
+            too. Where they have no more than the local tokens, all of these but one are local in the checks.
         drawn: how they were drawn from the opened text. Where comparing the first tokens takes more of them, more are drawn, of
             which the first are those to measure. None: they were not drawn, and the first tokens are compared on these alone.
         begun: the entry in the manifest of an interrupted measurement of the same model on the same windows, whose comparison of
@@ -447,14 +457,13 @@ def fit_entries(
         "anchor_id": opened.anchor_id,
     }
     checks = check_fit(opened.model, tokens_WT, **options)
-    longest = max(LONGEST_CHECKED, lengths.full_len)
-    if rows_WT.shape[1] - 1 > longest:
+    if rows_WT.shape[1] - 1 > LONGEST_CHECKED:
         logger.warning(
-            f"{opened.record.name}: rows are checked up to {longest:,} tokens; a sliding window longer than that would not "
-            "be seen"
+            f"{opened.record.name}: rows are checked up to {LONGEST_CHECKED:,} tokens; a sliding window longer than that would "
+            "not be seen"
         )
-        rows_WT = rows_WT[:, -1 - longest :]
-    if rows_WT.shape[1] > tokens_WT.shape[1]:
+        rows_WT = rows_WT[:, -1 - LONGEST_CHECKED :]
+    if rows_WT.shape[1] - 1 > min(checked_len, LONGEST_MASKED):
         checks.append(check_longest_row(opened.model, rows_WT, **options))
     return {
         "fit": {
