@@ -24,6 +24,7 @@ import pytest
 from browser_pages import chromium, in_browser, load_page
 from drawn_figures import read
 from made_up import CONTEXTUAL, KS, PRETRAINED, M, made_up_tables
+from planted_measurements import PLANTED, write
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import ALL_SELECTORS, MAIN_SELECTORS
@@ -511,6 +512,14 @@ def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> No
         )
 
 
+@pytest.mark.usefixtures("no_charts")
+def test_what_k_counts_is_said_once(tmp_path: Path) -> None:
+    tables = write(tmp_path / "tables", PLANTED["words"])
+    said = words_of(write_report(tables, tmp_path / "words.html", num_windows=3))
+    assert said.count("k counts words of entries;") == said.count("bound no number of tokens.") == 1
+    assert "words of entries A word is a run of characters without white space" in said
+
+
 def test_r_of_the_null_context_is_a_share_of_the_real_long_gain_as_its_term_says(
     tables: dict[str, Path], pages: dict[str, Path]
 ) -> None:
@@ -673,6 +682,23 @@ def test_the_slider_fills_in_the_chosen_tokens_one_by_one(page: Any, pages: dict
     page.locator("#k").focus()
     page.keyboard.press("ArrowLeft")
     assert chosen(page, 3) == words[:7]
+
+
+@in_browser
+def test_a_chosen_token_of_which_nothing_can_be_seen_is_named(opened: Any) -> None:
+    page = opened("all")
+    slide(page, 2)
+    page.evaluate(
+        """() => {
+          const window = DATA.windows[3];
+          const [first, second] = window.selections.kl.real.positions;
+          window.tokens[first] = "\u200d";
+          window.tokens[second] = " \u0301";
+          DATA.unseen = { "\u200d": "(U+200D)", "\u0301": "\u25cc\u0301" };
+          drawAll();
+        }"""
+    )
+    assert chosen(page, 3) == ["(U+200D)", "\u25cc\u0301"]
 
 
 @in_browser
