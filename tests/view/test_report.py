@@ -686,6 +686,14 @@ def test_the_slider_fills_in_the_chosen_tokens_one_by_one(page: Any, pages: dict
 
 
 @in_browser
+def test_the_words_below_figure4_say_of_how_many_windows_the_numbers_are(opened: Any) -> None:
+    page = opened("sample")
+    page.evaluate("DATA.summary.num_windows = 12345; drawAll()")
+    said = page.locator("#figure4-words").inner_text()
+    assert "Drawn: the random sample of 30 windows; the numbers above are of all 12,345." in said
+
+
+@in_browser
 def test_a_chosen_token_of_which_nothing_can_be_seen_is_named(opened: Any) -> None:
     page = opened("all")
     slide(page, 2)
