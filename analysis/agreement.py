@@ -13,6 +13,7 @@ from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
 from olmo_sparsity.statistics.single.agreement import Agreement, agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.wording.findings import agreement_finding
+from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
@@ -29,7 +30,7 @@ def _heatmap(figure: Figure, axis: Axes, *, names: list[str], values: np.ndarray
         axis.text(
             column,
             row,
-            f"{round(value, 2) + 0.0:.2f}",  # adding 0.0 turns -0.00 into 0.00
+            fixed(value, 2),
             ha="center",
             va="center",
             fontsize=7.5,

@@ -1,4 +1,4 @@
-"""Figure 4: sparse gain against long gain, window by window; a panel for each k (``few_ks``), controls below the real context.
+"""Figure 4: sparse gain against long gain, window by window; a panel for each k up to a quarter, controls below the real one.
 
 Below the real context of a selector that sees the target stands the resampled target, a label that no token informs: the picture
 of selection, and of what showing a set costs. The null context stands below that.
@@ -41,6 +41,7 @@ from .style import CONTEXT_WORDS, LOOKS, ordered
 DENSITY = LinearSegmentedColormap.from_list("density", plt.get_cmap("viridis_r")(np.linspace(0.42, 1, 64)))
 FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 500
+MAX_PANELS = 5  # in a row
 HEXAGONS: dict[Optional[Width], int] = {Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
 POINT_AREA: dict[Optional[Width], float] = {
     Width.screen: 5.0,
@@ -156,10 +157,20 @@ def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, dr
     )
 
 
+def _ks_of_panels(summary: Summary) -> list[int]:
+    """Return ``few_ks``, in one column of a paper two; of many a few, evenly spaced on a logarithmic scale."""
+    if width_in_force() is Width.one:
+        return summary.end_ks
+    few = few_ks(summary.ks, summary.num_units)
+    if len(few) <= MAX_PANELS:
+        return few
+    return sorted({min(few, key=lambda k: abs(np.log(k / aim))) for aim in np.geomspace(few[0], few[-1], MAX_PANELS)})
+
+
 def _rows_of(measured: Measured, selector: str, *, drawn: DrawnTargets) -> dict[str, list[Cloud]]:
-    """Return the rows of panels by their context, one panel for each of ``few_ks``, or in one column of a paper for its ends."""
+    """Return the rows of panels by their context, a panel for each k (``_ks_of_panels``)."""
     measurement, summary = measured.measurement, measured.summary
-    ks = summary.end_ks if width_in_force() is Width.one else few_ks(summary.ks, summary.num_units)
+    ks = _ks_of_panels(summary)
     rows: dict[str, list[Cloud]] = {}
     for context in ("real", "resampled", "null"):
         if context == "resampled":

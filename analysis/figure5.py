@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,12 +9,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import Measurement
 from olmo_sparsity.statistics.single.shown_ks import quarter_ks
 from olmo_sparsity.tables.reading import read_window
 from olmo_sparsity.wording.findings import window_finding
+from olmo_sparsity.wording.tokens import CIRCLE, token_words
 from olmo_sparsity.wording.units import counted_words, unit_words
 
 from .drawing import FigureOfMeasurement
@@ -77,10 +78,9 @@ class Panel:
 
 
 def shown(text: str) -> str:
-    """Return a token's text on one line of printable characters: a space is a middle dot, a line break an arrow."""
-    marked = text.replace(" ", "\u00b7").replace("\n", "\u21b5").replace("\t", "\u2192")
-    clean = "".join(c if unicodedata.category(c)[0] != "C" else "\ufffd" for c in marked)
-    return clean if all(ord(c) < 0x2500 or c == "\ufffd" for c in clean) else "\u25a1" * len(clean)
+    """Return a token's text as its box shows it: a space is a middle dot; what the font may lack, squares."""
+    words = (printable(text) if text.isspace() else token_words(text)).replace(" ", "\u00b7")
+    return words if all(ord(c) < 0x2500 or c in f"\ufffd{CIRCLE}" for c in words) else "\u25a1" * len(words)
 
 
 def _box(axis: Axes, text: str, *, place: tuple[int, int], face: str, is_visible: bool, is_bold_edge: bool) -> float:

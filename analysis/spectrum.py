@@ -13,7 +13,9 @@ from matplotlib.ticker import PercentFormatter
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
+from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, TOLERANCES, Spectra, Spectrum, chosen_family
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.spectrum import rounding_words, spectrum_finding, spectrum_sentences
 from olmo_sparsity.wording.units import k_words, units_of
 
@@ -28,12 +30,20 @@ WORDS = (
 )
 ROW_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
 END = 1.25  # of the largest measured k: where lines end, so that what it shows has a width
-LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
 
 
-def families_drawn(spectra: Spectra) -> list[str]:
+def family_label(family: str, visibility: Visibility) -> str:
+    """Return what a family is called in the legend, and what its k says of a target."""
+    if family == RANDOM:
+        return family
+    if family == NEAREST:  # what is far may reach a target by way of near entries
+        return f"{family} (how far{' attention goes' if visibility == 'contextual' else ''})"
+    return f"chosen by {family} (how many)"
+
+
+def families_drawn(spectra: Spectra, summary: Summary) -> list[str]:
     """Return the families of the figure, as far as they were measured: a choice, the nearest, and random ones."""
-    chosen = chosen_family([curve.family for curve in spectra.by_curve])
+    chosen = chosen_family([curve.family for curve in spectra.by_curve if curve.family in summary.blind_selectors])
     return [name for name in (chosen, NEAREST, RANDOM) if name is not None and spectra.of(name) is not None]
 
 
@@ -77,7 +87,7 @@ def _set_axes(axis: Axes, spectra: Spectra, *, label: str) -> None:
 def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``spectrum``: a panel a tolerance."""
     summary, spectra = measured.summary, measured.spectra
-    families = families_drawn(spectra)
+    families = families_drawn(spectra, summary)
     figure, axes = plt.subplots(1, len(TOLERANCES), figsize=(10.8, 3.3), sharey=True, layout="constrained")
     for axis, tolerance in zip(axes.flat, TOLERANCES, strict=True):
         axis.set_title(f"within {tolerance:g} nats")
@@ -88,10 +98,8 @@ def draw(measured: Measured) -> Iterator[Drawn]:
             write_nothing_measured(axis)
             continue
         _set_axes(axis, spectra, label=k_words(summary.unit, summary.setup.visibility))
-    handles = [
-        Line2D([], [], color=LOOKS[name]["color"], label=LABELS.get(name, f"chosen by {name} (how many)"))
-        for name in families
-    ]
+    visibility = summary.setup.visibility
+    handles = [Line2D([], [], color=LOOKS[name]["color"], label=family_label(name, visibility)) for name in families]
     handles += [context_entry(context) for context in CONTEXTS]
     if spectra.row_k:
         handles.append(Line2D([], [], label="the nearest up to here are a training row", **ROW_LOOK))

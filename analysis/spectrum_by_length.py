@@ -29,7 +29,7 @@ from olmo_sparsity.statistics.several.spectrum_by_length import (
     spectrum_by_length,
 )
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, REACHED, TOLERANCE, Curve, Spectra, Spectrum
+from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.setup import null_kind_words
 from olmo_sparsity.wording.spectrum import rounding_words
@@ -46,10 +46,10 @@ from .of_lengths import (
     write_failed_gates,
 )
 from .output import Drawn, caption_text
+from .spectrum import family_label
 from .style import LINE_LOOKS, LOOKS, context_entry, dodges
 
 NAME = "spectrum-by-length"
-LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
 ALL_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1, "linestyle": "-."}
 POWERS = tuple(2**i for i in range(24))
 MOST_TICKS = 7
@@ -190,7 +190,7 @@ def draw_found(found: SpectrumByLength) -> Drawn:
     for axis in axes[-1]:
         axis.set_xlabel("full context, tokens")
     handles = [
-        Line2D([], [], color=LOOKS[family]["color"], label=LABELS.get(family, f"chosen by {family} (how many)"))
+        Line2D([], [], color=LOOKS[family]["color"], label=family_label(family, visibility))
         for family in found.families
     ]
     handles += [*map(context_entry, CONTEXTS), Line2D([], [], label="all long-range tokens", **ALL_LOOK)]

@@ -19,12 +19,14 @@ class ProcessInfo:
         world_size: the number of processes on all machines.
         local_rank: the number of this process on its machine.
         local_world_size: the number of processes on this machine.
+        restarts: how often ``torchrun --max-restarts`` has started all processes again.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+    restarts: int = 0
 
     @property
     def is_leader(self) -> bool:
@@ -56,7 +58,8 @@ def current_process(variables: Mapping[str, str] = os.environ) -> ProcessInfo:
             raise UserError(
                 f"{name} = {number}, {size_name} = {size}: {name} must be a number from 0 to {size_name} - 1; torchrun sets both"
             )
-    return ProcessInfo(rank, world_size, local_rank, local_world_size)
+    restarts = _number("TORCHELASTIC_RESTART_COUNT", variables)
+    return ProcessInfo(rank, world_size, local_rank, local_world_size, restarts)
 
 
 def _number(name: str, variables: Mapping[str, str], default: int = 0) -> int:

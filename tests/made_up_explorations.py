@@ -13,6 +13,7 @@ from olmo_sparsity.view.exploration import (
     Numbers,
     Record,
 )
+from olmo_sparsity.wording.tokens import unseen_words
 
 LOCAL, FULL = 3, 9
 KS = [1, 2, 4]
@@ -73,6 +74,7 @@ def made_up_exploration(
         contexts={"real": context(), "null": context()},
         null_begins=rng.integers(0, len(texts) - far, num_targets).tolist(),
         null_orders=[None if target % 2 else rng.permutation(far).tolist() for target in range(num_targets)],
+        unseen=unseen_words(texts),
     )
     setup = ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)
     return Exploration("made <b>up</b>.txt", "runs & co", setup, {"same-document": num_targets}, record)

@@ -20,8 +20,8 @@ from olmo_sparsity.cli.options import (
     config_file,
     resolve,
 )
-from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
-from olmo_sparsity.config import Config, with_keys
+from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
+from olmo_sparsity.config import Config
 from olmo_sparsity.config.flags import ALL, parse_k, selectors_named
 from olmo_sparsity.config.measuring import check_one_set, selector_help
 from olmo_sparsity.errors import UserError
@@ -102,8 +102,7 @@ def explain(
 
         check_free(html, overwrite)
     ks = None if k is None else parse_k(k)
-    if ks is not None:
-        with_keys(loaded, {"influence": {"k": ks, "k_grid": None, "screen": None}}).check_k()
+    check_settings(loaded, selectors=chosen, ks=ks, seed=seed)
     found = _place_in(loaded, folder, document, at=at, target=target)
     logger.info(f"{folder}: loading the model, to measure one window")
     from olmo_sparsity.api.chosen_windows import find_place

@@ -21,7 +21,7 @@ from olmo_sparsity.cli.options import (
     config_file,
     resolve,
 )
-from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
+from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
 from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.config.measuring import check_one_set
 
@@ -64,7 +64,7 @@ def explore(
 ) -> None:
     """Explore a whole document, token by token, on one page. Trains runs/NAME first if it is not trained.
 
-    Shows how far the long context moves the prediction of each token, which tokens it needs, and which later ones use it.
+    Shows how far the long context moves the prediction of each token, what is chosen for it, and which later tokens use it.
     """
     check_text_options(overrides, selector=selector, k=k, seed=seed)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
@@ -80,6 +80,7 @@ def explore(
     page = out or folder / FOLDER / f"{text.stem}.html"
     check_free(page, overwrite)
     ks = None if k is None else parse_k(k)
+    check_settings(loaded, selectors=chosen, ks=ks, seed=seed)
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.opening import open_configured
 

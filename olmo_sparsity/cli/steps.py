@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Optional
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import RUNS
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.experiment import with_keys
 from olmo_sparsity.config.files import default_config_path, load_config
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.trained import MEASURED_SECTIONS
@@ -82,6 +83,21 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
     is_begun = config.pretrained.model is not None or manifest_of_kind(run, "run") is not None
     if not is_begun and share.count == 1:
         _check_to_be_trained(config, run, asked=asked)
+
+
+def check_settings(
+    config: Config, *, selectors: Sequence[str], ks: Optional[Sequence[int]], seed: Optional[int]
+) -> None:
+    """Check the settings of a measurement of one text before a model is loaded; what is None or empty is not given.
+
+    Raises:
+        UserError: a setting is not possible.
+    """
+    given = {"selectors": list(selectors) or None, "k": ks, "seed": seed}
+    keys = {name: value for name, value in given.items() if value is not None}
+    changed = with_keys(config, {"influence": {**keys, "k_grid": None, "screen": None}})
+    if ks is not None:  # of those of the configuration only the k that leave some tokens out are measured
+        changed.check_k()
 
 
 def _check_training_of(config: Config, *, asked: bool) -> None:

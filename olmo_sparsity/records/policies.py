@@ -338,7 +338,7 @@ POLICIES: tuple[Selector, ...] = (
         meaning="probability that random projections put this {unit} beside the last token",
         definition="MagicPIG: probability that j shares a hash of 10 random projections with the last token in 2 of 150 tables",
         source="Chen et al. 2024, arXiv 2410.16179",
-        look=Look("#AA7744", "|", on_light="#8a5c30", on_dark="#dcb183"),
+        look=Look("#AA7744", "$p$", on_light="#8a5c30", on_dark="#dcb183"),
         look_by_head=Look("#7A5230", "$m$", on_light="#6e4827", on_dark="#ecccaa"),
     ),
     _choosing_by_head(

@@ -82,7 +82,7 @@ def train(
     Args:
         config: the experiment.
         run: the folder.
-        overwrite: delete an existing run and start again.
+        overwrite: delete an existing run and start again. What torchrun has restarted resumes: the first start deleted it.
         process: this process. All processes that train the run together call ``train`` with the same other arguments.
         source: where the data of the run comes from.
 
@@ -92,6 +92,9 @@ def train(
         Interrupted: SIGINT or SIGTERM was received; the run is saved.
     """
     training = config.training
+    if overwrite and process.restarts > 0:
+        logger.info(f"{run}: torchrun has restarted this training, so it resumes; --overwrite is not applied again")
+        overwrite = False
     resumes = is_folder_of_kind(run, "run") and not overwrite
     if resumes:
         check_same_source(run, is_synthetic=source.is_synthetic)

@@ -19,12 +19,14 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.as_json import setup_json
 from olmo_sparsity.view.excerpts import Excerpt
-from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking, token_words
+from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking
 from olmo_sparsity.view.table_printing import print_sentences
 from olmo_sparsity.wording.captions import gains_caption
 from olmo_sparsity.wording.findings import place_finding
 from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
+from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
+from olmo_sparsity.wording.tokens import token_words
 
 HEAT_STEPS = 9  # shades of a score
 FRAME_HEIGHT = 640  # of the page in a notebook, in pixels
@@ -161,7 +163,7 @@ class Explanation:
             sees=SEES_TARGET,
             tokens=_tokens,
             local=lambda window: [printable(text) for text in window.local_texts],
-            target=printable(self.excerpt.target_text),
+            target=token_words(self.excerpt.target_text),
             gains_of=gains_of,
             ranking=ranking,
             nats=_nats,
@@ -235,7 +237,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     excerpt, shown = explanation.excerpt, explanation.windows[0]
     num_tokens = len(excerpt.token_texts)
     lengths = f"local {shown.local_len} + long-range {num_tokens - shown.local_len} = full {num_tokens} tokens"
-    null_long = f"long gain {excerpt.null_gain_long_nats:.3f} nats"
+    null_long = f"long gain {fixed(excerpt.null_gain_long_nats, 3)} nats"
     note = [] if explanation.note is None else [("Place", explanation.note)]
     return [
         *note,
@@ -247,7 +249,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def _nats(value: Optional[float]) -> str:
-    return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"  # no -0.000
+    return "-" if value is None else fixed(value, 3)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from olmo_sparsity.view.excerpts import optimism_of, ranks_of
 from olmo_sparsity.view.one_window import SEES_TARGET
 from olmo_sparsity.wording.exploration import DOCUMENT_GATE_WORDS, found_words, unmeasured_words
 from olmo_sparsity.wording.setup import null_kind_words, setup_words
+from olmo_sparsity.wording.tokens import unseen_words
 from olmo_sparsity.wording.units import entry_words, unit_words
 
 DIGITS = 7  # behind the point, of numbers in the record: half of 1e-7 nats is below the rounding of fp32
@@ -92,6 +93,7 @@ class Record(msgspec.Struct, frozen=True):
         contexts: real and null.
         null_begins: index among the tokens of the document of the first long-range token of each target's null context.
         null_orders: index of each of these tokens, from that one on; None: 0 .. M-1.
+        unseen: what stands for each text of which nothing can be seen.
     """
 
     texts: list[str]
@@ -107,6 +109,7 @@ class Record(msgspec.Struct, frozen=True):
     contexts: dict[str, ExploredContext]
     null_begins: list[int]
     null_orders: list[Optional[list[int]]]
+    unseen: dict[str, str]
 
     @property
     def num_targets(self) -> int:
@@ -262,6 +265,7 @@ def record_of(
         },
         null_begins=begins_W.tolist(),
         null_orders=[None if (order_M == in_order).all() else order_M.tolist() for order_M in orders_WM],
+        unseen=unseen_words(encoded.pieces),
     )
 
 

@@ -23,7 +23,9 @@ from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
+from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.setup import anchor_warning, setup_words
+from olmo_sparsity.wording.tokens import token_words
 from olmo_sparsity.wording.units import counted_words, entry_words, unit_words
 
 WIDTH = 100
@@ -32,7 +34,6 @@ SHORTEST_BAR = 4
 BESIDE_BAR = 42  # columns that the name and the number of a bar take
 INDENT = (0, 0, 0, 2)
 IN_WORD = re.compile(r"[\w'\u2019\u2025-]")
-PART = "\u2025"  # stands for a marked token that holds a part of a character, which stands at a later token
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
     True: "sees the target: part of its gain is optimism, which resampled targets show",
@@ -231,14 +232,9 @@ def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> No
         space, word = _split_space(text)
         line.append(space if index else "").append(word)
     space, target = _split_space(window.excerpt.target_text)
-    line.append(space).append(f">>{target or '␣'}<<", style="bold underline")
+    line.append(space).append(f">>{token_words(target or space)}<<", style="bold underline")
     console.print(Padding(line, INDENT, expand=False))
     console.print()
-
-
-def token_words(text: str) -> str:
-    """Return the printable text of a token that is marked, so that it holds something to mark."""
-    return printable(text) or PART
 
 
 def _split_space(text: str) -> tuple[str, str]:
@@ -316,7 +312,7 @@ def _coloured_line(window: ShownWindow) -> Text:
 
 def _marked(space: str, word: str) -> str:
     """Return what is marked of a token: its text, or what stands for it."""
-    return word or ("␣" if space else PART)
+    return token_words(word or space)
 
 
 def _print_losses(window: ShownWindow, console: Console) -> None:
@@ -336,11 +332,11 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
     console.print(
         _bar("L_long, all tokens" if is_real else "L_long, null context", long, scale=room / longest, style="blue")
     )
-    gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
-    console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
+    gains = "" if sparse is None else f"sparse gain {fixed(short - sparse, 3)}, "
+    console.print(Text(f"  {gains}long gain {fixed(short - long, 3)} nats"))
     optimism = excerpt.optimism_at(window.selector, k=window.k)
     if optimism is not None and is_real:
-        console.print(Text(f"  optimism, measured on resampled targets, {optimism:.3f} nats"))
+        console.print(Text(f"  optimism, measured on resampled targets, {fixed(optimism, 3)} nats"))
 
 
 def _bar(name: str, loss: float, *, scale: float, style: str) -> Text:
@@ -375,7 +371,7 @@ def ranking(window: ShownWindow) -> list[RankedRow]:
             rank,
             len(far) + window.local_len - positions[-1],
             "-" if (score := window.score(positions[0])) is None else f"{score:.3g}",
-            token_words("".join(far[position] for position in positions)).strip() or "␣",
+            token_words("".join(far[position] for position in positions)).strip(),
         )
         for rank, positions in enumerate(window.visible_groups, start=1)
     ]

@@ -80,7 +80,7 @@ def _colours(shown: Collection[str]) -> str:
     A page is printed in the light ones: on paper the dark ones cannot be read.
     """
     of_selectors = {
-        name: (selector.look.on_light, selector.look.on_dark)
+        f"of-{name}": (selector.look.on_light, selector.look.on_dark)  # one of one's own may have any name, as `text`
         for name, selector in SELECTORS.items()
         if name in shown or not selector.by_name_only
     }

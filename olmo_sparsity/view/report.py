@@ -28,7 +28,7 @@ from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
-from olmo_sparsity.wording.units import unit_definition, units_of, units_words
+from olmo_sparsity.wording.units import unit_definition, units_of
 
 STYLES = ("report.css",)
 SCRIPTS = ("draw.js", "saving.js", "figure4.js", "words.js", "address.js", "report.js")
@@ -61,7 +61,6 @@ def render(report: Report) -> str:
         is_screened=measured.measurement.is_screened,
         either_way=EITHER_WAY,
         units=units_of(summary),
-        units_words=units_words(summary),
         unit_definition=unit_definition(summary.unit, summary.setup.visibility),
         subject=subject_name(summary.run, summary.setup),
         definitions=list(VISIBILITY_WORDS.items()),

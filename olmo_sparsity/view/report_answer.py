@@ -43,9 +43,11 @@ def answer(summary: Summary, first: str) -> Answer:
         first: the selector of the headline, if it does not see the target; else the first measured one that does not is taken.
     """
     data = f"{data_words(summary)}; {length_words(summary.lengths)}"
+    of_k = (
+        [] if summary.blind_selectors else [units_words(summary), all_tokens_words(summary)]
+    )  # else a caption says it
     notes = [
-        units_words(summary),
-        all_tokens_words(summary),
+        *of_k,
         fragile_words(summary),
         measured_words(summary),
         data,

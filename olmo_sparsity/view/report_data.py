@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
@@ -29,6 +29,7 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of
 from olmo_sparsity.wording.gates import no_fraction_words
+from olmo_sparsity.wording.tokens import token_words, unseen_words
 from olmo_sparsity.wording.units import unit_words, units_of
 
 NUM_WINDOWS = 200
@@ -155,8 +156,15 @@ def page_json(report: Report) -> Json:
             "all": report.has_all_windows,
         },
         "windows": windows,
+        "unseen": unseen_words(_texts_of(report)),
         "numbers": base64.b64encode(gzip.compress(numbers_csv(report.measured).encode(), mtime=0)).decode(),
     }
+
+
+def _texts_of(report: Report) -> Iterator[str]:
+    """Yield the texts of the tokens of all windows."""
+    for excerpt in (*report.sample, *report.largest):
+        yield from (*excerpt.token_texts, *excerpt.null_token_texts)
 
 
 def _selection_json(selection: SelectionSummary) -> Json:
@@ -189,7 +197,7 @@ def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:
         "tokens": [printable(text) for text in excerpt.token_texts],
         "null_tokens": [printable(text) for text in excerpt.null_token_texts],
         "null_doc": excerpt.null_doc_id,
-        "target": printable(excerpt.target_text),
+        "target": token_words(excerpt.target_text),
         **dict(zip(losses, _rounded(getattr(excerpt, name) for name in losses), strict=True)),
         "selections": selections,
     }

@@ -9,6 +9,7 @@ import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 
+from olmo_sparsity.errors import JOINERS
 from olmo_sparsity.view.result_table import Item, ResultTable, Sentence
 from olmo_sparsity.view.table_printing import least_width, parts_of
 
@@ -167,4 +168,4 @@ def _in_markdown(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return "".join(" " if unicodedata.category(character)[0] == "C" else character for character in text)
+    return "".join(c if c in JOINERS or unicodedata.category(c)[0] != "C" else " " for c in text)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.evidence import blind_words, first_blind, prediction_words, seeing_words, value_words
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.numbers import fixed, interval
 from olmo_sparsity.wording.setup import foreign_words
+from olmo_sparsity.wording.tokens import token_words
 from olmo_sparsity.wording.units import counted_of
 
 NO_CLASSES = "No class of targets has documents enough for an interval."
@@ -74,11 +74,11 @@ def place_finding(
         visible: how much each selector chose, such as ``4 tokens``.
     """
     (first, gain), *others = chosen.items()
-    null, shown = foreign_words(null_context, {}), printable(target).strip() or "␣"
+    null, shown = foreign_words(null_context, {}), token_words(target).strip()
     return (
-        f'The prediction of "{shown}" gains {long_nats:.3f} nats from all {num_long_range} long-range '
-        f"tokens, {null_nats:.3f} from {null} in their place, and {gain:.3f} from the {visible} chosen by {first}"
-        + "".join(f", {other:.3f} by {name}" for name, other in others)
+        f'The prediction of "{shown}" gains {fixed(long_nats, 3)} nats from all {num_long_range} long-range '
+        f"tokens, {fixed(null_nats, 3)} from {null} in their place, and {fixed(gain, 3)} from the {visible} chosen by {first}"
+        + "".join(f", {fixed(other, 3)} by {name}" for name, other in others)
         + "."
     )
 

@@ -21,7 +21,15 @@ from olmo_sparsity.statistics.length_generalization import (
 )
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import encoding_words, method_words, place_words, setting_words, task_words
+from olmo_sparsity.wording.synthetic_tasks import (
+    distinct_words,
+    encoding_words,
+    method_words,
+    place_words,
+    setting_words,
+    task_words,
+    trained_lengths_words,
+)
 
 BASELINES = ("shifted", "pose")  # in ``synthetic.positions``, of a scratchpad without coupled IDs
 
@@ -54,7 +62,8 @@ def generalization_sentences(found: Generalization) -> list[str]:
                 and task_of(one.setting) == trained
                 and (one.k, one.place) == (one.setting.max_sparsity, None)
             ]
-            sentences += [methods_sentence(found, own)] if own else []
+            alike = {task_of(one) for one in compared if task_of(one)[1:] == trained[1:]}
+            sentences += [methods_sentence(found, own, of_several_lengths=len(alike) > 1)] if own else []
     encodings = of_encodings(settings)
     sentences += [encodings_sentence(found, encodings)] if encodings else []
     for sweep in found.sweeps:
@@ -73,8 +82,10 @@ def _parities(found: Generalization) -> dict[Setting, list[Furthest]]:
 def sparsity_sentence(found: Generalization) -> str:
     """Return whether k up to K_train holds further than larger k; empty where no setting was evaluated at both."""
     parts, verdicts = [], []
-    for setting, own in _parities(found).items():
-        name = f"{task_words(setting)}, K_train = {setting.max_sparsity}"
+    parities = _parities(found)
+    names = distinct_words(parities, lambda one: f"{task_words(one)}, K_train = {one.max_sparsity}")
+    for setting, own in parities.items():
+        name = names[setting]
         if not found.has_learned(setting):
             parts.append(f"{name}: not learned by every seed")
             continue
@@ -105,10 +116,16 @@ def sparsity_sentence(found: Generalization) -> str:
     )
 
 
-def methods_sentence(found: Generalization, own: Sequence[Furthest]) -> str:
-    """Return how far the methods of one task hold at k = K_train, whether coupling decides, and which baseline breaks first."""
+def methods_sentence(found: Generalization, own: Sequence[Furthest], *, of_several_lengths: bool = False) -> str:
+    """Return how far the methods of one task hold at k = K_train, whether coupling decides, and which baseline breaks first.
+
+    Args:
+        found: of all runs.
+        own: those of the task.
+        of_several_lengths: the task was also trained at other lengths, so the sentence says at which.
+    """
     first = own[0].setting
-    learned, distances = _ranked(found, own, method_words)
+    learned, distances, names = _ranked(found, own, method_words)
     coupling = [one for one in learned if one.setting.positions == "predicted"]
     baselines = [one for one in learned if one.setting.scratchpad and one.setting.positions in BASELINES]
     shown = "not shown"
@@ -120,8 +137,9 @@ def methods_sentence(found: Generalization, own: Sequence[Furthest]) -> str:
     last = baselines[-1] if len(baselines) > 1 else None
     breaks = "not shown"
     if last is not None and all(reaches_further(one, last) for one in baselines[:-1]):
-        breaks = method_words(last.setting)
+        breaks = names[last.setting]
     task = f"{task_words(first)} with a scratchpad" if first.task == "parity" else "variable assignment"
+    task += f", {trained_lengths_words(first)}" if of_several_lengths else ""
     return (
         f"{task[0].upper()}{task[1:]}, k = {first.max_sparsity}: that coupling holds further than every baseline that has "
         f"learned: {shown}; the baseline that breaks first: {breaks}. {distances}"
@@ -135,9 +153,9 @@ def encodings_sentence(found: Generalization, settings: Sequence[Setting]) -> st
         for one in found.furthest
         if one.setting in settings and one.place is None and one.k == one.setting.max_sparsity
     ]
-    learned, distances = _ranked(found, own, encoding_words)
+    learned, distances, names = _ranked(found, own, encoding_words)
     best = [one for one in learned if all(reaches_further(one, other) for other in learned if other is not one)]
-    shown = encoding_words(best[0].setting) if best and len(learned) > 1 else "not shown"
+    shown = names[best[0].setting] if best and len(learned) > 1 else "not shown"
     first = settings[0]
     return (
         f"Encodings of positions, {task_words(first)} without a scratchpad, k = {first.max_sparsity}: the one that holds further "
@@ -147,13 +165,15 @@ def encodings_sentence(found: Generalization, settings: Sequence[Setting]) -> st
 
 def _ranked(
     found: Generalization, own: Sequence[Furthest], words: Callable[[Setting], str]
-) -> tuple[list[Furthest], str]:
-    """Return those that every seed has learned, the furthest first, and words: how far they hold, and which are not ranked."""
+) -> tuple[list[Furthest], str, dict[Setting, str]]:
+    """Return those that every seed has learned, the furthest first; how far they hold, and which are not ranked, in words; and
+    the name of each, by which it is told from the others."""
+    names = distinct_words((one.setting for one in own), words)
     learned = sorted((one for one in own if found.has_learned(one.setting)), key=lambda one: -(one.length or 0))
-    not_learned = [words(one.setting) for one in own if not found.has_learned(one.setting)]
-    lengths = "; ".join(f"{words(one.setting)} to {furthest_words(one)} tokens" for one in learned) or "none"
+    not_learned = [names[one.setting] for one in own if not found.has_learned(one.setting)]
+    lengths = "; ".join(f"{names[one.setting]} to {furthest_words(one)} tokens" for one in learned) or "none"
     unranked = f" Not learned by every seed, so not ranked: {'; '.join(not_learned)}." if not_learned else ""
-    return learned, f"Accuracy of at least {LEVEL}: {lengths}.{unranked}"
+    return learned, f"Accuracy of at least {LEVEL}: {lengths}.{unranked}", names
 
 
 def place_sentence(sweep: PlaceSweep) -> str:

@@ -29,14 +29,19 @@ def smallest_k_words(smallest: Optional[SmallestK], max_k: int) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def fixed(value: float, digits: int) -> str:
+    """Return a number with so many digits behind the point; 0 has no sign."""
+    return f"{float(f'{value:.{digits}f}') + 0.0:.{digits}f}"  # of what is rounded to -0.0 the sum is 0.0
+
+
 def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
     """Return an estimate with its interval, such as ``0.41 [0.36, 0.47]``; a dash where there is none."""
     if estimate is None:
         return "-"
     if estimate.bounds is None:
-        return f"{estimate.mean:.{digits}f}"
-    low, high = estimate.bounds
-    return f"{estimate.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        return fixed(estimate.mean, digits)
+    mean, low, high = (fixed(number, digits) for number in (estimate.mean, *estimate.bounds))
+    return f"{mean} [{low}, {high}]"
 
 
 def percent(share: Optional[Estimate]) -> str:

@@ -89,7 +89,7 @@ def _none_words(spectra: Spectra, summary: Summary) -> str:
 
 def _needed_words(spectra: Spectra, summary: Summary) -> str:
     """Return how many tokens most targets need of each kind, and whether that is sparse, near, or neither."""
-    names = _names(spectra)
+    names = _names(spectra, summary)
     if not names:
         return "No selector that does not see the target was measured, so it is not said how many tokens most targets need."
     listed = _listed(spectra, names, "real")
@@ -107,10 +107,10 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     return f"{words}: {_verdict(chosen, near, few=FEW * summary.num_units, near_words=near_words)}."
 
 
-def _names(spectra: Spectra) -> dict[str, str]:
+def _names(spectra: Spectra, summary: Summary) -> dict[str, str]:
     """Return what the tokens of a choice, the nearest and random ones are called, by family, as far as they were measured."""
     families = list(dict.fromkeys(curve.family for curve in spectra.by_curve))
-    chosen = chosen_family(families)
+    chosen = chosen_family([family for family in families if family in summary.blind_selectors])
     names = {} if chosen is None else {chosen: f"chosen by {chosen}"}
     controls = {NEAREST: "nearest ones", RANDOM: "random ones"}
     return names | {family: words for family, words in controls.items() if family in families}
@@ -157,7 +157,7 @@ def _is_above(spectrum: Spectrum, few: float) -> bool:
 
 def _reaction_words(spectra: Spectra, summary: Summary) -> str:
     """Return that a spectrum is of the reaction, useful or not: that under foreign text, and R(k) of the chosen tokens."""
-    words, names = ["This is the model's reaction, useful or not"], _names(spectra)
+    words, names = ["This is the model's reaction, useful or not"], _names(spectra, summary)
     if names:
         words.append(f": under the null context {MOST:.0%} need {_listed(spectra, names, 'null')}")
     worth = _worth_words(spectra, summary)
@@ -166,7 +166,7 @@ def _reaction_words(spectra: Spectra, summary: Summary) -> str:
 
 def _worth_words(spectra: Spectra, summary: Summary) -> str:
     """Return R(k) of the chosen tokens at the k that most targets need, where it was measured."""
-    family = chosen_family(summary.selectors)
+    family = chosen_family(summary.blind_selectors)
     spectrum = None if family is None else spectra.of(family)
     k: Optional[int] = None if spectrum is None else spectrum.reaching(MOST).value
     if family is None or not k:

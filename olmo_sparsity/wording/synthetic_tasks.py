@@ -29,20 +29,26 @@ def setting_words(setting: Setting) -> str:
     return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}{planted}"
 
 
-def distinct_words(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """Return settings in words. Those that are alike in these have what else they differ in behind them."""
-    shown = {setting: setting_words(setting) for setting in settings}
-    others: dict[str, Callable[[Setting], str]] = {
-        "train_lengths": lambda one: f"prompts of {one.train_lengths[0]} to {one.train_lengths[1]} tokens",
-        "num_chunks": lambda one: f"chunks {one.num_chunks}",
-        "max_position": lambda one: f"positions below {one.max_position}",
-        "hide_tokens": lambda one: f"{'some' if one.hide_tokens else 'no'} tokens left out",
-    }
+def distinct_words(settings: Iterable[Setting], name: Callable[[Setting], str] = setting_words) -> dict[Setting, str]:
+    """Return settings in words, those of ``name``. Those that are alike in these have what else they differ in behind them."""
+    shown = {setting: name(setting) for setting in settings}
+    others: tuple[Callable[[Setting], str], ...] = (
+        encoding_words,
+        trained_lengths_words,
+        lambda one: f"chunks {one.num_chunks}",
+        lambda one: f"positions below {one.max_position}",
+        lambda one: f"{'some' if one.hide_tokens else 'no'} tokens left out",
+    )
     alike = {setting: [one for one in shown if shown[one] == words] for setting, words in shown.items()}
     for setting, group in alike.items():
-        differing = [words for name, words in others.items() if len({getattr(one, name) for one in group}) > 1]
+        differing = [words for words in others if len(set(map(words, group))) > 1]
         shown[setting] = ", ".join([shown[setting], *(words(setting) for words in differing)])
     return shown
+
+
+def trained_lengths_words(setting: Setting) -> str:
+    """Return how long the prompts of training are."""
+    return f"prompts of {setting.train_lengths[0]} to {setting.train_lengths[1]} tokens"
 
 
 def place_words(place: str) -> str:

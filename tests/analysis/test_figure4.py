@@ -17,6 +17,7 @@ from made_up import DRAWS, KS
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from planted_measurements import ROW, Planted, write
 
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
@@ -349,6 +350,20 @@ def test_one_column_has_room_for_two_k(tables: Path) -> None:
         (figure,) = figures_of(figure4.draw(read(tables, "lasso")))
     titles = [axis.get_title().split("\n")[0] for axis in panels(figure)]
     assert titles == [f"k = {k}, {row}" for row in ("real context", "resampled target", "null context") for k in (1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("ks", "shown"),
+    [([1, 2, 3, 5, 7], [1, 2, 3, 5, 7]), (list(range(1, 41)), [1, 2, 3, 6, 10]), ([1, 2, 3, 4, 6, 8], [1, 2, 3, 4, 8])],
+)
+def test_of_many_k_there_are_a_few_panels(ks: list[int], shown: list[int], tmp_path: Path) -> None:
+    tables = write(
+        tmp_path / "tables", Planted(60, {"kl": 0.3, "random": 0.05}, ks, {**ROW, "full_len": 51, "num_long_range": 40})
+    )
+    figure, _ = figures_of(figure4.draw(read(tables)))
+    titles = [axis.get_title() for axis in panels(figure)]
+    assert [title.partition(",")[0] for title in titles] == [f"k = {k}" for k in shown] * 2
+    assert figure.get_figwidth() < 14
 
 
 @pytest.mark.parametrize("width", list(Width))

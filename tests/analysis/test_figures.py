@@ -189,7 +189,18 @@ def test_a_point_at_the_edge_of_the_frame_of_figure4_is_drawn() -> None:
     assert figure4.Frame(0.0, 1.0).contains(x, y).tolist() == [True] * 3 + [False] * 4
 
 
-@pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (" a", "·a"),
+        ("\n", "↵"),
+        ("\x1b[31m", "\ufffd[31m"),
+        ("漢", "□"),
+        ("", "‥"),
+        ("\u200d", "(U+200D)"),
+        (" \u0301", "·◌\u0301"),
+    ],
+)
 def test_shown(text: str, seen: str) -> None:
     assert figure5.shown(text) == seen
 

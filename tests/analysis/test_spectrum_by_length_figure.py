@@ -200,7 +200,7 @@ def test_lines_have_the_looks_of_their_family_and_context_and_rows_the_name_of_t
     assert figure.axes[0].get_ylabel() == "k, entries, within 0.05 nats"
     assert figure.axes[0].get_ylim()[1] > 512 - 64 and figure.axes[-1].get_ylim() == (0, 1)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels[:3] == ["chosen by attention (how many)", "nearest (how far)", "random"]
+    assert labels[:3] == ["chosen by attention (how many)", "nearest (how far attention goes)", "random"]
     colors = [line.get_color() for line in figure.legends[0].legend_handles[:3]]
     assert colors == [LOOKS[family]["color"] for family in ("attention", "nearest", "random")]
     assert labels[3:] == ["real context", "null context (other long-range tokens)", "all long-range tokens"]

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from analysis import spectrum
 from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.spectrum import TOLERANCES, Curve, Spectra, Spectrum
 
 KS = (0, 1, 2, 4, 8, 12)
@@ -96,6 +97,22 @@ def test_the_row_and_the_labels(spectra: Spectra, tables: Path) -> None:
     assert not [line for axis in unknown.axes for line in axis.lines if len(line.get_xdata()) == 2]
     assert "a training row" not in {line.get_label() for line in unknown.legends[0].legend_handles}
     assert "within" in words_on(unknown)
+
+
+@pytest.mark.parametrize(
+    ("visibility", "near"), [("hidden", "nearest (how far)"), ("contextual", "nearest (how far attention goes)")]
+)
+def test_the_legend_says_what_k_of_each_family_tells(
+    visibility: Visibility, near: str, spectra: Spectra, tables: Path
+) -> None:
+    """The nearest entries have read what is before them, so their number says nothing about how far a target reaches."""
+    drawn = read(tables, "kl", "random")
+    setup = dataclasses.replace(drawn.summary.setup, visibility=visibility)
+    drawn = dataclasses.replace(drawn, summary=dataclasses.replace(drawn.summary, setup=setup))
+    drawn.__dict__["spectra"] = spectra
+    (figure,) = figures_of(spectrum.draw(drawn))
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert labels[:3] == ["chosen by kl (how many)", near, "random"]
 
 
 def test_without_a_band_the_lines_stand_alone(spectra: Spectra, tables: Path) -> None:

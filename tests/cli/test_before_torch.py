@@ -26,7 +26,7 @@ def mistakes(tiny_run: Path, tmp_path: Path) -> dict[str, str]:
     """Commands with a mistake, and what is said of it. They stand in the current folder."""
     (tmp_path / "text.txt").write_text(made_up_text(np.random.default_rng(5), 80), encoding="utf-8")
     (tmp_path / "page.html").write_text("mine")
-    explain = f"explain --run {tiny_run} --text text.txt"
+    explain, explore = (f"{command} --run {tiny_run} --text text.txt" for command in ("explain", "explore"))
     return {
         "influence --run none": "none: this run is not trained",
         "validate --run none": "none: this run is not trained",
@@ -42,6 +42,11 @@ def mistakes(tiny_run: Path, tmp_path: Path) -> dict[str, str]:
         explain: "give one place",
         f"{explain} --at 200 --target a": "give one place",
         f"{explain} --at 200 --k 999": "influence.k = ",
+        f"{explain} --at 200 --seed {2**64}": "influence.seed = ",
+        f"{explain} --at 200 --selector h2o": "h2o: chooses entries of a key-value cache",
+        f"{explore} --k 999": "influence.k = ",
+        f"{explore} --seed {2**64}": "influence.seed = ",
+        f"{explore} --selector h2o": "h2o: chooses entries of a key-value cache",
         f"{explain} --at 99999": "offset 99999: the text has",
         f"{explain} --at 1": "before it, and the full context has",
         f"{explain} --target zzz": "target 'zzz': it does not occur in the text",

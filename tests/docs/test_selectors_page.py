@@ -83,7 +83,7 @@ def test_it_is_interrupted_continued_shown_and_refused_when_its_source_changes(
     data = json.loads(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
     words = {entry["name"]: entry["words"] for entry in data["selectors"]}
     assert words["unusual"] == "How far the key of a token points away from the mean key, mean over layers and heads."
-    assert "--unusual: #" in page and "--h2o" not in page
+    assert "--of-unusual: #" in page and "--of-h2o:" not in page
     assert "unusual" in run("show whole 3 --selector unusual", monkeypatch, capfd)
     assert ":unusual" in run("compare whole:unusual whole:kl", monkeypatch, capfd)
 

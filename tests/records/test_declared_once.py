@@ -71,5 +71,5 @@ def test_a_selector_is_added_in_one_place(tiny_run: Path, tmp_path: Path) -> Non
     data = json.loads(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
     (of_page,) = data["selectors"]
     assert (of_page["name"], of_page["words"]) == ("farthest", "the tokens at the beginning of the window")
-    assert "--farthest: #123457;" in page and "--farthest: #abcdef;" in page and "farthest, k = " in page
+    assert "--of-farthest: #123457;" in page and "--of-farthest: #abcdef;" in page and "farthest, k = " in page
     assert (tmp_path / "figures" / "distance.png").is_file()

@@ -10,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.markers import MarkerStyle
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS
 
@@ -67,6 +68,13 @@ def test_selectors_that_are_drawn_together_have_colours_that_stay_apart(ground: 
     least = LEAST if ground == "color" else 0.8 * LEAST  # on a page, each also has its name beside it
     for (first, one), (second, other) in combinations(colours.items(), 2):
         assert distance(one, other, vision) >= least, (first, second)
+
+
+def test_no_marker_is_a_line_which_an_error_bar_hides() -> None:
+    for name, selector in SELECTORS.items():
+        marker = MarkerStyle(selector.look.marker)
+        box = marker.get_path().transformed(marker.get_transform()).get_extents()
+        assert min(box.width, box.height) > 0.2, name
 
 
 @pytest.mark.parametrize("ground", GROUNDS)

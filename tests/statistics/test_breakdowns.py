@@ -282,6 +282,13 @@ def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement, 
     assert widths[-1] < widths[0]
 
 
+def test_numbers_of_windows_that_all_weigh_nothing_are_left_out(measurement: Measurement) -> None:
+    sizes = sample_sizes(len(measurement.windows))
+    weights = np.where(np.arange(len(measurement.windows)) < sizes[1], 0.0, 1.0)
+    summaries = by_sample_size(dataclasses.replace(measurement, windows=measurement.windows.assign(weight=weights)))
+    assert [of_size.num_windows for of_size in summaries] == sizes[2:]
+
+
 def test_agreement_by_hand(tables: Path, measurement: Measurement) -> None:
     pairs = agreement(tables, measurement)
     json.dumps([agreement_json(pair) for pair in pairs], allow_nan=False)

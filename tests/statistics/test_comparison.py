@@ -141,6 +141,16 @@ def test_two_sources_of_one_name_are_said(
     warn_of_sources({Path("first"): first, Path("other"): other})
     assert "first and other: the selector mine has another source in each" in messages[-1]
     messages.clear()
+    unknown = dataclasses.replace(one, manifest={**one.manifest, "own_selectors": {"mine": {"sha256": None}}})
+    warn_of_sources({Path("unknown"): unknown})
+    assert list(messages) == []
+    for tables in ({Path("x"): unknown, Path("y"): unknown}, {Path("x"): first, Path("y"): unknown}):
+        warn_of_sources(tables)
+        assert (
+            "x and y: it cannot be told whether the selector mine is the same in both, since it was typed"
+            in messages[-1]
+        )
+    messages.clear()
     tables = {Path(folders["pose"]): first, Path(folders["other"]): other}
     monkeypatch.setattr(reading, "load", tables.get)
     read_subjects([str(folder) for folder in tables])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import planted_gains
 import pytest
+from conftest import Messages
 from known_selectors import only_here as only_here
 from made_up import ANCHOR_CHECK, KS, SEES_TARGET
 from made_up_runs import made_up_measurement, made_up_run
@@ -530,13 +531,15 @@ def test_seeds_that_were_measured_otherwise_are_not_pooled(changed: dict[str, An
     assert _matching_tables(unequal) == [run / "influence" / "made-up" for run in unequal]
 
 
-def test_seeds_whose_own_selectors_have_other_sources_are_not_pooled(unequal: list[Path], only_here: None) -> None:
+def test_seeds_whose_own_selectors_have_other_sources_are_not_pooled(
+    unequal: list[Path], only_here: None, messages: Messages
+) -> None:
     look = {"color": "#112233", "marker": "o", "on_light": "#112233", "on_dark": "#ddeeff"}
     entry = {"file": "mine.py", "needs": [], "sees_target": False, "meaning": "mine.", "look": look}
     folders = [run / "influence" / "made-up" for run in unequal]
     manifests = [read_json(folder / "manifest.json") for folder in folders]
 
-    def write_sources(*sources: str) -> None:
+    def write_sources(*sources: str | None) -> None:
         for folder, manifest, sha256 in zip(folders, manifests, sources, strict=True):
             write_manifest(folder, {**manifest, "own_selectors": {"mine": {**entry, "sha256": sha256}}})
 
@@ -545,6 +548,11 @@ def test_seeds_whose_own_selectors_have_other_sources_are_not_pooled(unequal: li
         read_seeds(unequal)
     write_sources("0", "0")
     assert _matching_tables(unequal) == folders
+    read_seeds(unequal)
+    assert list(messages) == []
+    write_sources(None, None)
+    assert read_seeds(unequal).num_seeds == 2
+    assert f"{folders[0]} and {folders[1]}: it cannot be told whether the selector mine is the same" in messages[-1]
     for folder, manifest in zip(folders, manifests, strict=True):
         write_manifest(folder, manifest)
 

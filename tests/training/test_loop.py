@@ -248,6 +248,20 @@ def test_overwrite_starts_again(messages: Messages, tiny_run: Path, tiny_config:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_what_torchrun_has_restarted_resumes(
+    messages: Messages, tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    """The first start has deleted the earlier run; a later one would delete what the first has trained."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    (run / "figures").mkdir()
+    messages.clear()
+    train(tiny_config, run, overwrite=True, process=dataclasses.replace(SINGLE_PROCESS, restarts=1))
+    assert messages[0] == (
+        f"{run}: torchrun has restarted this training, so it resumes; --overwrite is not applied again"
+    )
+    assert (run / "figures").exists() and not any("deleting" in line for line in messages)
+
+
 def test_overwrite_of_a_linked_folder_keeps_the_link(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     real = Path(shutil.copytree(tiny_run, tmp_path / "real", symlinks=True))
     (tmp_path / "link").symlink_to(real)

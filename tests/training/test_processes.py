@@ -185,6 +185,8 @@ def test_current_process() -> None:
     assert process == ProcessInfo(5, 16, 1, 4)
     assert not process.is_leader
     # What torchrun does not set: the first process of its machine, and as many on it as are known.
+    restarted = current_process({"RANK": "5", "WORLD_SIZE": "16", "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert (process.restarts, restarted.restarts) == (0, 2)
     assert current_process({"RANK": "5", "WORLD_SIZE": "16"}) == ProcessInfo(5, 16, 0, 1)
     assert current_process({"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "3"}) == ProcessInfo(0, 16, 3, 1)
     for one in ("RANK", "WORLD_SIZE"):

@@ -65,16 +65,24 @@ def test_the_page_holds_the_record(path: Path, record: Record) -> None:
 @pytest.mark.usefixtures("only_here")
 def test_every_selector_has_its_colour_and_none_takes_that_of_the_page(exploration: Exploration) -> None:
     """A selector that is measured by name only is on the page, and a selector may be named as a colour of the page is."""
-    shown = exploration.record.selectors
     for name in ("bm25", "text"):
-        look = SELECTORS["bm25"].look
         SELECTORS["text"] = dataclasses.replace(SELECTORS["bm25"], name="text")
-        record = msgspec.structs.replace(
-            exploration.record, selectors=[*shown, msgspec.structs.replace(shown[0], name=name)]
-        )
-        page = dataclasses.replace(exploration, record=record).to_html()
-        (colour,) = set(re.findall(rf"--{name}: (#[0-9a-f]+);", page.partition("@media")[0]))
-        assert (colour == look.on_light) == (name == "bm25")
+        styles = renamed(exploration, attention=name).to_html().partition("@media")[0]
+        assert f"--of-{name}: {SELECTORS['bm25'].look.on_light};" in styles
+        assert set(re.findall(r"--text: (#[0-9a-f]+);", styles)) == {COLOURS["text"][0]}
+
+
+def renamed(exploration: Exploration, **names: str) -> Exploration:
+    """Return an exploration whose selectors have other names."""
+    record = exploration.record
+    selectors = [msgspec.structs.replace(one, name=names.get(one.name, one.name)) for one in record.selectors]
+    contexts = {
+        context: msgspec.structs.replace(of, choices={names.get(name, name): c for name, c in of.choices.items()})
+        for context, of in record.contexts.items()
+    }
+    return dataclasses.replace(
+        exploration, record=msgspec.structs.replace(record, selectors=selectors, contexts=contexts)
+    )
 
 
 def test_the_page_loads_nothing_and_hostile_text_stays_text(path: Path) -> None:
@@ -111,10 +119,10 @@ def test_the_page_says_what_was_measured(exploration: Exploration, record: Recor
     said = re.sub(r"\s+", " ", html.unescape(re.sub("<[^>]*>", " ", exploration.to_html())))
     assert "Targets 131 of the 140 tokens of made <b>up</b>.txt" in said
     assert "Lengths local 3 + long-range 6 = full 9 tokens" in said
-    assert "Which earlier tokens does each token of made <b>up</b>.txt need?" in said
+    assert "Which earlier tokens are chosen for each token of made <b>up</b>.txt?" in said
     assert said.count("It does not see the target.") == 3 and said.count("unmask-one It sees the target:") == 1
     words = made_up_exploration([" river"] * 60, groups=True).to_html()
-    assert "Which earlier words does each token of" in words and "k, visible words:" in words
+    assert "Which earlier words are chosen for each token of" in words and "k, visible words:" in words
     assert "The first 9 of the 140 tokens have no full window before them" in said
     assert f"olmo-sparsity {__version__}, run runs & co Which earlier" in said and ENTRY_WORDS not in said
     of_model = dataclasses.replace(exploration, setup=ModelSetup.from_manifest(CONTEXTUAL)).to_html()
@@ -500,10 +508,10 @@ def test_the_null_context_and_other_selectors(page: Any, record: Record) -> None
         begin, order = record.null_begins[target], record.null_orders[target] or range(FULL - LOCAL)
         foreign = [record.texts[begin + place] for place in order]
         assert page.locator("#panel h3").last.inner_text() == "The null context"
-        assert page.locator("#panel .foreign").inner_text().replace("\u00b7", "") == "".join(foreign)
+        assert page.locator("#panel .foreign").inner_text().replace("\u2025", "") == "".join(foreign)
         positions = sorted(place - (record.first_target + target - FULL) for place in places)
         marked = page.locator("#panel .foreign mark").all_inner_texts()
-        assert [text.replace("\u00b7", "") for text in marked] == [foreign[position] for position in positions]
+        assert [text.replace("\u2025", "") for text in marked] == [foreign[position] for position in positions]
     page.get_by_label("real").check()
     check_panel(page, record, 42, names=("kl", "unmask-one"))
     page.locator("#selector").select_option("random")
@@ -550,6 +558,36 @@ def test_the_colours_of_both_sides_are_those_of_their_selectors(page: Any) -> No
     assert page.evaluate(colour_of, "--b") == SELECTORS["unmask-one"].look.on_light.lower()
     page.locator("#theme").select_option("dark")
     assert page.evaluate(colour_of, "--a") == SELECTORS["random"].look.on_dark.lower()
+
+
+@in_browser
+@pytest.mark.usefixtures("only_here")
+def test_selectors_may_be_named_as_the_two_sides_are(exploration: Exploration, browser: Any, tmp_path: Path) -> None:
+    for name, like in (("b", "bm25"), ("a", "rarest")):
+        SELECTORS[name] = dataclasses.replace(SELECTORS[like], name=name)
+    named = renamed(exploration, kl="b", attention="a")
+    complaints: list[str] = []
+    page = load_page(browser, named.save_html(tmp_path / "named.html"), complaints)
+    for side, like in (("a", "bm25"), ("b", "rarest")):
+        colour = page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{side}').trim()")
+        assert colour == SELECTORS[like].look.on_light
+    assert complaints == []
+
+
+@in_browser
+def test_tokens_of_which_nothing_can_be_seen_are_named(browser: Any, tmp_path: Path) -> None:
+    texts = [" \u200c", "a", "\u200d", "e", "\u0301", " b"] * 6
+    seen = [" (U+200C)", "a", "(U+200D)", "e", "\u25cc\u0301", " b"] * 6
+    complaints: list[str] = []
+    page = load_page(browser, made_up_exploration(texts).save_html(tmp_path / "joiners.html"), complaints)
+    shown = page.evaluate("layout.places.map(place => place.text)")
+    assert [one.strip() for one in shown] == [one.strip() for one in seen]
+    for number in (12, 14, 16):  # targets
+        page.evaluate(f"choose({number})")
+        assert page.locator("#panel h2").inner_text().strip('\u201c\u201d"') == seen[number].strip()
+        found = rows(page, "#panel table.tokens")
+        assert found and all(word == seen[number - int(distance)].strip() for _, distance, word in found)
+    assert complaints == []
 
 
 @in_browser
@@ -791,7 +829,7 @@ def test_a_screen_reader_hears_what_a_token_needs_and_how_far_it_lies(page: Any,
     number, worth = record.first_target + target, record.contexts["real"].kl_short_nats[target]
 
     def word(one: int) -> str:
-        return record.texts[one].strip() or ("\u2423" if record.texts[one] else "\u00b7")
+        return record.texts[one].strip() or ("\u2423" if record.texts[one] else "\u2025")
 
     token(page, number).click()
     needed = "; ".join(f"{word(one)}, {number - one} tokens apart" for one in chosen(record, target, "kl", k=2))
@@ -915,7 +953,7 @@ def test_every_token_stands_in_the_document_in_order_as_text(page: Any, record: 
     shown = page.evaluate("layout.places.map(place => place.text)")
     assert len(shown) == len(record.texts)
     for text, one in zip(shown, record.texts, strict=True):
-        assert text in (one, one.lstrip(" "), "\u00b7" if not one else "\u2423")
+        assert text in (one, one.lstrip(" "), "\u2025" if not one else "\u2423")
     lines = page.evaluate("layout.lines")
     assert [begin for begin, _ in lines] == [0, *(behind for _, behind in lines[:-1])] and lines[-1][1] == len(shown)
     assert page.locator("#document img, #document b, #panel b").count() == 0

@@ -230,6 +230,18 @@ def test_the_largest_of_the_three_losses_has_the_longest_bar(tables: Path) -> No
         assert bars == [round(10 * loss) for loss in (short, sparse, long)], losses
 
 
+def test_a_chosen_joiner_is_named(tables: Path) -> None:
+    choice = Choice([1, 2], [1, 2], [1.0] * 12, [2], [1.0], [1.0])
+    (excerpt,) = read_excerpts(tables, [0])
+    texts = [" a", " \u200d", "\u0301", *[" b"] * 9, *[" c"] * 8]
+    excerpt = dataclasses.replace(excerpt, token_texts=texts, target_text="\u200c", selections={("kl", "real"): choice})
+    window = one_window.ShownWindow(excerpt, "kl", False, "real", 2, [2], "token", "hidden", 8, "made up")
+    out = io.StringIO()
+    one_window.print_choice(window, Console(file=out, width=100))
+    assert "a (U+200D)[1]\u25cc\u0301[2] b" in out.getvalue() and " c>>(U+200C)<<" in out.getvalue()
+    assert [row.text for row in one_window.ranking(window)] == ["(U+200D)", "\u25cc\u0301"]
+
+
 def test_null_context_and_an_unmeasured_k(tables: Path) -> None:
     said = shown(tables, context="null", k=3, selector="unmask-one")
     assert "null context: of document" in said

@@ -24,6 +24,7 @@ import pytest
 from browser_pages import chromium, in_browser, load_page
 from drawn_figures import read
 from made_up import CONTEXTUAL, KS, PRETRAINED, M, made_up_tables
+from planted_measurements import PLANTED, write
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import ALL_SELECTORS, MAIN_SELECTORS
@@ -511,6 +512,15 @@ def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> No
         )
 
 
+@pytest.mark.usefixtures("no_charts")
+def test_what_k_counts_is_said_once(tmp_path: Path) -> None:
+    tables = write(tmp_path / "tables", PLANTED["words"])
+    said = words_of(write_report(tables, tmp_path / "words.html", num_windows=3))
+    answer, _, _ = said.partition("Figure 4: sparse gain against long gain")
+    assert answer.count("k counts words of entries;") == answer.count("bound no number of tokens.") == 1
+    assert re.search(r"words of entries\s*A word is a run of characters without white space", answer)
+
+
 def test_r_of_the_null_context_is_a_share_of_the_real_long_gain_as_its_term_says(
     tables: dict[str, Path], pages: dict[str, Path]
 ) -> None:
@@ -673,6 +683,31 @@ def test_the_slider_fills_in_the_chosen_tokens_one_by_one(page: Any, pages: dict
     page.locator("#k").focus()
     page.keyboard.press("ArrowLeft")
     assert chosen(page, 3) == words[:7]
+
+
+@in_browser
+def test_the_words_below_figure4_say_of_how_many_windows_the_numbers_are(opened: Any) -> None:
+    page = opened("sample")
+    page.evaluate("DATA.summary.num_windows = 12345; drawAll()")
+    said = page.locator("#figure4-words").inner_text()
+    assert "Drawn: the random sample of 30 windows; the numbers above are of all 12,345." in said
+
+
+@in_browser
+def test_a_chosen_token_of_which_nothing_can_be_seen_is_named(opened: Any) -> None:
+    page = opened("all")
+    slide(page, 2)
+    page.evaluate(
+        """() => {
+          const window = DATA.windows[3];
+          const [first, second] = window.selections.kl.real.positions;
+          window.tokens[first] = "\u200d";
+          window.tokens[second] = " \u0301";
+          DATA.unseen = { "\u200d": "(U+200D)", "\u0301": "\u25cc\u0301" };
+          drawAll();
+        }"""
+    )
+    assert chosen(page, 3) == ["(U+200D)", "\u25cc\u0301"]
 
 
 @in_browser
@@ -1341,7 +1376,7 @@ def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tab
         of_x = [(float(x), number_in(words)) for x, _, anchor, words in panel["ticks"] if anchor == "middle"]
         of_y = [(float(y) - 4, number_in(words)) for _, y, anchor, words in panel["ticks"] if anchor == "end"]
         to_x, to_y = (np.polyfit(*zip(*ticks, strict=True), 1) for ticks in (of_x, of_y))
-        assert panel["inks"] == ["var(--unmask-one)"]
+        assert panel["inks"] == ["var(--of-unmask-one)"]
         (upright, level), ((x1, y1, x2, y2),) = panel["lines"]
         assert np.polyval(to_x, [upright[0], upright[2]]) == pytest.approx([0, 0], abs=0.01)
         assert np.polyval(to_y, [level[1], level[3]]) == pytest.approx([0, 0], abs=0.01)

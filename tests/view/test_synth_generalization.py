@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any, Optional
 
@@ -216,6 +217,26 @@ def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seed
         for seed in range(num_seeds)
     ]
     return generalization_sentences(Generalization(tuple(runs), found, ()))
+
+
+def test_sentences_tell_settings_apart_that_differ_in_what_their_names_leave_out() -> None:
+    alibi, chunks = (
+        dataclasses.replace(PARITY, **change) for change in ({"position_embedding": "alibi"}, {"num_chunks": 4})
+    )
+    holds = [furthest(one, k, length, length) for one in (PARITY, alibi, chunks) for k, length in ((2, 16), (3, 8))]
+    ends = re.findall(r"parity, K_train = 2, (.*?): every k", sentences_of(*holds, num_seeds=2)[0])
+    assert ends == ["RoPE with PoSE, chunks 2", "ALiBi with PoSE, chunks 2", "RoPE with PoSE, chunks 4"]
+    longer = dataclasses.replace(STEPS, train_lengths=(4, 9))
+    moved = dataclasses.replace(STEPS, max_position=256)
+    steps = [furthest(one, 3, length, length) for one, length in ((STEPS, 16), (moved, 8), (longer, 24))]
+    shown = sentences_of(*steps, num_seeds=2)
+    assert [sentence.partition(", k = 3: ")[0] for sentence in shown] == [
+        f"Parity with a scratchpad, prompts of 4 to {longest} tokens" for longest in (8, 9)
+    ]
+    assert (
+        "Coupling, positions below 128 to 16 tokens; Predictive Position Coupling, positions below 256 to 8" in shown[0]
+    )
+    assert "Predictive Position Coupling to 24 tokens." in shown[1]
 
 
 def test_settings_that_differ_in_what_their_words_leave_out_are_told_apart() -> None:

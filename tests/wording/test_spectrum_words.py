@@ -9,9 +9,11 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from known_selectors import only_here as only_here
 from made_up import PRETRAINED, made_up_tables
 
 from analysis import spectrum as spectrum_figure
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, Spectra, Spectrum, spectra
@@ -77,6 +79,16 @@ def test_sparse_and_near_follow_the_intervals(
     """Few are at most a quarter of the 12 long-range tokens, 3."""
     _, words, _ = spectrum_sentences(spectra_of(chosen, near), measured.summary)
     assert said in words and not_said not in words
+
+
+@pytest.mark.usefixtures("only_here")
+@pytest.mark.parametrize(("recorded", "now"), [("attention", True), ("unmask-one", False)])
+def test_the_tables_say_whether_a_selector_sees_the_target(measured: Measured, recorded: str, now: bool) -> None:
+    """One of one's own may have been declared anew since, under the same name."""
+    SELECTORS["mine"] = replace(SELECTORS["bm25"], name="mine", sees_target=now)
+    measurement = measured.measurement.restrict_selectors({recorded: "mine", "nearest": "nearest", "random": "random"})
+    _, words, _ = spectrum_sentences(spectra(measurement), summarize(measurement))
+    assert ("chosen by mine" in words) == (recorded == "attention")
 
 
 def test_more_than_every_measured_k_is_not_long_where_few_are_more(measured: Measured) -> None:

@@ -14,7 +14,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
 from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.differences import Differences
-from olmo_sparsity.statistics.several.subjects import same_windows
+from olmo_sparsity.statistics.several.subjects import same_windows, warn_of_sources
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
 from olmo_sparsity.statistics.single.summary import (
@@ -227,7 +227,9 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
     """
     model = same_model(runs)
     tables = _matching_tables(model.runs)
-    return summarize_seeds(model, tables, measurements=[load(folder) for folder in tables])
+    measurements = [load(folder) for folder in tables]
+    warn_of_sources(dict(zip(tables, measurements, strict=True)))
+    return summarize_seeds(model, tables, measurements=measurements)
 
 
 def _settings(tables: Path) -> Any:

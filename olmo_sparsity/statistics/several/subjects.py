@@ -93,12 +93,17 @@ def read_subjects(texts: list[str]) -> list[Subject]:
 
 
 def warn_of_sources(loaded: Mapping[Path, Measurement]) -> None:
-    """Say which selectors of one's own have the same name, and another source, in two measurements."""
+    """Say which selectors of one's own have the same name in two measurements, and another source, or one that is not known."""
     seen: dict[str, tuple[str, Path]] = {}
     for tables, measurement in loaded.items():
         for name, entry in measurement.manifest.get("own_selectors", {}).items():
             sha256, first = seen.setdefault(name, (entry["sha256"], tables))
-            if entry["sha256"] != sha256:
+            if first != tables and None in (sha256, entry["sha256"]):
+                logger.warning(
+                    f"{first} and {tables}: it cannot be told whether the selector {name} is the same in both, since "
+                    "it was typed in or reads more than numbers, texts and arrays"
+                )
+            elif entry["sha256"] != sha256:
                 logger.warning(
                     f"{first} and {tables}: the selector {name} has another source in each; names alone are the same"
                 )

@@ -179,13 +179,14 @@ def sample_sizes(num_windows: int) -> list[int]:
 
 
 def by_sample_size(measurement: Measurement) -> list[Summary]:
-    """Return the summary of the first n windows, for each n of ``sample_sizes``.
+    """Return the summary of the first n windows, for each n of ``sample_sizes`` of which some window has a weight.
 
     Window i of a text does not depend on how many are measured, but its weight may, and here it is that of the whole measurement.
     So of few windows it is nearly what a measurement of n windows gives, and the same where all weights are 1. Where the gate of
     all windows failed, no number of windows has an R(k).
     """
-    summaries = [summarize(measurement.restrict(slice(size))) for size in sample_sizes(len(measurement.windows))]
+    sizes = [size for size in sample_sizes(len(measurement.windows)) if measurement.weights_W[:size].any()]
+    summaries = [summarize(measurement.restrict(slice(size))) for size in sizes]
     if summaries[-1].gate_passed:
         return summaries
     return [summary.without_recovered_fractions() for summary in summaries]

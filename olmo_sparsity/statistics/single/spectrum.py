@@ -129,13 +129,16 @@ def complement(share: Estimate) -> Estimate:
     return Estimate(1 - share.mean, low, high, share.standard_error)
 
 
-def chosen_family(families: Sequence[str]) -> Optional[str]:
+def chosen_family(blind: Sequence[str]) -> Optional[str]:
     """Return the family that stands for chosen tokens: the selector that goes furthest for a small divergence, without the label.
 
-    None of them being measured, any other that does not see the target and is no control; else None.
+    None of them being measured, any other that is no control; else None.
+
+    Args:
+        blind: the measured selectors that do not see the target, as their tables say.
     """
-    blind = [name for name in families if name in SELECTORS and not SELECTORS[name].sees_target]
-    chosen = [name for name in blind if not SELECTORS[name].is_control and name not in by_head(blind)]
+    known = [name for name in blind if name in SELECTORS]
+    chosen = [name for name in known if not SELECTORS[name].is_control and name not in by_head(known)]
     return next((name for name in ("greedy-kl", "greedy-patching", "kl", *chosen) if name in chosen), None)
 
 

@@ -28,6 +28,7 @@ function digits(value, count) {
 }
 
 const NONE = "\u2013";
+const SPACE = "\u2423"; // in place of a token of white space where it stands alone
 
 /** Returns an estimate as text, as `interval` in wording/numbers.py does: 0.41 [0.36, 0.47]. */
 function interval(estimate, count = 2) {
@@ -64,7 +65,10 @@ function extent(values, among = [], margin = 0.05) {
   return [low - room, high + room];
 }
 
-const colour = (selector) => `var(--${selector})`;
+/** Returns the text of a token where it stands alone; `unseen`: what stands for texts of which nothing can be seen. */
+const tokenWords = (unseen, text) => (Object.hasOwn(unseen, text) ? unseen[text] : text);
+
+const colour = (selector) => `var(--of-${selector})`;
 
 /** Returns grid lines, tick labels and titles of both axes. `frame`: {left, right, top, bottom} in pixels. */
 function axes(frame, x, y, xTitle, yTitle) {

@@ -3,8 +3,6 @@
 
 const LINE = 34; // pixels from line to line
 const BREAK = "\u21b5"; // the mark of a line break, behind which a line ends
-const PART = "\u00b7"; // in place of a token that is a further part of a character
-const SPACE = "\u2423"; // in place of a token that is white space at the beginning of a line
 
 /** Returns a function that gives the width in pixels of a text in the font of an element. */
 function measureIn(element) {
@@ -33,7 +31,7 @@ function layOut(texts, width, measure) {
     x = 0;
   };
   const place = (index) => {
-    let text = texts[index] || PART;
+    let text = texts[index];
     if (x === 0) text = text.replace(/^ +/, "") || SPACE;
     const wide = measure(text);
     if (x > 0 && x + wide > width) {
@@ -46,9 +44,9 @@ function layOut(texts, width, measure) {
   let index = 0;
   while (index < texts.length) {
     let behind = index + 1; // of the word
-    let wide = measure(texts[index] || PART);
+    let wide = measure(texts[index]);
     while (behind < texts.length && !/^\s/.test(texts[behind]) && !texts[behind - 1].includes(BREAK))
-      wide += measure(texts[behind++] || PART);
+      wide += measure(texts[behind++]);
     if (x > 0 && x + wide > width) end(index);
     for (; index < behind; index++) place(index);
     if (texts[behind - 1].includes(BREAK)) end(behind);

@@ -7,6 +7,7 @@ const FIRST = DATA.first_target;
 const NUM_TARGETS = DATA.texts.length - FIRST;
 const MAX_K = DATA.ks.at(-1);
 const BESIDE_VIEW = 8; // lines above and below the view that exist, too
+const seen = (text) => tokenWords(DATA.unseen, text);
 const NUM_LARGEST = 10;
 const FULL_SHADE = 1; // nats
 const SHADED = { worth: [0.01, 0.05, 0.25, 1], uses: [1, 2, 4, 8] }; // of the legend
@@ -205,7 +206,7 @@ function drawLinks() {
 }
 
 function arrange() {
-  layout = layOut(DATA.texts, box.clientWidth - 28, measureIn(box));
+  layout = layOut(DATA.texts.map(seen), box.clientWidth - 28, measureIn(box));
   holder.style.height = `${layout.lines.length * LINE}px`;
   for (const node of drawn.values()) node.remove();
   drawn.clear();
@@ -269,7 +270,7 @@ function tokenTable(name, found) {
   );
 }
 
-const textAt = (token) => DATA.texts[token].trim() || (DATA.texts[token] ? SPACE : PART);
+const textAt = (token) => seen(DATA.texts[token]).trim() || SPACE;
 
 /** Returns the tokens of a target's null context, with the chosen ones marked. */
 function nullText(target) {
@@ -280,7 +281,7 @@ function nullText(target) {
   return html(
     "p",
     { class: "foreign" },
-    texts.map((text, position) => (chosen.has(position) ? html("mark", {}, text || PART) : text || PART)),
+    texts.map((text, position) => (chosen.has(position) ? html("mark", {}, seen(text)) : seen(text))),
   );
 }
 
@@ -439,8 +440,8 @@ function refresh() {
 /** Redraws everything that depends on the controls. */
 function redraw() {
   const root = document.documentElement.style;
-  root.setProperty("--a", `var(--${state.selector})`);
-  root.setProperty("--b", state.beside ? `var(--${state.beside})` : "transparent");
+  root.setProperty("--a", colour(state.selector));
+  root.setProperty("--b", state.beside ? colour(state.beside) : "transparent");
   const shown = state.own ? "each its own" : state.k;
   byId("k-shown").textContent = shown;
   byId("k").setAttribute("aria-valuetext", String(shown));

@@ -181,7 +181,7 @@ function drawFigure4(data, state, place, words, passes, open) {
   const num = data.sample.num_sample;
   const drawn = data.sample.all
     ? `All ${num} windows`
-    : `Drawn: the random sample of ${num} windows; the numbers above are of all ${data.summary.num_windows}`;
+    : `Drawn: the random sample of ${num} windows; the numbers above are of all ${data.summary.num_windows.toLocaleString("en")}`;
   const fraction = real.sees_target && real.recovered_fraction ? `; R(${k}) with its optimism: ${fractionWords(data.summary, real)}` : "";
   const border = panels[0].outside + panels[1].outside;
   words.textContent =

@@ -19,7 +19,7 @@ const optimismOf = (data, window, state) =>
 function tokenNodes(texts, dress) {
   return texts.flatMap((text, index) => {
     const trimmed = text.replace(/^ /, "");
-    return [trimmed.length < text.length ? " " : "", dress(trimmed || (text && "\u2423"), index)];
+    return [trimmed.length < text.length ? " " : "", dress(trimmed || (text && SPACE), index)];
   });
 }
 
@@ -38,7 +38,7 @@ function longRange(data, window, state) {
       const score = scores[index];
       const share = Math.abs(score ?? 0) / data.score_steps;
       const chosen = rank.get(index);
-      const words = text || (chosen ? "\u2025" : "");
+      const words = chosen ? tokenWords(data.unseen, text) : text;
       const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}` }, words);
       node.style.setProperty("--heat-share", share.toFixed(2));
       node.title = scoreWords(data, window, state, index, score, texts.length);
