@@ -30,6 +30,7 @@ def made_up_answers(
     test_row_len: Optional[int] = ROW,
     truth_seed: int = 0,
     lengths: Sequence[int] = (ROW, LENGTH),
+    num: int = NUM,
 ) -> Path:
     """Write a run and its evaluation; return the run. Which answers are right depends on the seed, what was asked does not."""
     settings = SyntheticConfig(modulus=4, max_sparsity=2, train_lengths=[3, longest], test_lengths=[ROW, LENGTH])
@@ -45,21 +46,21 @@ def made_up_answers(
         "kind": "synthetic", "status": "complete", "run_id": "0", "run": run.name, "task": "parity", "scratchpad": False,
         "positions": "pose", "max_sparsity": 2, "hide_tokens": False, "modulus": 4, "background": "text",
         "num_chunks": num_chunks, "test_row_len": test_row_len, "train_lengths": [3, longest], "training_seed": seed,
-        "num_windows": len(cells) * NUM, "num_parts": len(cells), "context": {"max_position": 14, "num_long_range": LENGTH},
+        "num_windows": len(cells) * num, "num_parts": len(cells), "context": {"max_position": 14, "num_long_range": LENGTH},
     }  # fmt: skip
     folder = run / "synthetic" / "made-up"
     schema = schemas_of(manifest)["answers"]
     for part, (length, k, place) in enumerate(cells):
         accuracy = accuracies[k][place == "beyond"]
-        right_W = rng.permutation(NUM) < round(accuracy * NUM)
+        right_W = rng.permutation(num) < round(accuracy * num)
         rows = [
             {
-                "window_id": part * NUM + i, "length_tokens": length, "sparsity": k, "place": place,
+                "window_id": part * num + i, "length_tokens": length, "sparsity": k, "place": place,
                 "response_ids": [2 + (true if right else true + 1) % 4], "true_ids": [2 + true],
                 "response_positions": [length + 1], "true_positions": [length + 1],
                 "tokens_right": bool(right), "positions_right": None, "right": bool(right),
             }
-            for i, (right, true) in enumerate(zip(right_W, truth.integers(0, 4, NUM).tolist(), strict=True))
+            for i, (right, true) in enumerate(zip(right_W, truth.integers(0, 4, num).tolist(), strict=True))
         ]  # fmt: skip
         write_part(
             folder, "answers", part=part, content=pa.Table.from_pylist(rows, schema=schema), metadata={"run_id": "0"}

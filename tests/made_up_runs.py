@@ -47,11 +47,11 @@ def made_up_run(run: Path, *, seed: int = 0, pose: PoseConfig = POSE, row_len: i
 def made_up_measurement(run: Path, long_gain: float, **settings: Any) -> Path:
     """Write a measurement of a run, and return its folder; runs with other long gains have the same windows and documents.
 
-    ``settings`` are keys of the section ``influence`` of the manifest, or ``windows_sha256``, ``num_parameters``.
+    ``settings`` are keys of the section ``influence`` of the manifest, or ``windows_sha256`` and the like, or ``num_documents``.
     """
-    name = settings.pop("name", "made-up")
+    name, num_documents = settings.pop("name", "made-up"), settings.pop("num_documents", 80)
     folder = made_up_tables(
-        run / "influence" / name, num_documents=80, long_gain=long_gain, seed=3, selectors=MAIN_SELECTORS
+        run / "influence" / name, num_documents=num_documents, long_gain=long_gain, seed=3, selectors=MAIN_SELECTORS
     )
     manifest = read_json(folder / "manifest.json")
     of_manifest = {"tokens_sha256": "t", "windows_sha256": "w", "num_parameters": 1_000_000, "pose": to_dict(POSE)}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,6 +19,8 @@ import pandas as pd
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Gate, gate_of
 from olmo_sparsity.statistics.single.sums import gate_gain
@@ -198,7 +202,12 @@ def _suite(rows: pd.DataFrame, rankings: pd.DataFrame, *, record: dict[str, Any]
     windows = _windows_of(rows, local_len, full_len=full_len)
     selectors = list(dict.fromkeys(rankings.loc[rankings["window_id"].isin(rows["window_id"]), "selector"]))
     sums = _suite_sums(windows, rankings, selectors=selectors, ks=ks)
-    estimate_of = estimates(sums, lambda totals: _suite_quantities(totals, selectors=selectors, ks=ks))
+    quantities = partial(_suite_quantities, selectors=selectors, ks=ks, num_long_range=full_len - local_len)
+    estimate_of = estimates(sums, quantities)
+    for selector, name, k in product(selectors, ("precision", "recall"), ks):
+        key = _SelectorNumber(selector, name, k)
+        share = estimate_of[key]
+        estimate_of[key] = share and share.times(float(sums["most", name, k].sum() / len(rows)))
 
     def mean(name: str) -> Estimate:
         estimate = estimate_of[name]
@@ -238,6 +247,9 @@ def _suite_sums(
         sums[name] = units.sums(rows[name])
     for third in range(NUM_DISTANCES):
         sums["in third", third] = units.sums(third_W == third)
+    for k in ks:
+        for name, of in (("precision", k), ("recall", windows.num_true_W)):
+            sums["most", name, k] = units.sums(np.minimum(k, windows.num_true_W) / of)
     for selector in selectors:
         ranked = rankings[rankings["selector"] == selector].set_index("window_id").loc[rows["window_id"]]
         hits_WM = hits(np.stack(ranked["ranked_positions"].to_list()), windows.truth)
@@ -246,26 +258,26 @@ def _suite_sums(
         for third in range(NUM_DISTANCES):
             sums[_SelectorNumber(selector, "third", third)] = units.sums(at_truth_W * (third_W == third))
         for k in ks:
-            sums[_SelectorNumber(selector, "precision", k)] = units.sums(hits_WM[:, k - 1] / k)
-            sums[_SelectorNumber(selector, "recall", k)] = units.sums(hits_WM[:, k - 1] / windows.num_true_W)
+            for name, of in (("precision", k), ("recall", windows.num_true_W)):
+                sums[_SelectorNumber(selector, name, k)] = units.sums(hits_WM[:, k - 1] / of)
     return sums
 
 
 def _suite_quantities(
-    totals: Mapping[Any, np.ndarray], *, selectors: list[str], ks: list[int]
-) -> dict[Any, np.ndarray]:
-    """Return the quantities of a suite from the totals of ``_suite_sums``."""
+    totals: Mapping[Any, np.ndarray], *, selectors: list[str], ks: list[int], num_long_range: int
+) -> dict[Any, Value]:
+    """Return the quantities of a suite from the totals of ``_suite_sums``; precision and recall as shares of their maximum."""
     n = totals["windows"]
-    values: dict[Any, np.ndarray] = {name: totals[name] / n for name in LOSSES}
+    values: dict[Any, Any] = {name: totals[name] / n for name in LOSSES}
     for selector in selectors:
-        for key in (
-            _SelectorNumber(selector, "at truth"),
-            *(_SelectorNumber(selector, name, k) for k in ks for name in ("precision", "recall")),
-        ):
-            values[key] = totals[key] / n
+        at_truth = _SelectorNumber(selector, "at truth")
+        values[at_truth] = Share(totals[at_truth], n)
+        for k, name in product(ks, ("precision", "recall")):
+            key = _SelectorNumber(selector, name, k)
+            values[key] = Share(totals[key], totals["most", name, k], is_all=k >= num_long_range)
         for third in range(NUM_DISTANCES):
             key = _SelectorNumber(selector, "third", third)
-            values[key] = totals[key] / totals["in third", third]
+            values[key] = Share(totals[key], totals["in third", third])
     values["long_gain_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
     gap_cost = values["loss_short_nats"] - values["loss_short_no_gap_nats"]
     values["gate_gain_nats"] = gate_gain(values["long_gain_nats"], gap_cost)

@@ -20,7 +20,9 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value, minus
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_over_seeds
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.synthetic import (
     Setting,
     TableCell,
@@ -253,7 +255,7 @@ def _inside_and_beyond(group: _Group, length: int, *, k: int, cells: Sequence[tu
             {"larger": larger["beyond"], "trained": of_trained["beyond"]}
             for larger, of_trained in zip(answers, group.answers(length, trained), strict=True)
         ]
-        beyond_minus_trained = _estimate([pairs], lambda means: means[0]["larger"] - means[0]["trained"])
+        beyond_minus_trained = _estimate([pairs], lambda means: minus(means[0]["larger"], means[0]["trained"]))
     return InsideAndBeyond(
         setting=group.setting,
         length=length,
@@ -267,7 +269,7 @@ def _inside_and_beyond(group: _Group, length: int, *, k: int, cells: Sequence[tu
         compared=tuple(group.seeds[i] for i in compared),
         inside=bounded(_estimate([answers], lambda means: means[0]["inside"])),
         beyond=bounded(_estimate([answers], lambda means: means[0]["beyond"])),
-        difference=_estimate([of_compared], lambda means: means[0]["beyond"] - means[0]["inside"])
+        difference=_estimate([of_compared], lambda means: _beyond_minus_inside(means[0]))
         if _suffice(of_compared, answers)
         else None,
         beyond_minus_trained=beyond_minus_trained,
@@ -298,14 +300,12 @@ def _minus_reference(groups: Sequence[_Group], cells: Sequence[tuple[int, int]])
                     reference=reference.setting,
                     length=length,
                     k=k,
-                    beyond=_estimate(compared, lambda means: means[0]["beyond"] - means[1]["beyond"])
+                    beyond=_estimate(compared, lambda means: minus(means[0]["beyond"], means[1]["beyond"]))
                     if enough
                     else None,
                     difference=_estimate(
                         compared,
-                        lambda means: (
-                            (means[0]["beyond"] - means[0]["inside"]) - (means[1]["beyond"] - means[1]["inside"])
-                        ),
+                        lambda means: minus(*map(_beyond_minus_inside, means)),
                         bound=2.0,
                     )
                     if enough
@@ -315,9 +315,13 @@ def _minus_reference(groups: Sequence[_Group], cells: Sequence[tuple[int, int]])
     return tuple(found)
 
 
+def _beyond_minus_inside(shares: Mapping[str, Share]) -> Value:
+    return minus(shares["beyond"], shares["inside"])
+
+
 def _estimate(
     models: Sequence[Sequence[Answers]],
-    quantity: Callable[[Sequence[Mapping[str, np.ndarray]]], np.ndarray],
+    quantity: Callable[[Sequence[Mapping[str, Share]]], Value],
     *,
     bound: float = 1.0,
 ) -> Estimate:
@@ -325,8 +329,8 @@ def _estimate(
     num_sequences = len(next(iter(models[0][0].values())))
     sums = [[{**of_seed, "num": np.ones(num_sequences)} for of_seed in seeds] for seeds in models]
 
-    def of_totals(totals: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        means = [{name: total / of["num"] for name, total in of.items()} for of in totals]
+    def of_totals(totals: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Value]:
+        means = [{name: Share(total, of["num"]) for name, total in of.items()} for of in totals]
         return {"value": quantity(means)}
 
     estimate = estimates_over_seeds(sums, of_totals)["value"]

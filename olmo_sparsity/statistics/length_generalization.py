@@ -14,8 +14,10 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.config.synthetic import read_place
+from olmo_sparsity.statistics.intervals.bootstrap import of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
+from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
 from olmo_sparsity.tables.reading import read_manifest
@@ -317,7 +319,8 @@ class PlaceEffect:
         setting: what was trained.
         k: sparsity of the evaluated sequences, the largest.
         difference: accuracy at the nearest place of the sweep minus that at the farthest, the mean over the evaluated lengths
-            beyond those of training. Its interval is over sequences, and seeds where there are several.
+            beyond those of training. Its interval is over sequences, and seeds where there are several; it has none where a place
+            has too few sequences.
     """
 
     setting: Setting
@@ -421,9 +424,14 @@ def _place_effect(
         }
         for seed in seeds
     ]
-    found = estimates_of_model(
-        sums, lambda totals: {"difference": totals["near"] / totals["num_near"] - totals["far"] / totals["num_far"]}
-    )["difference"]
+
+    def difference(totals: Mapping[str, np.ndarray]) -> dict[str, ShareDifference]:
+        shares = (Share(totals[place], totals[f"num_{place}"]) for place in ("near", "far"))
+        return {"difference": ShareDifference(*shares)}
+
+    found = estimates_of_model(sums, difference)["difference"]
+    for num in ("num_near", "num_far"):
+        found = of_some(found, sums[0][num])
     return PlaceEffect(setting, k, bounded(found, least=-1.0))
 
 

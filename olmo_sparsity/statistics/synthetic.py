@@ -18,6 +18,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value, share_without
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.several.trained_models import same_model
 from olmo_sparsity.storage.manifests import SyntheticTables
 from olmo_sparsity.storage.typed import check_type
@@ -228,8 +229,8 @@ def _same(column: np.ndarray, other: np.ndarray) -> bool:
     return len(column) == len(other) and all(map(np.array_equal, column, other))
 
 
-def _shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: total / totals["num"] for name, total in totals.items() if name != "num"}
+def _shares(totals: Mapping[str, np.ndarray]) -> dict[str, Share]:
+    return {name: Share(total, totals["num"]) for name, total in totals.items() if name != "num"}
 
 
 @dataclass(frozen=True)
@@ -291,9 +292,9 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
 
 def _bridge_quantities(totals: Mapping[str, np.ndarray]) -> dict[str, Value]:
     return {
-        "right": totals["right"] / totals["num"],
-        "found": totals["found"] / totals["planted"],
-        "found_all": totals["found_all"] / totals["num"],
+        "right": Share(totals["right"], totals["num"]),
+        "found": Share(totals["found"], totals["planted"]),
+        "found_all": Share(totals["found_all"], totals["num"]),
         "gain_long": totals["gain_long"] / totals["num"],
         "recovered": totals["gain_sparse"] / totals["gain_long"],
         "recovered_by_planted": totals["gain_planted"] / totals["gain_long"],

@@ -88,7 +88,7 @@ def test_report_with_the_test_of_sparsity(
     """Of a run, with what its manifest says of it; the sections that other reports have are left out."""
     monkeypatch.setattr("olmo_sparsity.view.report_data.NUM_LARGEST", 1)
     run = made_up_run(tmp_path / "seed4", seed=4)
-    tables = made_up_measurement(run, 0.5, windows_seed=6)
+    tables = made_up_measurement(run, 0.5, windows_seed=6, num_documents=160)
     lines = report(tables, tmp_path, num_windows=1).splitlines()
     begins = [i for i, line in enumerate(lines) if line.startswith("section")]
     named = {

@@ -221,7 +221,7 @@ def test_hypothesis(tmp_path: Path, text_snapshot: SnapshotAssertion, which: str
     if which == "seeds-and-ceiling":
         runs.append(made_up_run(tmp_path / "ceiling", row_len=FULL))
     for i, run in enumerate(runs):
-        react_otherwise(made_up_measurement(run, 0.4 + 0.05 * i), seed=i)
+        react_otherwise(made_up_measurement(run, 0.4 + 0.05 * i, num_documents=160), seed=i)
     assert texts(hypothesis.draw(runs)) == text_snapshot
 
 

@@ -39,7 +39,7 @@ def test_tables_of_the_hypothesis(tmp_path: Path, text_snapshot: SnapshotAsserti
     runs = [made_up_run(tmp_path / f"pose-seed{seed}", seed=seed) for seed in range(2)]
     runs.append(made_up_run(tmp_path / "ceiling", row_len=FULL))
     for number, run in enumerate(runs):
-        react_otherwise(made_up_measurement(run, 0.4 + 0.05 * number), seed=number)
+        react_otherwise(made_up_measurement(run, 0.4 + 0.05 * number, num_documents=160), seed=number)
     found = read_hypothesis(runs, every=True)
     tables = [*(thirds_table(entry, "foreign text") for entry in found.main), robustness_table(found)]
     assert printed(tables, 180) + printed(tables[:1], 60) + printed(tables[:1], 24) == text_snapshot

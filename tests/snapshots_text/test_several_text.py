@@ -64,7 +64,7 @@ def hypotheses(work: Path) -> None:
     context = {"local_len": 8, "full_len": 24, "num_long_range": 16, "train_len": 8, "max_position": 32, "pose_method": "pose",
                "num_chunks": 2, "pose_contents": "contiguous"}  # fmt: skip
     of = Planted(
-        81,
+        201,
         {"kl": 0.3, "attention": 0.2, "nearest": 0.1, "random": 0.05},
         [1, 2, 4],
         context,
@@ -126,10 +126,10 @@ UNLEARNED: Accuracies = {1: (1.0, 0.9), 2: (0.5, 0.45), 4: (0.3, 0.25)}
 @pytest.fixture(scope="module")
 def twins(work: Path) -> None:
     for seed in (0, 1):
-        made_up_answers(work / "twins" / f"pose{seed}", FAILS, seed=seed)
-        made_up_answers(work / "twins" / f"good{seed}", HOLDS, seed=seed)
-        made_up_answers(work / "twins" / f"ceiling{seed}", HOLDS, seed=seed, num_chunks=1, longest=12)
-    made_up_answers(work / "twins" / "no-pose", UNLEARNED, num_chunks=1)
+        made_up_answers(work / "twins" / f"pose{seed}", FAILS, seed=seed, num=240)
+        made_up_answers(work / "twins" / f"good{seed}", HOLDS, seed=seed, num=240)
+        made_up_answers(work / "twins" / f"ceiling{seed}", HOLDS, seed=seed, num_chunks=1, longest=12, num=240)
+    made_up_answers(work / "twins" / "no-pose", UNLEARNED, num_chunks=1, num=240)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def right_up_to(by_k: dict[int, Optional[int]], most: int) -> Callable[[int, int
 def write_evaluations(work: Path, name: str) -> list[Path]:
     folders = []
     is_few = name in WITHOUT_INTERVALS
-    num_rows = ROWS if is_few else 3 * ROWS
+    num_rows = ROWS if is_few else 4 * ROWS
     for number, (setting, by_k, places) in enumerate(GENERALIZATIONS[name]):
         for seed in (0, 1):
             folders.append(

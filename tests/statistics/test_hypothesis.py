@@ -514,6 +514,25 @@ def test_there_are_intervals_where_enough_documents_are_compared(num_documents: 
         assert [number.has_interval for number in numbers] == [expected] * 4
 
 
+@pytest.mark.parametrize(("num_dense", "has_interval"), [(49, False), (50, True)])
+def test_a_third_of_few_documents_has_no_interval_and_no_contrast(num_dense: int, has_interval: bool) -> None:
+    """The dense reactions to the real text are those of 49 documents of 300; of foreign text all thirds are of many."""
+    run = a_run(0, gain_CW=slope(0.3, 0.0))
+    doc_ids = np.array([f"{w // PER_DOCUMENT:016x}" for w in range(NUM_TARGETS)])
+    is_dense = plain_thirds(run, 0) == THIRDS.index("dense")
+    doc_ids[is_dense] = [f"{w % num_dense:016x}" for w in range(is_dense.sum())]
+    run = dataclasses.replace(run, windows=WINDOWS.assign(doc_id=doc_ids))
+    model = Model("model", (Path("a"),), (run,), LENGTHS)
+    found = sparsity_and_gain(model, model, model, UNMATCHED)
+    dense, *others = found.thirds
+    contrasts = found.contrasts
+    of_dense = [dense.sparsity, dense.reaction_nats, dense.gain_nats, dense.ceiling_gain_nats, dense.share_of_ceiling]
+    of_dense += [contrasts.gain_nats, contrasts.real_minus_null_nats, contrasts.ceiling_gain_nats]
+    assert [number is not None and number.has_interval for number in of_dense] == [has_interval] * 8
+    of_others = [third.gain_nats for third in others] + [third.null_gain_nats for third in found.thirds]
+    assert all(number.has_interval for number in [*of_others, contrasts.null_gain_nats])
+
+
 @pytest.mark.parametrize(("number", "together"), [(8, 2), (3, 1)])
 def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
     """Four cells of two distances each, or a cell for each of three: the third of a target is that in its cell, by weight."""

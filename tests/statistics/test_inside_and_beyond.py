@@ -5,10 +5,13 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 from statistics import mean, variance
-from typing import Optional
+from typing import NamedTuple, Optional
 
+import numpy as np
 import pytest
+from drawn_documents import expected_share
 from made_up_answers import LENGTH, NUM, ROW, made_up_answers
+from scipy.stats import binomtest, norm
 from scipy.stats import t as student_t
 
 from olmo_sparsity.errors import UserError
@@ -62,32 +65,62 @@ def right_of(run: Path, *, k: int, place: str, length: int = LENGTH) -> list[boo
     return [row["right"] for row in rows if (row["length_tokens"], row["sparsity"], row["place"]) == (length, k, place)]
 
 
-def crossed(numbers: list[list[list[float]]]) -> tuple[float, float]:
-    """Return mean and half width, from the definition: of each model numbers by seed and sequence, whose mean effects are added.
+class OverSequences(NamedTuple):
+    """A number with the ends of its interval over sequences, and what each sequence adds to it."""
 
-    The variance over sequences is that of the mean over seeds; each model with several seeds adds that between its seeds.
+    ends: list[float]
+    added: np.ndarray
+
+    def minus(self, other: OverSequences) -> OverSequences:
+        """Return the difference as Newcombe does."""
+        (p, low, high), (q, other_low, other_high) = self.ends, other.ends
+        correlation = np.corrcoef(self.added, other.added)[0, 1] if self.added.any() and other.added.any() else 0.0
+        ends = [
+            (away**2 - 2 * correlation * away * other_away + other_away**2) ** 0.5
+            for away, other_away in ((p - low, other_high - q), (high - p, q - other_low))
+        ]
+        return OverSequences([p - q, p - q - ends[0], p - q + ends[1]], self.added - other.added)
+
+
+def share_of(runs: list[Path], k: int, place: str) -> OverSequences:
+    """Return the accuracy over all seeds with its exact interval."""
+    right = np.mean([right_of(run, k=k, place=place) for run in runs], axis=0)
+    if np.ptp(right) == 0:  # all are right, or all wrong: the rule of Clopper and Pearson
+        ends = binomtest(round(right.sum()), len(right)).proportion_ci(0.95, method="exact")
+        return OverSequences([right[0], ends.low, ends.high], np.zeros(len(right)))
+    ends = expected_share(right, np.ones(len(right)), doc_ids=list(map(str, range(len(right)))))
+    return OverSequences(ends, right - right.mean())
+
+
+def beyond_minus_inside(runs: list[Path], k: int) -> OverSequences:
+    return share_of(runs, k, "beyond").minus(share_of(runs, k, "inside"))
+
+
+def accuracies(runs: list[Path], k: int, place: str) -> list[float]:
+    return [mean(map(float, right_of(run, k=k, place=place))) for run in runs]
+
+
+def differences(runs: list[Path], k: int) -> list[float]:
+    return [p - q for p, q in zip(accuracies(runs, k, "beyond"), accuracies(runs, k, "inside"), strict=True)]
+
+
+def assert_estimate(
+    estimate: Optional[Estimate], over_sequences: OverSequences, *models: list[float], bound: float = 1.0
+) -> None:
+    """Compare with the definition: each side of the interval over sequences has the variance of a normal interval as wide.
+
+    Each model with several seeds adds that between its seeds.
     """
-    num = len(numbers[0][0])
-    of_sequences = [sum(mean(of_seed[i] for of_seed in seeds) for seeds in numbers) for i in range(num)]
-    parts = [(variance(of_sequences) * (num - 1) / num / num, num - 1)]
-    parts += [(variance(list(map(mean, seeds))) / len(seeds), len(seeds) - 1) for seeds in numbers if len(seeds) > 1]
-    total = sum(part for part, _ in parts)
-    degrees = total**2 / sum(part**2 / freedom for part, freedom in parts) if total else 1
-    return mean(of_sequences), float(student_t.ppf(0.975, degrees)) * total**0.5
-
-
-def assert_estimate(estimate: Optional[Estimate], numbers: list[list[list[float]]]) -> None:
-    """Compare with the definition; the bootstrap's share of the variance is known to within its own resampling."""
     assert estimate is not None and estimate.low is not None and estimate.high is not None
-    centre, half = crossed(numbers)
-    assert estimate.mean == pytest.approx(centre, abs=1e-12)
-    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.1, abs=1e-12)
-    assert (estimate.high + estimate.low) / 2 == pytest.approx(centre, abs=1e-12)
-
-
-def difference(run: Path, k: int) -> list[float]:
-    pairs = zip(right_of(run, k=k, place="beyond"), right_of(run, k=k, place="inside"), strict=True)
-    return [float(beyond) - float(inside) for beyond, inside in pairs]
+    middle, *ends = over_sequences.ends
+    of_seeds = [(variance(seeds) / len(seeds), len(seeds) - 1) for seeds in models if len(seeds) > 1]
+    for sign, end, found in ((-1, ends[0], estimate.low), (1, ends[1], estimate.high)):
+        parts = [((end - middle) ** 2 / norm.ppf(0.975) ** 2, NUM - 1), *of_seeds]
+        total = sum(part for part, _ in parts)
+        degrees = total**2 / sum(part**2 / freedom for part, freedom in parts) if total else 1
+        away = student_t.ppf(0.975, degrees) * total**0.5 if of_seeds else abs(end - middle)
+        assert found == pytest.approx(np.clip(middle + sign * away, -bound, bound), abs=1e-9)
+    assert estimate.mean == pytest.approx(middle, abs=1e-12)
 
 
 def test_accuracies_and_differences_are_those_of_loops_over_the_rows(runs: dict[str, list[Path]]) -> None:
@@ -105,17 +138,11 @@ def test_accuracies_and_differences_are_those_of_loops_over_the_rows(runs: dict[
             assert over_seeds.mean == pytest.approx(mean(shares), abs=1e-12)
         assert cell.learned == learned[cell.k]
         assert cell.compared == ((0, 1, 2, 3) if cell.k == 4 else learned[cell.k])
-        assert_estimate(cell.difference, [[difference(runs["pose"][seed], cell.k) for seed in cell.compared]])
-    largest = [
-        [
-            float(larger) - float(trained)
-            for larger, trained in zip(
-                right_of(run, k=4, place="beyond"), right_of(run, k=2, place="beyond"), strict=True
-            )
-        ]
-        for run in runs["pose"]
-    ]
-    assert_estimate(twin.cells[2].beyond_minus_trained, [largest])
+        compared = [runs["pose"][seed] for seed in cell.compared]
+        assert_estimate(cell.difference, beyond_minus_inside(compared, cell.k), differences(compared, cell.k))
+    larger, trained = (share_of(runs["pose"], k, "beyond") for k in (4, 2))
+    of_seeds = zip(*(accuracies(runs["pose"], k, "beyond") for k in (4, 2)), strict=True)
+    assert_estimate(twin.cells[2].beyond_minus_trained, larger.minus(trained), [p - q for p, q in of_seeds])
     assert [cell.beyond_minus_trained for cell in twin.cells[:2]] == [None, None]
 
 
@@ -155,12 +182,11 @@ def test_the_reference_has_the_longest_rows(runs: dict[str, list[Path]]) -> None
     learned = {1: (0, 1, 2, 3), 2: (0, 1), 4: (0, 1, 2, 3)}
     for k, one in of_pose.items():
         pose = [runs["pose"][seed] for seed in learned[k]]
-        beyond = [[[float(right) for right in right_of(run, k=k, place="beyond")] for run in pose]]
-        beyond.append([[-float(right) for right in right_of(run, k=k, place="beyond")] for run in runs["ceiling"]])
-        assert_estimate(one.beyond, beyond)
-        both = [[difference(run, k) for run in pose]]
-        both.append([[-number for number in difference(run, k)] for run in runs["ceiling"]])
-        assert_estimate(one.difference, both)
+        both = (pose, runs["ceiling"])
+        of_pose_k, of_ceiling = (share_of(of, k, "beyond") for of in both)
+        assert_estimate(one.beyond, of_pose_k.minus(of_ceiling), *(accuracies(of, k, "beyond") for of in both))
+        of_pose_k, of_ceiling = (beyond_minus_inside(of, k) for of in both)
+        assert_estimate(one.difference, of_pose_k.minus(of_ceiling), *(differences(of, k) for of in both), bound=2.0)
     # The only seed without PoSE has not learned k = 2, so there is nothing to compare.
     alone = {one.k: one for one in twin.minus_reference if one.setting.num_chunks == 1}
     assert alone[2].beyond is None and alone[2].difference is None and alone[1].beyond is not None
@@ -176,10 +202,26 @@ def test_a_difference_of_differences_reaches_beyond_1(tmp_path: Path) -> None:
         for s, of in enumerate(shares)
     ]
     (one,) = read(pose, ceiling).minus_reference
-    both = [[difference(run, 1) for run in pose]]
-    both.append([[-number for number in difference(run, 1)] for run in ceiling])
-    assert_estimate(one.difference, both)
+    of_pose, of_ceiling = (beyond_minus_inside(of, 1) for of in (pose, ceiling))
+    both = (differences(of, 1) for of in (pose, ceiling))
+    assert_estimate(one.difference, of_pose.minus(of_ceiling), *both, bound=2.0)
     assert one.difference is not None and one.difference.mean == pytest.approx(-1.075)
+
+
+def test_accuracies_and_differences_of_sequences_that_are_all_right_have_a_length(tmp_path: Path) -> None:
+    """Of 80 that are all right 0.955 are, at least, inside and beyond: the accuracies differ by 0.045 at most."""
+    pose = made_up_answers(tmp_path / "pose", {1: (1.0, 1.0)})
+    ceiling = made_up_answers(tmp_path / "ceiling", {1: (1.0, 1.0)}, num_chunks=1, longest=LENGTH)
+    twin = read([pose], [ceiling])
+    lowest = 0.025 ** (1 / NUM)
+    far = 1 - lowest
+    for cell in twin.cells:
+        assert cell.inside.bounds == cell.beyond.bounds == pytest.approx((lowest, 1.0))
+        assert cell.difference is not None and cell.difference.bounds == pytest.approx((-far, far))
+    assert [one.right.bounds for one in twin.in_a_row] == [pytest.approx((lowest, 1.0))] * 2
+    (one,) = twin.minus_reference
+    assert one.beyond is not None and one.beyond.bounds == pytest.approx((-far, far))
+    assert one.difference is not None and one.difference.bounds == pytest.approx((-(2**0.5) * far, 2**0.5 * far))
 
 
 def test_with_fewer_than_two_seeds_that_have_learned_there_is_no_difference(tmp_path: Path) -> None:

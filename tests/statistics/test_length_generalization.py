@@ -182,7 +182,10 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
 
     text = dataclasses.replace(LOCAL, background="text")
     noise = [
-        answers(tmp_path / f"{seed}", right(seed), ks=(2, 3), places=places, training_seed=seed) for seed in (0, 1)
+        answers(
+            tmp_path / f"{seed}", right(seed), ks=(2, 3), places=places, lengths=(8, 16, 40, 80), training_seed=seed
+        )
+        for seed in (0, 1)
     ]
     other = answers(tmp_path / "text", lambda length, k, place: ROWS, places=("4/2",), setting=text)
     wider = dataclasses.replace(LOCAL, locality=8)  # evaluated at one end of the sweep alone
@@ -192,8 +195,8 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     assert (first.background, first.near, first.far) == ("noise", "4/1", "any/5")
     (effect,) = first.effects
     assert (effect.setting, effect.k) == (LOCAL, 3)
-    assert effect.difference.mean == pytest.approx((15.5 + 9 - 8 - 6) / 40)
-    error_of_seeds = 0.5 / 40  # of the mean over two seeds that differ by 1 of 40
+    assert effect.difference.mean == pytest.approx((15.5 + 9 - 8 - 6) / 60)
+    error_of_seeds = 0.5 / 60  # of the mean over two seeds that differ by 1 of 60
     assert effect.difference.standard_error is not None and effect.difference.standard_error > error_of_seeds
     assert (second.background, second.near, second.far, second.effects) == ("text", "4/2", "4/2", ())
     assert (second.bound and second.bound.setting) == text
@@ -218,13 +221,26 @@ def test_the_interval_of_the_effect_of_the_place_ends_at_1(tmp_path: Path) -> No
 
     counts = [(ROWS, 0), (9, 8)]
     folders = [
-        answers(tmp_path / f"{seed}", right(*of_seed), places=("any/5", "4/1"), training_seed=seed)
+        answers(tmp_path / f"{seed}", right(*of_seed), places=("any/5", "4/1"), lengths=(9, 16, 80), training_seed=seed)
         for seed, of_seed in enumerate(counts)
     ]
     (sweep,) = place_sweeps(folders, read_accuracies(folders))
     (effect,) = sweep.effects
     assert effect.difference.mean == pytest.approx((ROWS + 1) / (2 * ROWS))
     assert effect.difference.high == 1.0 and effect.difference.low is not None and effect.difference.low < 0
+
+
+@pytest.mark.parametrize(("num_rows", "has_interval"), [(25, True), (24, False)])
+def test_the_effect_of_the_place_has_an_interval_where_each_place_has_50_sequences(
+    tmp_path: Path, num_rows: int, has_interval: bool
+) -> None:
+    """All is right: twice 25 sequences of each place, 100 in all, tell that no more than 0.07 depends on the place."""
+    places = ("any/5", "4/1", "4/2")
+    folder = answers(tmp_path / "all", lambda length, k, place: num_rows, places=places, num_rows=num_rows)
+    ((effect,),) = (sweep.effects for sweep in place_sweeps([folder], read_accuracies([folder])))
+    far = 1 - 0.025 ** (1 / 50)
+    assert effect.difference.mean == 0
+    assert effect.difference.bounds == (pytest.approx((-far, far)) if has_interval else None)
 
 
 def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **manifest: Any) -> Path:

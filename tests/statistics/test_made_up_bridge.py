@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from made_up_sequences import SETTING, written_sequences
 
 from olmo_sparsity.errors import UserError
@@ -81,7 +82,24 @@ def test_the_bridge_is_of_the_sums_over_both_seeds(tmp_path: Path) -> None:
             assert value(point.recovered_by_planted) == pytest.approx(gains["planted"] / gains["long"], rel=1e-5)
         for share in (point.right, point.found, point.found_all):
             assert share.low is not None and share.high is not None and 0 <= share.low <= share.mean <= share.high <= 1
-    assert points[0].found.high == points[0].found_all.high == 1.0
+    assert points[0].found.high == 1.0 > points[0].found.mean
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_what_all_50_sequences_show_is_no_certainty(tmp_path: Path, num_seeds: int) -> None:
+    """Of 50 that are all right 0.93 are, at least; of seeds that agree, by Student's t."""
+    row = rows_of_seed(0)[0]
+    found = [{**row, "window_id": w, "num_found": row["sparsity"], "right": True} for w in range(50)]
+    (point,) = read_bridge(folders_of(tmp_path, *[found] * num_seeds))
+    right = [{**answered(w), "right": True, "tokens_right": True} for w in range(50)]
+    (accuracy,) = read_accuracies(
+        written_sequences(tmp_path / f"answers{s}", "synthetic", "answers", right, seed=s) for s in range(num_seeds)
+    )
+    wider = 1.0 if num_seeds == 1 else scipy.stats.t.ppf(0.975, 49) / scipy.stats.norm.ppf(0.975)
+    lowest = 1 - wider * (1 - 0.025 ** (1 / 50))
+    assert lowest == pytest.approx(0.927, abs=0.003)
+    for share in (point.right, point.found, point.found_all, accuracy.right, accuracy.tokens_right):
+        assert share.mean == 1.0 and share.bounds == pytest.approx((lowest, 1.0))
 
 
 def test_the_interval_of_d_over_seeds_ends_at_1(tmp_path: Path) -> None:
@@ -134,15 +152,23 @@ def test_fewer_rows_are_no_same_sequences(tmp_path: Path) -> None:
         read_bridge(folders_of(tmp_path, rows_of_seed(0), rows_of_seed(1)[:-2]))
 
 
+def answered(window_id: int) -> dict[str, Any]:
+    """Return a row of ``answers``, but for whether it is right."""
+    return {
+        "window_id": window_id, "length_tokens": 8, "sparsity": 2, "response_ids": [3], "true_ids": [2],
+        "response_positions": [1], "true_positions": [1], "positions_right": True,
+    }  # fmt: skip
+
+
 def test_accuracies_are_of_the_rows_of_their_cell(tmp_path: Path) -> None:
     rng, seeds = np.random.default_rng(4), []
     cells = [(16, 3), (8, 2), (8, 3)]  # prompts of each cell are answered better than those of the one before
     for seed in (0, 1):
         rows = [
             {
-                "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "response_ids": [3], "true_ids": [2],
-                "response_positions": [1], "true_positions": [1], "tokens_right": bool(rng.random() < 0.4 + 0.2 * number),
-                "positions_right": True, "right": bool(rng.random() < 0.2 + 0.2 * number + 0.1 * seed),
+                **answered(number * NUM + w), "length_tokens": length, "sparsity": k,
+                "tokens_right": bool(rng.random() < 0.4 + 0.2 * number),
+                "right": bool(rng.random() < 0.2 + 0.2 * number + 0.1 * seed),
             }
             for number, (length, k) in enumerate(cells)
             for w in range(NUM)

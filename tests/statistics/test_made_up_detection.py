@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
-from drawn_documents import expected_mean, expected_of, numbers
+from drawn_documents import expected_mean, expected_share, numbers
 from made_up import LENGTHS
 
-from olmo_sparsity.statistics.detection import Detection, detection
+from olmo_sparsity.statistics.detection import LOSSES, Detection, _suite, detection
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas_of
@@ -22,6 +24,33 @@ GAINS = {("needle-name", 1): (0.0, 0.6), ("needle-number", 2): (0.6, 0.0), ("nee
 GAP_COST = {("needle-name", 1): -0.4, ("needle-number", 2): 0.1, ("needle-number", 1): 0.47}  # what the gate takes off
 NUM = 200  # windows of a suite
 NUM_DOCUMENTS = 90
+
+
+@pytest.mark.parametrize("num_true", [1, 4])
+def test_what_is_found_in_all_50_documents_is_no_certainty(num_true: int) -> None:
+    """The ends are shares of what k positions can find: of 4 planted ones two hold a half, and of one they are half wrong."""
+    rng, num = np.random.default_rng(3), 50
+    truth = [np.arange(w % 3, w % 3 + num_true) for w in range(num)]
+    rows = pd.DataFrame(
+        {
+            "window_id": np.arange(num), "doc_id": [f"{w:016x}" for w in range(num)], "planted_positions": truth,
+            "planted_distance_tokens": [FULL - of.mean() for of in truth], **{name: rng.random(num) for name in LOSSES},
+        }
+    )  # fmt: skip
+    ranked = [np.r_[of, np.setdiff1d(np.arange(M), of)] for of in truth]
+    rankings = pd.DataFrame({"window_id": np.arange(num), "selector": "kl", "ranked_positions": ranked})
+    record = {"suite": "needle-name", "num_planted": 1, "local_len": LOCAL, "full_len": FULL}
+    (of,) = _suite(rows, rankings, record=record, ks=[1, 2, M]).selectors
+    lowest = 0.025 ** (1 / num)
+    assert numbers(of.precision_at_truth) == numbers(of.by_distance[2].precision_at_truth)
+    assert numbers(of.precision_at_truth) == pytest.approx([1.0, lowest, 1.0])
+    one, two, every = of.at_k
+    for at_k in (one, two):
+        found = min(at_k.k, num_true)
+        assert numbers(at_k.precision) == pytest.approx([found / at_k.k * end for end in (1, lowest, 1)])
+        assert numbers(at_k.recall) == pytest.approx([found / num_true * end for end in (1, lowest, 1)])
+    assert every.recall == Estimate(1.0, 1.0, 1.0, 0.0)
+    assert numbers(every.precision) == pytest.approx([num_true / M] * 3)
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +130,20 @@ def test_each_number_of_a_suite_is_of_its_own_windows(
             truths = [set(row["planted_positions"]) for row in rows]
             ranked = [ranked_of[row["window_id"], entry.selector] for row in rows]
             at_truth = [len(t & set(of[: len(t)])) / len(t) for t, of in zip(truths, ranked, strict=True)]
-            expected = expected_mean(at_truth, ones, doc_ids=doc_ids)
+            expected = expected_share(at_truth, ones, doc_ids=doc_ids)
             assert numbers(entry.precision_at_truth) == pytest.approx(expected)
             assert [at_k.k for at_k in entry.at_k] == KS
             for at_k in entry.at_k:
                 hits = np.array([len(t & set(of[: at_k.k])) for t, of in zip(truths, ranked, strict=True)])
+                most = np.minimum(sizes, at_k.k)
                 for estimate, by in ((at_k.precision, at_k.k), (at_k.recall, np.array(sizes))):
-                    assert numbers(estimate) == pytest.approx(expected_mean(hits / by, ones, doc_ids=doc_ids))
+                    expected = expected_share(hits / most, most / by, doc_ids=doc_ids)  # of what can be found
+                    assert numbers(estimate) == pytest.approx(np.mean(most / by) * np.array(expected))
             for third, (low, high) in zip(entry.by_distance, ((8, 12), (12, 16), (16, 20)), strict=True):
                 assert (third.distance_above_tokens, third.distance_to_tokens) == (low, high)
                 inside = np.array([low < row["planted_distance_tokens"] <= high for row in rows])
                 assert third.num_windows == inside.sum()
-                expected = expected_of(lambda of, num: of / num, np.array(at_truth) * inside, inside, doc_ids=doc_ids)
+                expected = expected_share(at_truth, inside, doc_ids=doc_ids)
                 assert third.precision_at_truth is not None
                 assert third.precision_at_truth.mean == pytest.approx(expected[0])
                 assert third.precision_at_truth.has_interval == (np.unique(np.array(doc_ids)[inside]).size >= 50)

@@ -5,15 +5,18 @@ Groups differ in size, and their number differs by window and context; windows w
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
-from drawn_documents import expected_mean, expected_of, numbers
+from drawn_documents import expected_mean, expected_of, expected_share, numbers
 from made_up import LENGTHS, M
 from scipy.stats import spearmanr
 
@@ -78,8 +81,8 @@ def selection(rng: np.random.Generator, window: dict[str, Any], selector: str, c
     }  # fmt: skip
 
 
-def written(folder: Path, **influence: Any) -> Written:
-    """Write tables of groups, or of tokens where ``influence`` has no unit."""
+def written(folder: Path, select: Callable[..., dict[str, Any]] = selection, **influence: Any) -> Written:
+    """Write tables of groups, or of tokens where ``influence`` has no unit; ``select`` makes the rows of ``selections``."""
     rng = np.random.default_rng(5)
     documents = np.r_[np.arange(NUM_DOCUMENTS), rng.integers(0, NUM_DOCUMENTS, NUM - NUM_DOCUMENTS)]
     rng.shuffle(documents)
@@ -103,7 +106,7 @@ def written(folder: Path, **influence: Any) -> Written:
             }
         )  # fmt: skip
     selections = {
-        (w, name, context): selection(rng, windows[w], name, context)
+        (w, name, context): select(rng, windows[w], name, context)
         for w in range(NUM)
         for name in SELECTORS
         for context in CONTEXTS
@@ -222,7 +225,7 @@ def test_agreement_of_groups(words: Written) -> None:
                 len(set(a["group_first"][:k]) & set(b["group_first"][:k])) / min(k, n)
                 for a, b, n in zip(*rows, counts, strict=True)
             ]
-            assert numbers(overlap.share) == pytest.approx(expected_mean(common, weights, doc_ids=doc_ids))
+            assert numbers(overlap.share) == pytest.approx(expected_share(common, weights, doc_ids=doc_ids))
             assert overlap.k == k and pair.overlap_at(k) is overlap
             assert overlap.chance == pytest.approx(np.average([min(1, k / n) for n in counts], weights=weights))
         flat = [any(len(set(of[w]["scores"])) == 1 for of in rows) for w in range(NUM)]
@@ -233,6 +236,24 @@ def test_agreement_of_groups(words: Written) -> None:
         values[ranked], counted[ranked] = correlations * weights[ranked], weights[ranked]
         expected = expected_of(lambda of, weight: of / weight, values, counted, doc_ids=doc_ids)
         assert numbers(pair.rank_correlation) == pytest.approx(expected)
+
+
+def test_an_overlap_of_1_is_certain_where_all_tokens_are_chosen_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two selectors choose the same in all windows of 60 documents, which count by their weight."""
+
+    def same(rng: np.random.Generator, window: dict[str, Any], selector: str, context: str) -> dict[str, Any]:
+        return selection(np.random.default_rng(window["window_id"]), window, selector, context)
+
+    monkeypatch.setattr(sys.modules[__name__], "KS", [1, 5, M])
+    made = written(tmp_path / "tables", same)
+    (pair,) = (of for of in agreement(made.folder, made.measurement) if "kl" not in of.selectors)
+    weight_of = pd.Series(made.weights()).groupby(made.doc_ids()).sum()
+    alike = weight_of.sum() ** 2 / (weight_of**2).sum()
+    one, five, every = (overlap.share for overlap in pair.overlap)
+    assert numbers(one) == numbers(five) == pytest.approx([1.0, 0.025 ** (1 / alike), 1.0])
+    assert every == Estimate(1.0, 1.0, 1.0, 0.0)
 
 
 def test_distances_of_groups_are_of_all_their_tokens(words: Written) -> None:
@@ -267,7 +288,7 @@ def test_the_loss_of_screening_is_that_of_the_sampled_windows(sampled: Written) 
         assert entry.blind_recall == pytest.approx(np.average(blind, weights=weights))
         for name in ("recall", "gain_lost_nats"):
             values = [row[name][KS.index(entry.k)] for row in rows]
-            expected = expected_mean(values, weights, doc_ids=doc_ids)
+            expected = (expected_share if name == "recall" else expected_mean)(values, weights, doc_ids=doc_ids)
             found = entry.recall if name == "recall" else entry.gain_lost_nats
             assert found is not None and found.mean == pytest.approx(expected[0], rel=1e-6)
             if entry.num_windows == 80:

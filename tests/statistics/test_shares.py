@@ -94,6 +94,24 @@ def test_the_share_of_a_model_over_seeds_reaches_as_far_as_that_of_its_documents
     assert found is not None and found.bounds == pytest.approx((1 - student * (1 - 0.025 ** (1 / 60)), 1))
 
 
+@pytest.mark.parametrize("share", [0.98, 0.995])
+def test_the_accuracy_of_three_seeds_near_1_is_covered(share: float) -> None:
+    """Seeds that answer the same 50 sequences, and are alike in them."""
+    answers_ESU = np.stack(
+        windows_of_documents(np.random.default_rng(6), (share,) * 3, documents=50, windows=1),
+        axis=1,
+    )
+    seeds = [{"num": np.ones(50), **{e: answers_ESU[e, s] for e in range(AT_ONCE)}} for s in range(3)]
+
+    def accuracies(of: Mapping[Any, np.ndarray]) -> dict[Any, Share]:
+        return {e: Share(of[e], of["num"]) for e in range(AT_ONCE)}
+
+    found = estimates_of_model(seeds, accuracies)
+    covered = sum(of is not None and of.low is not None and of.low <= share for of in found.values())
+    assert covered >= scipy.stats.binom.ppf(0.001, AT_ONCE, 0.95)
+    assert all(of is not None and of.high is not None and of.high >= share for of in found.values())
+
+
 @pytest.mark.parametrize("sign", [-1, 0, 1])
 def test_a_difference_of_shares_is_that_of_newcombe(sign: int) -> None:
     """Of unequal weights and lopsided intervals; the correlation of documents is that of what each adds to the shares."""

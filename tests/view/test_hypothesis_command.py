@@ -43,6 +43,8 @@ from olmo_sparsity.view.hypothesis import robustness_table
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences
 
+NUM_DOCUMENTS = 160  # enough for intervals of each third
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -51,7 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     made = [made_up_run(folder / f"pose-seed{seed}", seed=seed) for seed in range(3)]
     made.append(made_up_run(folder / "ceiling", row_len=FULL))
     for number, run in enumerate(made):
-        made_up_measurement(run, 0.4 + 0.02 * number)
+        made_up_measurement(run, 0.4 + 0.02 * number, num_documents=NUM_DOCUMENTS)
     return made
 
 
@@ -73,7 +75,7 @@ def test_reactions_are_those_of_the_tables(runs: list[Path]) -> None:
         for row in read_table(folder, "selections").to_pylist()
         if row["selector"] == "kl"
     }
-    assert len(windows) == len(read.windows) == 120
+    assert len(windows) == len(read.windows) == 240
     for w, window_id in enumerate(read.windows["window_id"]):
         window = windows[window_id]
         assert read.windows["doc_id"][w] == window["doc_id"] and read.entropy_W[w] == window["entropy_short_nats"]
@@ -91,7 +93,7 @@ def test_models_and_their_roles(found: Hypothesis) -> None:
         ("pose-seed0", "pose-seed0"),
         ("ceiling", "pose-seed0"),
     ]
-    assert (found.row_len, found.num_windows, found.num_documents) == (8, 120, 80)
+    assert (found.row_len, found.num_windows, found.num_documents) == (8, 240, 160)
 
 
 def test_shares_are_ratios_of_the_gains(found: Hypothesis) -> None:
@@ -282,9 +284,9 @@ def test_the_definition_of_visible_and_the_candidates_are_named(runs: list[Path]
 @pytest.mark.parametrize(
     ("counts", "names"),
     [
-        ({"shuffled": 120}, ("the null context", "null context", "null")),
-        ({"same-source": 80, "same-document": 40}, ("the null context", "null context", "null")),
-        ({"same-source": 80, "any-source": 40}, ("foreign text", "foreign text", "foreign")),
+        ({"shuffled": 240}, ("the null context", "null context", "null")),
+        ({"same-source": 160, "same-document": 80}, ("the null context", "null context", "null")),
+        ({"same-source": 160, "any-source": 80}, ("foreign text", "foreign text", "foreign")),
     ],
 )
 def test_the_null_context_is_named_by_what_was_measured(
@@ -332,7 +334,7 @@ def pretrained(run: Path) -> Path:
     """Write the folder of a pretrained model with a measurement whose numbers are those of a run; no row is stated."""
     run.mkdir(parents=True)
     write_manifest(run, {"kind": "pretrained", "status": "complete", "model": MODEL})
-    folder = made_up_measurement(run, 0.4)
+    folder = made_up_measurement(run, 0.4, num_documents=NUM_DOCUMENTS)
     manifest = read_json(folder / "manifest.json")
     set_overlap_unknown(folder)
     context = {name: manifest["context"][name] for name in ("local_len", "full_len", "num_long_range")}

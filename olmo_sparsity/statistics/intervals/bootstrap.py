@@ -133,7 +133,8 @@ class Resampled(Generic[QuantityKey]):
             low_Q[at], high_Q[at] = ratios.bounds(np.quantile(size_X, CONFIDENCE))
             error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * NORMAL_ERRORS)
         for at, share in self.shares.items():
-            estimate = share.estimate()
+            with np.errstate(divide="ignore", invalid="ignore"):  # undefined where the whole is 0
+                estimate = share.estimate()
             low_Q[at], high_Q[at], error_Q[at] = estimate.low, estimate.high, estimate.standard_error
         return low_Q, high_Q, error_Q
 

@@ -20,7 +20,7 @@ class Estimate:
         low: lower end of the interval; None where there is no interval (too few documents, or the quantity is undefined
             in some resample).
         high: upper end of the interval; None where ``low`` is None.
-        standard_error: standard deviation over the resamples, or of D(k) and of shares of targets that of a normal interval as
+        standard_error: standard deviation over the resamples, or of D(k) and of shares that of a normal interval as
             wide as this; None where ``low`` is None.
     """
 

@@ -20,7 +20,7 @@ from typing import Union
 
 import numpy as np
 
-from olmo_sparsity.statistics.intervals.shares import OfShares, Share, ShareDifference
+from olmo_sparsity.statistics.intervals.shares import OfShares, ShareDifference
 
 MIN_RATIO_DOCUMENTS = 300  # with fewer, no interval of such a ratio covers the truth often enough on heavy tails
 ROUNDING = 1e-6  # a ratio below it is rounding error, which has no logarithm
@@ -83,7 +83,7 @@ def minus(second: Value, first: Value) -> Value:
     """Return the difference of two quantities of one kind."""
     if isinstance(second, Ratios) and isinstance(first, Ratios):
         return second.minus(first)
-    if isinstance(second, Share) and isinstance(first, Share):
+    if isinstance(second, OfShares) and isinstance(first, OfShares):
         return ShareDifference(second, first)
     return value_of(second) - value_of(first)
 

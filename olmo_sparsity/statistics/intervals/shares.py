@@ -1,9 +1,10 @@
 """Shares of the windows' weight, such as of the targets that need no long-range token, and their intervals.
 
-Near 0 and 1 percentiles of resamples miss too often, and have no length where no document differs. So the interval of a share is
-an exact binomial one (Clopper and Pearson 1934), of as many independent documents as would give its linearized standard error
-(Korn and Graubard 1998). That of a difference of two shares is made of theirs, and of their correlation over the documents
-(Newcombe 1998, method 10). tests/statistics/test_shares.py simulates the coverage.
+So are means over windows of shares of some positions, and accuracies, where a sequence is a document. Near 0 and 1 percentiles
+of resamples miss too often, and have no length where no document differs. So the interval of a share is an exact binomial one
+(Clopper and Pearson 1934), of as many independent documents as would give its linearized standard error (Korn and Graubard
+1998). That of a difference of two shares is made of theirs, and of their correlation over the documents (Newcombe 1998, method
+10), also where both are differences. tests/statistics/test_shares.py simulates the coverage.
 
 Letters of shapes: P shares, U bootstrap units.
 """
@@ -42,8 +43,9 @@ class Share:
 
     @property
     def rest_U(self) -> np.ndarray:
-        """What each unit adds to the share of all units, times the whole of all."""
-        return self.part - self.part.sum() / self.whole.sum() * self.whole
+        """What each unit adds to the share of all units."""
+        whole = self.whole.sum()
+        return (self.part - self.part.sum() / whole * self.whole) / whole
 
     def estimate(self) -> Estimate:
         """Return the share of all units, with its interval."""
@@ -51,7 +53,7 @@ class Share:
         share = self.part.sum() / whole
         if self.is_all and share >= 1:
             return Estimate(1.0, 1.0, 1.0, 0.0)
-        error = np.sqrt((self.rest_U**2).sum()) / whole
+        error = np.sqrt((self.rest_U**2).sum())
         # Where no document differs, each counts by its weight, as if its windows were one.
         documents = share * (1 - share) / error**2 if error > ROUNDING else whole**2 / (self.whole**2).sum()
         low, high = map(float, exact_interval(share, documents, size=NORMAL_ERRORS))
@@ -60,15 +62,23 @@ class Share:
 
 @dataclass(frozen=True)
 class ShareDifference:
-    """A share minus another one, of the same windows or of others: as ``Share``, a quantity that says how it is made."""
+    """A share minus another one, of the same windows or of others: as ``Share``, a quantity that says how it is made.
 
-    first: Share
-    second: Share
+    Both may be differences themselves.
+    """
+
+    first: OfShares
+    second: OfShares
 
     @property
     def value(self) -> np.ndarray:
         """The difference, float [...]; not finite where a whole is 0."""
         return np.asarray(self.first.value - self.second.value)
+
+    @property
+    def rest_U(self) -> np.ndarray:
+        """What each unit adds to the difference of all units."""
+        return self.first.rest_U - self.second.rest_U
 
     def estimate(self) -> Estimate:
         """Return the difference of all units, with its interval."""

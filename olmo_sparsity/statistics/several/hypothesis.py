@@ -343,7 +343,7 @@ class _Comparison:
     def numbers(self) -> dict[_Number, Optional[Estimate]]:
         """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds.
 
-        There are no intervals where the compared targets are of fewer documents than intervals need.
+        A number has no interval where the targets of one of its thirds are of fewer documents than intervals need.
         """
         sums = self.sums()
         over_documents = estimates(sums, _numbers)
@@ -359,8 +359,12 @@ class _Comparison:
         for number, estimate in numbers.items():
             if estimate is not None and number.third and number.name in RANGES:
                 numbers[number] = bounded(estimate, least=RANGES[number.name][0], most=RANGES[number.name][1])
-        compared_U = sum(sums[_Sum("weight", CONTEXTS[0], third)] for third in THIRDS)
-        return {key: of_some(number, np.asarray(compared_U)) for key, number in numbers.items()}
+
+        def fewest_U(of: _Number) -> np.ndarray:
+            contexts, thirds = of.context.split(" minus "), (of.third,) if of.third else (THIRDS[0], THIRDS[-1])
+            return min((sums[_Sum("weight", *key)] for key in product(contexts, thirds)), key=np.count_nonzero)
+
+        return {key: of_some(number, fewest_U(key)) for key, number in numbers.items()}
 
 
 def _seeds(model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:

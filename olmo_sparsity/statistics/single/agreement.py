@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import padded_rows, read_parts, rows_by_choice
 
@@ -171,16 +173,19 @@ def agreement(folder: Path, measurement: Measurement) -> list[Agreement]:
             if key.name == "ranked":
                 num_ranked[key.a, key.b] += int(values_w.sum())
 
-    def means(totals: Mapping[Any, np.ndarray]) -> dict[_Key, np.ndarray]:
-        values: dict[_Key, np.ndarray] = {}
+    chance_of = {k: _chance(measurement, k) for k in ks}
+
+    def means(totals: Mapping[Any, np.ndarray]) -> dict[_Key, Value]:
+        values: dict[_Key, Value] = {}
         for a, b in pairs:
-            values |= {(key := _Key("common", a, b, k)): totals[key] / totals["weight"] for k in ks}
+            values |= {
+                (key := _Key("common", a, b, k)): Share(totals[key], totals["weight"], chance_of[k] >= 1) for k in ks
+            }
             correlation = _Key("correlation", a, b)
             values[correlation] = totals[correlation] / totals[_Key("ranked", a, b)]
         return values
 
     estimate_of = estimates(sums, means)
-    chance_of = {k: _chance(measurement, k) for k in ks}
     return [
         Agreement(
             (a, b),

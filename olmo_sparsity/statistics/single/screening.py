@@ -11,6 +11,8 @@ import numpy as np
 
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value
+from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import list_rows, read_table
 
@@ -60,9 +62,6 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
     weights_R, num_screened = measurement.weights_W[rows_R], measurement.manifest["influence"]["screen"]
     columns = {name: list_rows(table[name]) for name in COLUMNS}
 
-    def means(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return {key: value / totals["weight"] for key, value in totals.items() if key != "weight"}
-
     losses = []
     for selector, context in dict.fromkeys(zip(selector_R, context_R, strict=True)):
         is_choice_R = (selector_R == selector) & (context_R == context)
@@ -71,9 +70,17 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
             for name, values_RK in columns.items():
                 values_R = np.where(is_choice_R, weights_R * values_RK[:, i], 0.0)
                 sums[name, k] = units.sums(values_R)
-        estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
         blind_R = np.minimum(1, num_screened / measurement.num_groups_W(context)[rows_R])
         blind_recall = float(np.average(blind_R, weights=weights_R * is_choice_R))
+
+        def means(totals: Mapping[Any, np.ndarray], is_all: bool = blind_recall >= 1) -> dict[Any, Value]:
+            values: dict[Any, Value] = {}
+            for k in measurement.ks:
+                values["recall", k] = Share(totals["recall", k], totals["weight"], is_all)
+                values["gain_lost_nats", k] = totals["gain_lost_nats", k] / totals["weight"]
+            return values
+
+        estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
         losses += [
             ScreeningLoss(
                 selector,
