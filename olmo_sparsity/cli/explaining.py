@@ -17,7 +17,6 @@ from olmo_sparsity.cli.options import (
     RunOption,
     TrainOption,
     check_text_options,
-    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
@@ -87,7 +86,7 @@ def explain(
     Prints the window with its influential tokens marked, the losses and the gains.
     """
     check_text_options(overrides, selector=selector, k=k, seed=seed)
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
     from olmo_sparsity.measure.work import WHOLE
@@ -113,7 +112,7 @@ def explain(
     from olmo_sparsity.view.explanation import print_explanation
     from olmo_sparsity.view.one_window import terminal
 
-    train_first(loaded, folder, file=config_file(config, run), share=WHOLE, asked=train, kind=None, out=None)
+    train_first(named, share=WHOLE, asked=train)
     with interruptible():
         opened = open_configured(loaded, folder)
         explanation = explain_found(

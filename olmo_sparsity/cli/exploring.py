@@ -18,7 +18,6 @@ from olmo_sparsity.cli.options import (
     SelectorName,
     TrainOption,
     check_text_options,
-    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
@@ -67,7 +66,7 @@ def explore(
     Shows how far the long context moves the prediction of each token, which tokens it needs, and which later ones use it.
     """
     check_text_options(overrides, selector=selector, k=k, seed=seed)
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     from olmo_sparsity.measure.work import WHOLE
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)
@@ -83,7 +82,7 @@ def explore(
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.opening import open_configured
 
-    train_first(loaded, folder, file=config_file(config, run), share=WHOLE, asked=train, kind=None, out=None)
+    train_first(named, share=WHOLE, asked=train)
     with interruptible():
         exploration = explore_document(
             open_configured(loaded, folder),
