@@ -13,8 +13,11 @@ from olmo_sparsity.cli.options import (
     ConfigOption,
     ModelOption,
     Overrides,
+    OverwritePageOption,
     RevisionOption,
     RunOption,
+    SeedOption,
+    TextOption,
     TrainOption,
     check_text_options,
     resolve,
@@ -36,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def explain(
-    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
+    text: TextOption,
     config: ConfigOption = None,
     run: RunOption = None,
     model: ModelOption = None,
@@ -69,16 +72,13 @@ def explain(
     ] = None,
     *,
     keys: Keys,
-    seed: Annotated[
-        Optional[int],
-        typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
-    ] = None,
+    seed: SeedOption = None,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     train: TrainOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Explain one place in one document: which earlier tokens matter there. Trains runs/NAME first if it is not trained.

@@ -13,9 +13,12 @@ from olmo_sparsity.cli.options import (
     ConfigOption,
     ModelOption,
     Overrides,
+    OverwritePageOption,
     RevisionOption,
     RunOption,
+    SeedOption,
     SelectorName,
+    TextOption,
     TrainOption,
     check_text_options,
     resolve,
@@ -28,7 +31,7 @@ FOLDER = "explore"  # in the folder of the run: the tables, and the page where n
 
 
 def explore(
-    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
+    text: TextOption,
     config: ConfigOption = None,
     run: RunOption = None,
     model: ModelOption = None,
@@ -47,10 +50,7 @@ def explore(
     ] = None,
     *,
     keys: Keys,
-    seed: Annotated[
-        Optional[int],
-        typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
-    ] = None,
+    seed: SeedOption = None,
     out: Annotated[
         Optional[Path],
         typer.Option(
@@ -58,7 +58,7 @@ def explore(
         ),
     ] = None,
     train: TrainOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Explore a whole document, token by token, on one page. Trains runs/NAME first if it is not trained.

@@ -70,6 +70,12 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Changes to the configuration, such as training.steps=200."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete earlier results and start again.")]
+OverwritePageOption = Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")]
+TextOption = Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)]
+SeedOption = Annotated[
+    Optional[int],
+    typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
+]
 TrainOption = Annotated[
     bool,
     typer.Option(

@@ -20,6 +20,7 @@ from olmo_sparsity.cli.options import (
     ModelOption,
     Named,
     Overrides,
+    OverwritePageOption,
     RevisionOption,
     RunOption,
     ShownSelectorOption,
@@ -277,7 +278,7 @@ def report(
             "--out", metavar="FILE", help="HTML file to write. Default: report.html beside the figures of the run."
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Write a measurement as one HTML file: the answer, charts, and windows with their words."""
@@ -346,7 +347,7 @@ def compare(
     out: Annotated[
         Optional[Path], typer.Option("--out", metavar="FILE", help="Also write an HTML page with table and figure.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
 ) -> None:
     """Compare measurements: values side by side, and differences from the first with intervals.
 

@@ -268,11 +268,9 @@ def read_windows(
     return [row for part in parts for row in part.filter(is_wanted).to_pylist()]
 
 
-def read_window(
-    folder: Path, table: str, *, window_id: int, columns: Optional[list[str]] = None
-) -> list[dict[str, Any]]:
+def read_window(folder: Path, table: str, *, window_id: int) -> list[dict[str, Any]]:
     """Return the rows of one window. See ``read_windows``."""
-    return read_windows(folder, table, window_ids=[window_id], columns=columns)
+    return read_windows(folder, table, window_ids=[window_id])
 
 
 def list_rows(column: pa.ChunkedArray) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.trained import different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, read_weights, verify_checkpoint
+from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, read_weights, trained_checkpoint, verify_checkpoint
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 
@@ -95,9 +95,7 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
         raise UserError(f"{where}: no such run; name the folder of a trained run")
     if run.resolve() == folder.resolve():  # --overwrite would delete its weights
         raise UserError(f"{where}: this is the folder of the new run; choose another one for that with --run DIR")
-    checkpoint = latest_checkpoint(run / "checkpoints")
-    if checkpoint is None:
-        raise UserError(f"{where}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
+    checkpoint = trained_checkpoint(run, where=where)
     manifest = read_manifest_of(run, "tokenizer_sha256")
     for key in different_keys(manifest["config"], to_dict(config), free=DRAWN_KEYS):
         if key.dotted.startswith("model."):
