@@ -27,6 +27,7 @@ from olmo_sparsity.wording.comparison import (
     differences_sentences,
     optimism_warning,
     pairings_words,
+    row_words,
     subject_units_words,
 )
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, fragile_words
@@ -63,7 +64,7 @@ def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Seque
 
 
 def _name(row: ComparisonRow) -> str:
-    name = row.words.removesuffix(", nats")
+    name = row_words(row).removesuffix(", nats")
     return name if row.selector is None else f"{row.selector}, k = {row.k}: {name}"
 
 

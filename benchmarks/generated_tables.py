@@ -50,7 +50,7 @@ class Invented:
 RUN = Invented(
     16, 48, [1, 2, 4, 8], [" word"], train_len=16, manifest={"context": {"max_position": 48, "num_chunks": 2}}
 )
-M, KS = RUN.num_long_range, RUN.ks
+M = RUN.num_long_range
 PRETRAINED = Invented(
     64,
     128,

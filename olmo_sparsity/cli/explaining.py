@@ -13,11 +13,13 @@ from olmo_sparsity.cli.options import (
     ConfigOption,
     ModelOption,
     Overrides,
+    OverwritePageOption,
     RevisionOption,
     RunOption,
+    SeedOption,
+    TextOption,
     TrainOption,
     check_text_options,
-    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
@@ -37,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def explain(
-    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
+    text: TextOption,
     config: ConfigOption = None,
     run: RunOption = None,
     model: ModelOption = None,
@@ -70,16 +72,13 @@ def explain(
     ] = None,
     *,
     keys: Keys,
-    seed: Annotated[
-        Optional[int],
-        typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
-    ] = None,
+    seed: SeedOption = None,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     train: TrainOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Explain one place in one document: which earlier tokens matter there. Trains runs/NAME first if it is not trained.
@@ -87,7 +86,7 @@ def explain(
     Prints the window with its influential tokens marked, the losses and the gains.
     """
     check_text_options(overrides, selector=selector, k=k, seed=seed)
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
     from olmo_sparsity.measure.work import WHOLE
@@ -112,7 +111,7 @@ def explain(
     from olmo_sparsity.view.explanation import print_explanation
     from olmo_sparsity.view.one_window import terminal
 
-    train_first(loaded, folder, file=config_file(config, run), share=WHOLE, asked=train, kind=None, out=None)
+    train_first(named, share=WHOLE, asked=train)
     with interruptible():
         opened = open_configured(loaded, folder)
         explanation = explain_found(

@@ -13,12 +13,14 @@ from olmo_sparsity.cli.options import (
     ConfigOption,
     ModelOption,
     Overrides,
+    OverwritePageOption,
     RevisionOption,
     RunOption,
+    SeedOption,
     SelectorName,
+    TextOption,
     TrainOption,
     check_text_options,
-    config_file,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
@@ -29,7 +31,7 @@ FOLDER = "explore"  # in the folder of the run: the tables, and the page where n
 
 
 def explore(
-    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
+    text: TextOption,
     config: ConfigOption = None,
     run: RunOption = None,
     model: ModelOption = None,
@@ -48,10 +50,7 @@ def explore(
     ] = None,
     *,
     keys: Keys,
-    seed: Annotated[
-        Optional[int],
-        typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
-    ] = None,
+    seed: SeedOption = None,
     out: Annotated[
         Optional[Path],
         typer.Option(
@@ -59,7 +58,7 @@ def explore(
         ),
     ] = None,
     train: TrainOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Explore a whole document, token by token, on one page. Trains runs/NAME first if it is not trained.
@@ -67,7 +66,7 @@ def explore(
     Shows how far the long context moves the prediction of each token, what is chosen for it, and which later tokens use it.
     """
     check_text_options(overrides, selector=selector, k=k, seed=seed)
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     from olmo_sparsity.measure.work import WHOLE
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)
@@ -84,7 +83,7 @@ def explore(
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.opening import open_configured
 
-    train_first(loaded, folder, file=config_file(config, run), share=WHOLE, asked=train, kind=None, out=None)
+    train_first(named, share=WHOLE, asked=train)
     with interruptible():
         exploration = explore_document(
             open_configured(loaded, folder),

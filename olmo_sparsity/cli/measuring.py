@@ -19,7 +19,6 @@ from olmo_sparsity.cli.options import (
     RunOption,
     ShardOption,
     TrainOption,
-    config_file,
     given_keys,
     resolve,
 )
@@ -56,13 +55,13 @@ def influence(
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     loaded.check_k()
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.view.console import print_summary
 
-    train_first(loaded, folder, file=config_file(config, run), share=share, asked=train, kind="influence", out=out)
+    train_first(named, share=share, asked=train, kind="influence", out=out)
     with interruptible():
         tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
@@ -90,14 +89,14 @@ def validate(
     for override, key in given_keys(overrides):
         if key in OF_INFLUENCE_ALONE:
             raise UserError(f"{override}: validate has a key of its own; give {key.replace('influence', 'validation')}")
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.validation import check_room
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
 
     check_room(loaded.validation, loaded.measured_lengths.num_long_range)
-    train_first(loaded, folder, file=config_file(config, run), share=share, asked=train, kind="validation", out=out)
+    train_first(named, share=share, asked=train, kind="validation", out=out)
     with interruptible():
         tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
@@ -121,7 +120,7 @@ def context_curve(
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
     from olmo_sparsity.view.console import print_curve
@@ -129,7 +128,7 @@ def context_curve(
     visible_lengths(
         loaded.measured_lengths, loaded.context_curve.max_visible
     )  # refuses what is too short, before the training
-    train_first(loaded, folder, file=config_file(config, run), share=share, asked=train, kind="context-curve", out=out)
+    train_first(named, share=share, asked=train, kind="context-curve", out=out)
     with interruptible():
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):

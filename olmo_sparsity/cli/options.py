@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, NamedTuple, Optional
 
 import typer
 
 from olmo_sparsity.cli.flags import Keys
 from olmo_sparsity.config import Config, PretrainedConfig, with_keys
-from olmo_sparsity.config.files import keys_of_override, load_config, pretrained_config_path
+from olmo_sparsity.config.files import default_config_path, keys_of_override, load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
 
@@ -70,6 +70,12 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Changes to the configuration, such as training.steps=200."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete earlier results and start again.")]
+OverwritePageOption = Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")]
+TextOption = Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)]
+SeedOption = Annotated[
+    Optional[int],
+    typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
+]
 TrainOption = Annotated[
     bool,
     typer.Option(
@@ -88,10 +94,18 @@ ShownSelectorOption = Annotated[
 ]
 
 
-def config_file(config: Optional[Path], run: Optional[Path]) -> Optional[Path]:
-    """Return the configuration that ``--config`` names, or otherwise that of the folder of a run; None: the default one."""
-    own = None if run is None else run / "config.yaml"
-    return own if config is None and own is not None and own.is_file() else config
+class Named(NamedTuple):
+    """What the options of a command name.
+
+    Attributes:
+        config: the experiment.
+        folder: of the run, or of a model's results.
+        file: the YAML file that the experiment was loaded from, before what options and overrides change.
+    """
+
+    config: Config
+    folder: Path
+    file: Path
 
 
 def given_keys(overrides: Optional[list[str]]) -> list[tuple[str, str]]:
@@ -146,8 +160,8 @@ def resolve(
     model: Optional[str] = None,
     revision: Optional[str] = None,
     keys: Optional[Keys] = None,
-) -> tuple[Config, Path]:
-    """Return (the configuration, the folder of the run or of a model's results) that a command's options name.
+) -> Named:
+    """Return what a command's options name. The file is that of ``--config``, else the folder's own, else a shipped one.
 
     Raises:
         UserError: the configuration is unusable, or a key is given together with an option that stands for it.
@@ -171,10 +185,11 @@ def resolve(
     folder = run
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name
+    if config is None:
+        config = default_config_path() if pretrained is None else pretrained_config_path()
+        if folder is not None and (folder / "config.yaml").is_file():
+            config = folder / "config.yaml"
     if loaded is None:
-        config = config_file(config, folder)
-        if config is None and pretrained is not None:
-            config = pretrained_config_path()
         loaded = load_config(config, overrides or [])
     if pretrained is not None or revision is not None:
         named: dict[str, Any] = {"model": model or loaded.pretrained.model, "revision": revision}
@@ -182,4 +197,4 @@ def resolve(
     loaded = with_keys(loaded, keys or {})
     if folder is None:
         folder = RUNS / (loaded.name if loaded.pretrained.model is None else loaded.pretrained.folder_name)
-    return loaded, folder
+    return Named(loaded, folder, config)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from olmo_sparsity.cli.messages import print_line
-from olmo_sparsity.cli.options import RUNS
+from olmo_sparsity.cli.options import RUNS, Named
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.experiment import with_keys
-from olmo_sparsity.config.files import default_config_path, load_config
+from olmo_sparsity.config.files import load_config
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.trained import MEASURED_SECTIONS
 from olmo_sparsity.errors import Interrupted, UserError
@@ -114,14 +114,7 @@ def _check_to_be_trained(config: Config, run: Path, *, asked: bool) -> None:
 
 
 def train_first(
-    config: Config,
-    run: Path,
-    *,
-    file: Optional[Path],
-    share: Share,
-    asked: bool,
-    kind: Optional[str],
-    out: Optional[Path],
+    named: Named, *, share: Share, asked: bool, kind: Optional[str] = None, out: Optional[Path] = None
 ) -> None:
     """Train the run unless it is trained; of a trained run, check that it belongs to the same experiment.
 
@@ -130,9 +123,7 @@ def train_first(
     other may be a slip of the pen.
 
     Args:
-        config: the experiment.
-        run: the folder.
-        file: which ``config`` was loaded from; None: the default one.
+        named: the run.
         share: of the measurement that follows.
         asked: whether ``--train`` was given.
         kind: of the tables that will be measured; None: no folder of tables is written.
@@ -142,6 +133,7 @@ def train_first(
         UserError: the run belongs to another experiment; it is not trained, and is not to be trained here; or what follows
             the training would fail.
     """
+    config, run, _ = named
     _check_training_of(config, asked=asked)
     if config.pretrained.model is not None:
         return
@@ -155,38 +147,38 @@ def train_first(
     if out is not None and kind is not None:
         is_folder_of_kind(out, kind)
     check_before_training(config)
-    trained = _as_trained(config, file)
+    trained = _as_trained(named)
     logger.info(f"{run}: not trained yet; training first")
     with interruptible():
         train(trained, run)
 
 
-def _as_trained(config: Config, file: Optional[Path]) -> Config:
-    """Return a configuration with the sections of measurements of its file (None: of the default one).
+def _as_trained(named: Named) -> Config:
+    """Return a configuration with the sections of measurements of its file.
 
     Raises:
         UserError: they do not fit the lengths of the run.
     """
-    of_file = load_config(file)
+    of_file = load_config(named.file)
     try:
-        return dataclasses.replace(config, **{name: getattr(of_file, name) for name in MEASURED_SECTIONS})
+        return dataclasses.replace(named.config, **{name: getattr(of_file, name) for name in MEASURED_SECTIONS})
     except UserError as error:
         raise UserError(
-            f"{file or default_config_path()}: this does not fit the run without the options of the measurement ({error}); "
+            f"{named.file}: this does not fit the run without the options of the measurement ({error}); "
             "train the run first, with `olmo-sparsity train`"
         ) from None
 
 
-def measure_first(config: Config, run: Path, *, file: Optional[Path], asked: bool) -> None:
+def measure_first(named: Named, *, asked: bool) -> None:
     """Measure the influence in a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.measure.work import WHOLE
 
-    config.check_k()
-    train_first(config, run, file=file, share=WHOLE, asked=asked, kind="influence", out=None)
-    logger.info(f"{run}: nothing measured yet; measuring first")
+    named.config.check_k()
+    train_first(named, share=WHOLE, asked=asked, kind="influence")
+    logger.info(f"{named.folder}: nothing measured yet; measuring first")
     with interruptible():
-        measure(config, run)
+        measure(named.config, named.folder)
 
 
 def finish_share(tables: Path, share: Share) -> bool:

@@ -22,7 +22,7 @@ def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overr
     from olmo_sparsity.text.preparation import describe
     from olmo_sparsity.text.preparation import prepare as prepare_tokens
 
-    loaded, _ = resolve(config, run, overrides=overrides)
+    loaded, *_ = resolve(config, run, overrides=overrides)
     with interruptible():
         folder = prepare_tokens(loaded.data)
     for line in describe(folder):
@@ -38,7 +38,7 @@ def train(
     overrides: Overrides = None,
 ) -> None:
     """Train the model, or resume its training. Prepares the text first if it is not prepared yet."""
-    loaded, folder = resolve(config, run, overrides=overrides, model=model)
+    loaded, folder, _ = resolve(config, run, overrides=overrides, model=model)
     if loaded.pretrained.model is not None:
         raise UserError(
             f"train: {loaded.pretrained.model} is a pretrained model, which is measured and never trained; leave --model "
@@ -73,7 +73,7 @@ def export_hf(
 
 def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Print the configuration that the other commands would use, with an explanation of every key."""
-    loaded, _ = resolve(config, run, overrides=overrides)
+    loaded, *_ = resolve(config, run, overrides=overrides)
     folder = config_folder()
     shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml"))
     print(f"# Configurations in this package: {', '.join(shipped)}")

@@ -18,12 +18,13 @@ from olmo_sparsity.cli.options import (
     ContextName,
     FigureWidth,
     ModelOption,
+    Named,
     Overrides,
+    OverwritePageOption,
     RevisionOption,
     RunOption,
     ShownSelectorOption,
     TrainOption,
-    config_file,
     given_keys,
     resolve,
 )
@@ -55,15 +56,15 @@ def _resolve_shown(
     model: Optional[str],
     revision: Optional[str],
     show: str = "show it with --run DIR",
-) -> tuple[Config, Path]:
+) -> Named:
     """Return what ``resolve`` does; the folder of a model's results, where it exists, holds those of this model.
 
     Raises:
         UserError: it holds those of another.
     """
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
-    check_shown_model(folder, loaded.pretrained, show=show)
-    return loaded, folder
+    named = resolve(config, run, overrides=overrides, model=model, revision=revision)
+    check_shown_model(named.folder, named.config.pretrained, show=show)
+    return named
 
 
 def _check_not_measured_now(overrides: Optional[list[str]], sections: Sequence[str] = MEASURED_SECTIONS) -> None:
@@ -129,7 +130,7 @@ def _named(
     if tables.exists() and not is_named:
         return tables, run_of_tables(tables)
     _check_not_measured_now(overrides)
-    loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    loaded, folder, _ = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     _check_shown(overrides, loaded, folder)
     found = named_tables(tables, folder)
     own = run_of_tables(found)
@@ -155,7 +156,7 @@ def _shown_tables(
     if tables is not None:
         return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
     _check_not_measured_now(overrides)
-    loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    loaded, folder, _ = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     _check_shown(overrides, loaded, folder)
     return newest_shown(folder), folder
 
@@ -244,12 +245,12 @@ def figures(
 
     folder: Optional[Path]
     if tables is None:
-        loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+        loaded, folder, _ = named = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         if list_finished(folder):
             _check_not_measured_now(overrides)
             _check_shown(overrides, loaded, folder)
         else:
-            measure_first(loaded, folder, file=config_file(config, run), asked=train)
+            measure_first(named, asked=train)
     else:
         tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
         if folder is None:
@@ -277,7 +278,7 @@ def report(
             "--out", metavar="FILE", help="HTML file to write. Default: report.html beside the figures of the run."
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Write a measurement as one HTML file: the answer, charts, and windows with their words."""
@@ -317,7 +318,7 @@ def show(
     if revision is not None and model is None:
         raise UserError(f"show: --revision {printable(revision)} is that of --model, and none is given")
     if model is not None:
-        folders.append(_resolve_shown(None, None, model=model, revision=revision, show=AS_RUN)[1])
+        folders.append(_resolve_shown(None, None, model=model, revision=revision, show=AS_RUN).folder)
     if len(folders) != 1 or not re.fullmatch("[0-9]{1,18}", number):
         raise UserError(
             f"show {' '.join(arguments)}: give a run and the number of a window, such as show runs/demo 17, or with --model "
@@ -346,7 +347,7 @@ def compare(
     out: Annotated[
         Optional[Path], typer.Option("--out", metavar="FILE", help="Also write an HTML page with table and figure.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overwrite: OverwritePageOption = False,
 ) -> None:
     """Compare measurements: values side by side, and differences from the first with intervals.
 
@@ -359,7 +360,7 @@ def compare(
     models = model or []
     if revision is not None and len(models) != 1:
         raise UserError(f"compare: --revision {revision} is that of one --model; {len(models)} are given")
-    of_models = [_resolve_shown(None, None, model=name, revision=revision, show=AS_RUN)[1] for name in models]
+    of_models = [_resolve_shown(None, None, model=name, revision=revision, show=AS_RUN).folder for name in models]
     subjects = read_subjects([*(runs or []), *map(str, of_models)])
     if out is not None:
         write_comparison(subjects, out, overwrite=overwrite)

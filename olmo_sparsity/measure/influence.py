@@ -32,6 +32,7 @@ from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
+from olmo_sparsity.text.units import WORD
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sou
         identity(opened),
         store.tokens_sha256,
         store.split,
+        *([WORD.pattern] if settings.unit == "word" else []),  # by another rule, other groups
         *(sources_of(settings.selectors) if with_sources else ()),
     )
 

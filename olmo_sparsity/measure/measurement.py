@@ -37,6 +37,7 @@ from olmo_sparsity.storage.files import unique_name, write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
+from olmo_sparsity.tables.reading import check_begun
 
 logger = logging.getLogger(__name__)
 
@@ -368,6 +369,7 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     write_manifest(folder, begun, once=True)
     on_disk = read_manifest_of(folder)
     _check_run_id(folder, on_disk, run_id=manifest["run_id"], sources=sources)
+    check_begun(folder, on_disk)
     return on_disk
 
 

@@ -17,7 +17,7 @@ from olmo_sparsity.config.synthetic import Place
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.work import WHOLE, Share
-from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
@@ -73,11 +73,7 @@ def open_synthetic_run(config: Config, run: Path) -> SyntheticRun:
         UserError: the run has no checkpoint, or was trained on text.
     """
     check_synthetic(config)
-    latest = latest_checkpoint(run / "checkpoints")
-    if latest is None:
-        raise UserError(
-            f"{run}: this run has no checkpoint; train it first with `olmo-sparsity synth train --run {run}`"
-        )
+    latest = trained_checkpoint(run, command="olmo-sparsity synth train")
     manifest = read_manifest_of(run, "num_parameters")
     if "synthetic_task" not in manifest:
         raise UserError(f"{run}: this run was trained on text, not on a synthetic task; choose another with --run DIR")

@@ -213,6 +213,23 @@ def latest_checkpoint(folder: Path) -> Optional[Path]:
     return paths[-1] if paths else None
 
 
+def trained_checkpoint(run: Path, *, where: str = "", command: str = "olmo-sparsity train") -> Path:
+    """Return the newest checkpoint of a run.
+
+    Args:
+        run: its folder.
+        where: how the error begins; empty: with the folder.
+        command: what trains such a run, for the error.
+
+    Raises:
+        UserError: there is none.
+    """
+    latest = latest_checkpoint(run / "checkpoints")
+    if latest is None:
+        raise UserError(f"{where or run}: this run has no checkpoint; train it first with `{command} --run {run}`")
+    return latest
+
+
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
     """Read ``train.json``. The files of the checkpoint are not verified.
 

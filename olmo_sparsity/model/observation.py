@@ -17,7 +17,6 @@ import torch
 from olmo_sparsity.records.window_input import OBSERVED_QUERIES
 
 ATTENTION_ELEMENTS = 2**19  # weights of attention that are held at once; 2 MiB in fp32, which the cache of a CPU holds
-OF_ATTENTION = ("attention", "accumulated_attention", "observed_attention")
 
 
 @dataclass

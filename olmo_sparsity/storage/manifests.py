@@ -61,6 +61,7 @@ class StartedFrom(Struct):
     run_id: str
     step: int
     model_sha256: str
+    folder: str = ""  # absolute; in the configuration it stands as it was written
 
 
 class Run(Struct):
@@ -350,16 +351,26 @@ def earlier_stages(manifest: dict[str, Any]) -> list[EarlierStage]:
     current: Optional[dict[str, Any]] = manifest
     seen: set[Path] = set()  # a manifest that a stranger wrote may lead back to itself
     while current is not None and (record := current.get("first_stage")) is not None:
-        folder = Path(current["config"].get("training", {}).get("start_from") or ".")
-        try:
-            current = read_manifest_of(folder, "config", "run_id")
-        except UserError:
-            current = None
-        if current is not None and (current["run_id"] != record["run_id"] or folder.resolve() in seen):
+        written = current["config"].get("training", {}).get("start_from") or "."
+        # The second where all runs have moved together.
+        for folder in (Path(record.get("folder") or written), Path(written)):
+            current = _manifest_of_run(folder, record["run_id"])
+            if current is not None:
+                break
+        if folder.resolve() in seen:
             current = None
         seen.add(folder.resolve())
         stages.append(EarlierStage(folder, record["run"], current))
     return stages
+
+
+def _manifest_of_run(folder: Path, run_id: str) -> Optional[dict[str, Any]]:
+    """Return the manifest of a run; None: it is gone, damaged, or that of another run."""
+    try:
+        manifest = read_manifest_of(folder, "config", "run_id")
+    except UserError:
+        return None
+    return manifest if manifest["run_id"] == run_id else None
 
 
 def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:

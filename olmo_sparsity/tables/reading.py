@@ -27,7 +27,7 @@ from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
-from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of
+from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, tables_of
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -86,6 +86,17 @@ def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -
         ) from None
     check_schema(schema, path, manifest=manifest, table=table)
     return file
+
+
+def check_begun(folder: Path, manifest: dict[str, Any]) -> None:
+    """Check that a measurement that was begun has the columns of this version, before other parts are added to it.
+
+    Raises:
+        UserError: its first part of a table is damaged, or of another schema.
+    """
+    for table in tables_of(manifest):
+        for path in sorted((folder / table).glob("part-*.parquet"))[:1]:
+            _open_part(path, table, kind=manifest["kind"], manifest=manifest).close()
 
 
 def check_schema(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], table: str) -> None:
@@ -257,11 +268,9 @@ def read_windows(
     return [row for part in parts for row in part.filter(is_wanted).to_pylist()]
 
 
-def read_window(
-    folder: Path, table: str, *, window_id: int, columns: Optional[list[str]] = None
-) -> list[dict[str, Any]]:
+def read_window(folder: Path, table: str, *, window_id: int) -> list[dict[str, Any]]:
     """Return the rows of one window. See ``read_windows``."""
-    return read_windows(folder, table, window_ids=[window_id], columns=columns)
+    return read_windows(folder, table, window_ids=[window_id])
 
 
 def list_rows(column: pa.ChunkedArray) -> np.ndarray:

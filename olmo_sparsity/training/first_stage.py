@@ -12,7 +12,7 @@ import torch
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.trained import different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, read_weights, verify_checkpoint
+from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, read_weights, trained_checkpoint, verify_checkpoint
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 
@@ -28,12 +28,14 @@ class FirstStage:
     Attributes:
         checkpoint: the folder of its newest checkpoint.
         record: what the manifest of the run that starts from it says.
-        tokenizer_sha256: of its tokenizer.
+        manifest: its own.
+        config: what it was trained with.
     """
 
     checkpoint: Path
     record: dict[str, Any]
-    tokenizer_sha256: str
+    manifest: dict[str, Any]
+    config: Config
 
     def weights(self, model: torch.nn.Module, *, tokenizer_sha256: str) -> dict[str, torch.Tensor]:
         """Return the weights, which have the shapes of those of ``model``.
@@ -45,7 +47,7 @@ class FirstStage:
         Raises:
             UserError: the tokenizer is another, or a weight has another shape.
         """
-        if self.tokenizer_sha256 != tokenizer_sha256:
+        if self.manifest["tokenizer_sha256"] != tokenizer_sha256:
             raise UserError(
                 f"training.start_from = {self.record['run']}: it was trained with another tokenizer; give the new run the "
                 "tokenizer of that one (data.tokenizer)"
@@ -59,6 +61,21 @@ class FirstStage:
                     f"{list(own.shape)}; vocabulary and learned positions must be the same"
                 )
         return weights
+
+    def warn_of_same_rows(self, config: Config, *, tokens_sha256: str) -> None:
+        """Log a warning if a run with this configuration, on text with this hash, draws the rows of this stage again.
+
+        Where contents are matched to positions, rows depend on these, too.
+        """
+        drawn, own = (
+            (of.training.seed, of.training.batch_rows, of.context.row_len, of.pose.contents == "matched")
+            for of in (self.config, config)
+        )
+        if drawn == own and config.pose.contents != "matched" and self.manifest.get("tokens_sha256") == tokens_sha256:
+            logger.warning(
+                f"training.start_from = {self.record['run']}: this run draws the rows of its first stage again, in the same "
+                f"order; with another training.seed than {config.training.seed} it draws others"
+            )
 
 
 def open_first_stage(config: Config, folder: Path) -> FirstStage:
@@ -78,16 +95,15 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
         raise UserError(f"{where}: no such run; name the folder of a trained run")
     if run.resolve() == folder.resolve():  # --overwrite would delete its weights
         raise UserError(f"{where}: this is the folder of the new run; choose another one for that with --run DIR")
-    checkpoint = latest_checkpoint(run / "checkpoints")
-    if checkpoint is None:
-        raise UserError(f"{where}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
+    checkpoint = trained_checkpoint(run, where=where)
     manifest = read_manifest_of(run, "tokenizer_sha256")
     for key in different_keys(manifest["config"], to_dict(config), free=DRAWN_KEYS):
         if key.dotted.startswith("model."):
             raise UserError(
                 f"{where}: it was trained with {key.dotted} = {key.first!r}, not {key.second!r}; its weights do not fit"
             )
-    row_len, own_row_len = read_config_of(run).context.row_len, config.context.row_len
+    of_first = read_config_of(run)
+    row_len, own_row_len = of_first.context.row_len, config.context.row_len
     if row_len > own_row_len and "synthetic_task" not in manifest:  # a row of a synthetic task is as long as its prompt
         raise UserError(
             f"{where}: it was trained on rows of {row_len} tokens, longer than {own_row_len} here, so a gain beyond "
@@ -100,5 +116,5 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
         logger.warning(
             f"{where}: its training is not finished, or its last checkpoint is gone; this run starts from {checkpoint.name}"
         )
-    record = {"run": folder_name(run), "run_id": info.run_id, "step": info.step, "model_sha256": info.model_sha256}
-    return FirstStage(checkpoint, record, manifest["tokenizer_sha256"])
+    named = {"run": folder_name(run), "folder": str(run.resolve())}
+    return FirstStage(checkpoint, {**named, "run_id": info.run_id, **info.record}, manifest, of_first)

@@ -12,7 +12,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -112,7 +112,7 @@ def train(
     data = source.open(config, process)
     if resumes:
         check_same_text(run, data.manifest_entries["tokens_sha256"])
-    with run_lock(run) if process.is_leader else nullcontext(), process_group(process, device), deterministic():
+    with process_group(process, device), run_lock(run, process), deterministic():
         # In a function of its own, because process_group must not exit while a variable refers to the model.
         _train(config, run, data=data, process=process, device=device, overwrite=overwrite)
 

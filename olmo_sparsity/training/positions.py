@@ -119,13 +119,7 @@ def shifted_range(starts_BC: np.ndarray, shifts_BC: np.ndarray, *, row_len: int)
 
 
 def pose_positions(
-    rng: np.random.Generator,
-    num_rows: int,
-    *,
-    row_len: int,
-    max_position: int,
-    num_chunks: int,
-    vary_chunks: bool = False,
+    rng: np.random.Generator, num_rows: int, *, row_len: int, max_position: int, num_chunks: int
 ) -> np.ndarray:
     """Draw PoSE position IDs below ``max_position`` with the default settings: uniform cuts, sorted skips.
 
@@ -135,7 +129,7 @@ def pose_positions(
     Raises:
         ValueError: a length is out of range.
     """
-    starts_BC = chunk_starts(rng, num_rows, row_len=row_len, num_chunks=num_chunks, vary_chunks=vary_chunks)
+    starts_BC = chunk_starts(rng, num_rows, row_len=row_len, num_chunks=num_chunks)
     max_shift_B = np.full(num_rows, max_position - row_len)
     shifts_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_shift_B)
     return shifted_range(starts_BC, shifts_BC, row_len=row_len)

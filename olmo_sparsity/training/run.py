@@ -13,10 +13,16 @@ import torch
 from olmo.optim import Scheduler
 
 from olmo_sparsity.config import Config, TrainingConfig, to_dict
-from olmo_sparsity.model.checkpoint import CheckpointState, check_checkpoint_of_run, read_state
+from olmo_sparsity.model.checkpoint import (
+    CheckpointState,
+    check_checkpoint_of_run,
+    newest_intact_checkpoint,
+    read_state,
+)
 from olmo_sparsity.model.devices import device_name
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.storage.environment import environment
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.data import TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
@@ -133,6 +139,9 @@ def prepare_run(
         UserError: the run that it starts from does not fit, or has changed since this run began.
     """
     training = config.training
+    checkpoint = (
+        None if overwrite else broadcast_from_leader(lambda: newest_intact_checkpoint(folder / "checkpoints"), process)
+    )
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -143,9 +152,7 @@ def prepare_run(
         share_with_logits=data.share_with_logits(config),
         predicts_positions=data.evaluation_rows.like_training.target_positions_BT is not None,
     )
-    first_stage = None if training.start_from is None else open_first_stage(config, folder)
-    if first_stage is not None:
-        model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
+    first_stage = _started_from(config, folder, data=data, model=model, resumes=checkpoint is not None)
     train_state = build_train_state(
         model,
         training,
@@ -163,7 +170,7 @@ def prepare_run(
         "status": "running",
         "run_id": uuid.uuid4().hex[:12],
         "config": to_dict(config),
-        **({} if first_stage is None else {"first_stage": first_stage.record}),
+        **({} if first_stage is None else {"first_stage": first_stage}),
         **data.manifest_entries,
         "num_parameters": num_parameters,
         "training_flops_per_token": flops_per_token,
@@ -176,8 +183,15 @@ def prepare_run(
         "peak_flops_per_second": peak,
         "environment": environment(),
     }
-    manifest, checkpoint = broadcast_from_leader(
-        lambda: begin_run(config, folder, tokenizer_text=data.tokenizer_text, manifest=manifest, overwrite=overwrite),
+    manifest = broadcast_from_leader(
+        lambda: begin_run(
+            config,
+            folder,
+            tokenizer_text=data.tokenizer_text,
+            manifest=manifest,
+            resumes=checkpoint is not None,
+            overwrite=overwrite,
+        ),
         process,
     )
     return TrainingRun(
@@ -189,6 +203,26 @@ def prepare_run(
         manifest=manifest,
         checkpoint=checkpoint,
     )
+
+
+def _started_from(
+    config: Config, folder: Path, *, data: TrainingData, model: OLMoWithPositions, resumes: bool
+) -> Optional[dict[str, Any]]:
+    """Load the weights of the run that this one starts from, and return what the manifest records of it; None: there is none.
+
+    A run that resumes has all weights in its own checkpoint. The run that it started from may be gone.
+
+    Raises:
+        UserError: that run does not fit.
+    """
+    if config.training.start_from is None:
+        return None
+    if resumes:
+        return read_manifest_of(folder).get("first_stage")
+    first_stage = open_first_stage(config, folder)
+    model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
+    first_stage.warn_of_same_rows(config, tokens_sha256=data.manifest_entries["tokens_sha256"])
+    return first_stage.record
 
 
 def load_checkpoint(run: TrainingRun) -> LoopState:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import to_yaml
@@ -15,6 +16,8 @@ from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
+from olmo_sparsity.torchrun import ProcessInfo
+from olmo_sparsity.training.processes import broadcast_from_leader
 
 logger = logging.getLogger(__name__)
 
@@ -85,47 +88,55 @@ def is_trained(run: Path, *, verified: bool = False) -> bool:
     return last.is_dir() and (not verified or is_intact(last))
 
 
-def run_lock(run: Path) -> AbstractContextManager[None]:
-    """Return a lock that only one training process on all machines can hold.
+@contextmanager
+def run_lock(run: Path, process: ProcessInfo) -> Iterator[None]:
+    """Hold the lock of a run, which the processes of one training on all machines can hold, for the duration of the context.
+
+    All of them must call it; the leader locks. Where it cannot, none waits for it.
 
     Raises:
-        UserError: on entry, if another process holds it.
+        UserError: another training holds it.
     """
     folder = run.resolve()
     busy = f"{run}: another process is training this run; wait for it, or choose another folder with --run DIR"
-    return exclusive_lock(folder.with_name(f".{folder.name}.lock"), busy)
+    lock = exclusive_lock(folder.with_name(f".{folder.name}.lock"), busy)
+    with ExitStack() as stack:
+        broadcast_from_leader(lambda: stack.enter_context(lock), process)
+        yield
 
 
 def begin_run(
-    config: Config, run: Path, *, tokenizer_text: str, manifest: dict[str, Any], overwrite: bool
-) -> tuple[dict[str, Any], Optional[Path]]:
-    """Create the folder of a run, or open an existing one to resume it.
+    config: Config, run: Path, *, tokenizer_text: str, manifest: dict[str, Any], resumes: bool, overwrite: bool
+) -> dict[str, Any]:
+    """Create the folder of a run, or open an existing one to resume it, and return its manifest.
 
     Args:
         config: the experiment.
         run: the folder.
         tokenizer_text: the content of ``tokenizer.json``.
-        manifest: of a new run; a run that is resumed keeps its ``run_id``.
+        manifest: of a new run; an existing one keeps its ``run_id``.
+        resumes: from a checkpoint.
         overwrite: delete an existing run.
 
-    Returns:
-        (the manifest, the checkpoint to resume from or None).
+    Raises:
+        UserError: the run that it starts from has changed since it began.
     """
     exists = is_folder_of_kind(run, "run")
     if exists and overwrite:  # deleted no earlier than here, where nothing can stop the new run from starting
         logger.info(f"{run}: deleting the earlier run (--overwrite)")
         clear_folder(run)
-    checkpoint = newest_intact_checkpoint(run / "checkpoints")
+        newest_intact_checkpoint(run / "checkpoints")  # what stays in place of a checkpoint gets another name
     make_folder(run)
     if exists and not overwrite:
         stored = read_manifest_of(run)
-        if stored.get("first_stage") != manifest.get("first_stage"):
+        began, begins = (of.get("first_stage", {}) for of in (stored, manifest))
+        if any(began.get(key) != begins.get(key) for key in ("run_id", "step", "model_sha256")):
             raise UserError(
                 f"{run}: the run that it starts from has changed since it began; restore that one, or begin again with "
                 "--overwrite"
             )
         for key, chosen_by in CHOSEN.items():
-            if checkpoint is not None and stored.get(key, manifest[key]) != manifest[key]:
+            if resumes and stored.get(key, manifest[key]) != manifest[key]:
                 logger.warning(
                     f"{run}: training.{chosen_by} = auto: {key} is {manifest[key]!r} here and was {stored[key]!r} where this run "
                     "began, so it will end with other weights than there"
@@ -139,4 +150,4 @@ def begin_run(
     ):
         if not (run / name).is_file():
             write_text(run / name, content)
-    return manifest, checkpoint
+    return manifest

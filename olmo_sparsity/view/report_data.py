@@ -218,5 +218,5 @@ def _scores_json(choice: Choice, *, all_scores: bool) -> Json:
     }
 
 
-def _rounded(values: Iterable[Optional[float]], digits: int = 4) -> list[Optional[float]]:
-    return [None if value is None or not math.isfinite(value) else round(value, digits) for value in values]
+def _rounded(values: Iterable[Optional[float]]) -> list[Optional[float]]:
+    return [None if value is None or not math.isfinite(value) else round(value, 4) for value in values]

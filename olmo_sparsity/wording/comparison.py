@@ -18,6 +18,12 @@ from olmo_sparsity.wording.setup import DIGITS, short_anchor_words
 from olmo_sparsity.wording.units import unit_words, units_words
 
 Measured = Union[Measurement, Summary]
+INCLUDES_OPTIMISM = "(includes optimism)"
+
+
+def row_words(row: ComparisonRow) -> str:
+    """Return what a row compares, and its unit."""
+    return f"{row.words} {INCLUDES_OPTIMISM}" if row.includes_optimism else row.words
 
 
 def optimism_warning(subject: ComparedSubject) -> str:
@@ -154,7 +160,7 @@ def differences_sentences(comparison: Comparison) -> list[str]:
             difference = row.differences[index]
             if difference is not None:
                 where = "" if row.selector is None else f" of {row.selector}, k = {row.k}"
-                name = row.words.replace(", nats", "")
+                name = row_words(row).replace(", nats", "")
                 clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
         pairing = "" if comparison.pairings[index].paired else ", on other windows"
         if len({summaries[name].unit for name in (first, label)}) > 1:

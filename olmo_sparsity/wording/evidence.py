@@ -11,7 +11,14 @@ from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
 from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words, row_has_words
-from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, no_interval_words, recovered_words
+from olmo_sparsity.wording.numbers import (
+    NO_R_BESIDE,
+    TOO_FEW_TO_TELL,
+    against_zero,
+    interval,
+    no_interval_words,
+    recovered_words,
+)
 from olmo_sparsity.wording.setup import foreign_words, null_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
@@ -208,7 +215,7 @@ def prediction_words(summary: Summary, selector: str) -> str:
     words = [f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}."]
     words += [f"{name} was not measured." for name in _missing_beside(found.values())]
     if not summary.gate_passed:
-        words.append("The gate failed, so no R(k) stands beside it.")
+        words.append(NO_R_BESIDE)
     words.append(no_interval_words("D(k)", summary.num_documents))
     return " ".join(sentence for sentence in [*words, NO_EVIDENCE] if sentence)
 

@@ -20,7 +20,14 @@ from olmo_sparsity.statistics.single.spectrum import (
     chosen_family,
 )
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, number_words, percent, recovered_words, smallest_k_words
+from olmo_sparsity.wording.numbers import (
+    NO_R_BESIDE,
+    TOO_FEW_TO_TELL,
+    number_words,
+    percent,
+    recovered_words,
+    smallest_k_words,
+)
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.9  # the share of the targets that the sentences are about
@@ -172,7 +179,7 @@ def _worth_words(spectra: Spectra, summary: Summary) -> str:
     if family is None or not k:
         return ""
     if not summary.gate_passed:
-        return "The gate failed, so no R(k) stands beside it."
+        return NO_R_BESIDE
     worth = recovered_words(summary, summary.at(family, "real", k).recovered_fraction)
     verb = "gives" if k == 1 else "give"
     return f"In the real context {counted_of(summary, k)} chosen by {family} {verb} back R({k}) = {worth} of the long gain."

@@ -9,8 +9,8 @@ from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.comparison import INCLUDES_OPTIMISM
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.wording.comparison import INCLUDES_OPTIMISM
 
 
 def setting_words(setting: Setting) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.generated_tables import KS, SELECTORS, M, write_tables
+from benchmarks.generated_tables import RUN, SELECTORS, M, write_tables
 from olmo_sparsity.statistics.single.measurement import SelectorInfo, load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.tables.reading import read_parts, read_table
@@ -20,8 +20,8 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
     assert list(measurement.windows["window_id"]) == list(range(2500))
     assert 1000 < measurement.windows["doc_id"].nunique() < 2500
     entries = {tuple(selection.key): selection for selection in summarize(measurement).selections}
-    both = {(selector, context, k) for selector in SELECTORS for context in ("real", "null") for k in KS}
-    assert set(entries) == both | {("kl", "mimicry", k) for k in KS}
+    both = {(selector, context, k) for selector in SELECTORS for context in ("real", "null") for k in RUN.ks}
+    assert set(entries) == both | {("kl", "mimicry", k) for k in RUN.ks}
     for selector, context, k in both:
         entry = entries[selector, context, k]
         invented = SELECTORS[selector]
@@ -32,8 +32,8 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
         assert entry.info == SelectorInfo(invented.sees_target, invented.num_evaluations)
     for row in read_table(tmp_path, "selections").slice(0, 50).to_pylist():
         best = sorted(range(M), key=lambda j, scores=row["scores"]: (-scores[j], -j))  # of ties the nearer
-        assert row["positions"] == best[: KS[-1]]
-        assert row["distance_tokens"] == [48 - j for j in best[: KS[-1]]]
+        assert row["positions"] == best[: RUN.ks[-1]]
+        assert row["distance_tokens"] == [48 - j for j in best[: RUN.ks[-1]]]
         assert np.subtract(row["loss_sparse_nats"], row["loss_sparse_nats"][0]) == pytest.approx(
             np.subtract(row["gain_sparse_nats"][0], row["gain_sparse_nats"]), abs=1e-5
         )

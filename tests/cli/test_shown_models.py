@@ -140,7 +140,7 @@ def test_the_revision_of_a_configuration_and_of_an_option(tmp_path: Path, monkey
     config.write_text("pretrained: {model: org/name, revision: v1}\n")
 
     def named(**options: Any) -> tuple[Optional[str], Optional[str], str]:
-        loaded, folder = resolve(options.pop("config", config), None, overrides=None, **options)
+        loaded, folder, _ = resolve(options.pop("config", config), None, overrides=None, **options)
         return loaded.pretrained.model, loaded.pretrained.revision, str(folder)
 
     assert named() == ("org/name", "v1", "runs/org-name-v1")
@@ -167,7 +167,7 @@ def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch
     def found(
         config: Optional[str], run: Optional[str], *overrides: str, **options: Any
     ) -> tuple[str, int, Optional[str], str]:
-        loaded, folder = resolve(config and Path(config), run and Path(run), overrides=list(overrides), **options)  # type: ignore[arg-type]
+        loaded, folder, _ = resolve(config and Path(config), run and Path(run), overrides=list(overrides), **options)  # type: ignore[arg-type]
         return loaded.name, loaded.influence.seed, loaded.pretrained.model, str(folder)
 
     assert found(None, "runs/mine") == ("x12", 12, "c/d", "runs/mine")
@@ -177,7 +177,7 @@ def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch
     assert found(None, None, model="a/b") == ("x11", 11, "a/b", "runs/a-b")
     assert found(None, "runs/mine", model="a/b") == ("x12", 12, "a/b", "runs/mine")
     for model, shipped in (("a/b", load_config(pretrained_config_path(), [])), (None, load_config(None, []))):
-        loaded, folder = resolve(None, Path("runs/new"), overrides=None, model=model)
+        loaded, folder, _ = resolve(None, Path("runs/new"), overrides=None, model=model)
         assert (loaded.context, loaded.influence, str(folder)) == (shipped.context, shipped.influence, "runs/new")
     assert load_config(pretrained_config_path(), []).context != load_config(None, []).context
     assert found("named.yaml", None, keys={"influence": {"seed": 15}}) == ("n", 15, None, "runs/n")

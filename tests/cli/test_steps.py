@@ -13,10 +13,10 @@ from conftest import Messages
 
 from olmo_sparsity.cli import steps
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.cli.options import config_file
+from olmo_sparsity.cli.options import Named, resolve
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, measure_first, needs_training, train_first
 from olmo_sparsity.config import Config, PretrainedConfig
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config.files import default_config_path, load_config
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.work import WHOLE, Share
 
@@ -91,20 +91,20 @@ def test_a_run_that_began_keeps_what_its_own_configuration_says_of_measurements(
     own = Path("runs/new/config.yaml")
     own.parent.mkdir(parents=True)
     own.write_text(tiny_yaml.read_text().replace("num_windows: 60", "num_windows: 61, full_len: 18"))
-    config = load_config(own, ["influence.num_windows=5"])
-    assert config_file(None, own.parent) == own
-    assert config_file(tiny_yaml, own.parent) == tiny_yaml
-    assert config_file(None, Path("runs")) is config_file(None, None) is None
-    named = {"share": WHOLE, "asked": True, "kind": None, "out": None}
-    train_first(config, Path("runs/other"), file=own, **named)  # type: ignore[arg-type]
+    named = resolve(None, own.parent, overrides=["influence.num_windows=5"])
+    assert (named.file, named.config.influence.num_windows) == (own, 5)
+    assert resolve(tiny_yaml, own.parent, overrides=None).file == tiny_yaml
+    assert resolve(None, Path("runs"), overrides=None).file == resolve(None, None, overrides=None).file
+    assert resolve(None, None, overrides=None).file == default_config_path()
+    train_first(named._replace(folder=Path("runs/other")), share=WHOLE, asked=True)
     assert trained[-1][0].influence.num_windows == 61
-    short = load_config(own, ["context.full_len=16", "influence.full_len=16"])
+    short = resolve(None, own.parent, overrides=["context.full_len=16", "influence.full_len=16"])
     with pytest.raises(
         UserError,
         match=r"^runs/new/config\.yaml: this does not fit the run without the options of the measurement .*full_len = 18: "
         r".* train the run first, with `olmo-sparsity train`$",
     ):
-        train_first(short, Path("runs/other"), file=own, **named)  # type: ignore[arg-type]
+        train_first(short._replace(folder=Path("runs/other")), share=WHOLE, asked=True)
     assert len(trained) == 1
 
 
@@ -122,59 +122,56 @@ def test_which_runs_are_trained_without_being_asked(
     own = [Path("runs/tiny"), tmp_path / "runs" / "tiny", Path("runs/x/../tiny"), Path("link/tiny")]
     for run in own:
         check_before_torch(tiny_config, run, share=WHOLE, asked=False)
-        train_first(tiny_config, run, file=tiny_yaml, share=WHOLE, asked=False, kind=None, out=None)
+        train_first(Named(tiny_config, run, tiny_yaml), share=WHOLE, asked=False)
     assert [run for _, run in trained] == own
     for run in (Path("runs/tiny2"), Path("tiny"), Path("runs/tiny/runs/tiny")):
         for refuses in (
             lambda run=run: check_before_torch(tiny_config, run, share=WHOLE, asked=False),
-            lambda run=run: train_first(
-                tiny_config, run, file=tiny_yaml, share=WHOLE, asked=False, kind=None, out=None
-            ),
+            lambda run=run: train_first(Named(tiny_config, run, tiny_yaml), share=WHOLE, asked=False),
         ):
             with pytest.raises(UserError, match=f"{run}: this run is not trained; train it with .* --train"):
                 refuses()
         check_before_torch(tiny_config, run, share=WHOLE, asked=True)
-        train_first(tiny_config, run, file=tiny_yaml, share=WHOLE, asked=True, kind=None, out=None)
+        train_first(Named(tiny_config, run, tiny_yaml), share=WHOLE, asked=True)
     assert len(trained) == 7
     trained.clear()
     (tmp_path / "model").mkdir()
     pretrained = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(tmp_path / "model")))
     check_before_torch(pretrained, Path("anywhere"), share=WHOLE, asked=False)
-    train_first(pretrained, Path("anywhere"), file=None, share=WHOLE, asked=False, kind="influence", out=Path("model"))
-    for function in (check_before_torch, lambda *a, **named: train_first(*a, file=None, kind=None, out=None, **named)):
+    of_model = Named(pretrained, Path("anywhere"), tiny_yaml)
+    train_first(of_model, share=WHOLE, asked=False, kind="influence", out=Path("model"))
+    for refuses in (
+        lambda: check_before_torch(pretrained, Path("anywhere"), share=WHOLE, asked=True),
+        lambda: train_first(of_model, share=WHOLE, asked=True),
+    ):
         with pytest.raises(UserError, match=r"--train: .*model is a pretrained model, which is never trained"):
-            function(pretrained, Path("anywhere"), share=WHOLE, asked=True)  # type: ignore[operator]
+            refuses()
+    tiny = Named(tiny_config, Path("runs/tiny"), tiny_yaml)
     with pytest.raises(UserError, match="run `olmo-sparsity train` first, alone"):
-        train_first(tiny_config, Path("runs/tiny"), file=None, share=Share(0, 2), asked=True, kind=None, out=None)
+        train_first(tiny, share=Share(0, 2), asked=True)
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "draft.md").write_text("mine")
     with pytest.raises(UserError, match="papers: this folder exists and is no influence folder"):
-        train_first(
-            tiny_config, Path("runs/tiny"), file=None, share=WHOLE, asked=True, kind="influence", out=Path("papers")
-        )
+        train_first(tiny, share=WHOLE, asked=True, kind="influence", out=Path("papers"))
     missing = dataclasses.replace(tiny_config.influence, data=str(tmp_path / "no-text.jsonl"))
     with pytest.raises(UserError, match=r"no-text\.jsonl"):
-        train_first(
-            dataclasses.replace(tiny_config, influence=missing),
-            Path("runs/tiny"),
-            file=None,
-            share=WHOLE,
-            asked=True,
-            kind=None,
-            out=None,
-        )
+        train_first(tiny._replace(config=dataclasses.replace(tiny_config, influence=missing)), share=WHOLE, asked=True)
     assert not trained
 
 
 def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
-    tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    tiny_config: Config,
+    tiny_yaml: Path,
+    tiny_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: Messages,
 ) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(steps, "train_first", lambda *given, **named: calls.append((*given, named)))
     monkeypatch.setattr("olmo_sparsity.measure.influence.measure", lambda *given: calls.append(given))
-    measure_first(tiny_config, tiny_run, file=Path("of.yaml"), asked=True)
-    named = {"file": Path("of.yaml"), "share": WHOLE, "asked": True, "kind": "influence", "out": None}
-    assert calls == [(tiny_config, tiny_run, named), (tiny_config, tiny_run)]
+    named = Named(tiny_config, tiny_run, tiny_yaml)
+    measure_first(named, asked=True)
+    assert calls == [(named, {"share": WHOLE, "asked": True, "kind": "influence"}), (tiny_config, tiny_run)]
     assert list(messages) == [f"{tiny_run}: nothing measured yet; measuring first"]
 
     def stopped(*_: Any) -> None:
@@ -182,22 +179,22 @@ def test_a_measurement_that_figures_need_is_whole_and_can_be_interrupted(
 
     monkeypatch.setattr("olmo_sparsity.measure.influence.measure", stopped)
     with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
-        measure_first(tiny_config, tiny_run, file=None, asked=False)
+        measure_first(named, asked=False)
     monkeypatch.undo()
     monkeypatch.setattr("olmo_sparsity.training.loop.train", stopped)
     with pytest.raises(Interrupted, match="the same command, without --overwrite, continues from here"):
-        train_first(tiny_config, Path("nowhere"), file=None, share=WHOLE, asked=True, kind=None, out=None)
+        train_first(named._replace(folder=Path("nowhere")), share=WHOLE, asked=True)
     assert messages[-1] == "nowhere: not trained yet; training first"
 
 
 def test_a_share_of_a_run_that_is_not_there_is_refused_by_how_it_is_trained(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path
+    tiny_config: Config, tiny_yaml: Path, tiny_run: Path, tmp_path: Path
 ) -> None:
     """And a trained run without its checkpoint, by where it is trained again."""
     run = tmp_path / "elsewhere"
     check_before_torch(tiny_config, run, share=Share(0, 2), asked=False)
     with pytest.raises(UserError, match=f"{run}: this run is not trained yet; run `olmo-sparsity train` first, alone"):
-        train_first(tiny_config, run, file=None, share=Share(0, 2), asked=False, kind=None, out=None)
+        train_first(Named(tiny_config, run, tiny_yaml), share=Share(0, 2), asked=False)
     run.mkdir()
     shutil.copy(tiny_run / "manifest.json", run)
     for share in (WHOLE, Share(0, 2)):

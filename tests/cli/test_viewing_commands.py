@@ -15,6 +15,7 @@ from made_up import made_up_tables
 
 from olmo_sparsity.cli import viewing
 from olmo_sparsity.cli.app import app
+from olmo_sparsity.config.files import default_config_path
 from olmo_sparsity.errors import UserError
 
 TABLES = Path("runs/tiny/influence/made-up")
@@ -201,7 +202,7 @@ def test_figures_measure_first_where_nothing_is_measured(
     calls: list[tuple[Any, ...]] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        viewing, "measure_first", lambda config, *args, **given: calls.append((config.name, *args, given))
+        viewing, "measure_first", lambda named, **given: calls.append((named.config.name, *named[1:], given))
     )
     monkeypatch.setattr(
         "olmo_sparsity.view.figure_scripts.figure_script",
@@ -209,7 +210,7 @@ def test_figures_measure_first_where_nothing_is_measured(
     )
     invoke(f"figures --run runs/new name=mine{' --train' * asked}", monkeypatch)
     assert calls == [
-        ("mine", Path("runs/new"), {"file": None, "asked": asked}),
+        ("mine", Path("runs/new"), default_config_path(), {"asked": asked}),
         (Path("runs/new"), None, {"width": "screen"}),
     ]
 

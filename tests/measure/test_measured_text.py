@@ -192,7 +192,7 @@ def test_the_text_of_every_stage_counts_as_training_text(
 
     moved = Path(shutil.copytree(run, tmp_path / "second", symlinks=True))
     manifest = read_json(moved / "manifest.json")
-    manifest["config"]["training"]["start_from"] = "gone"
+    manifest["config"]["training"]["start_from"] = manifest["first_stage"]["folder"] = "gone"
     write_json(moved / "manifest.json", manifest)
     adrift = dataclasses.replace(config, training=dataclasses.replace(config.training, start_from="gone"))
     windows = read_table(measure(adrift, moved), "windows").to_pylist()

@@ -108,7 +108,7 @@ def test_it_finds_what_influence_wrote(
         "influence: {", "influence: {num_windows: 4, selectors: [nearest], "
     )
     (tmp_path / "real.yaml").write_text(f"{text}data: {{source: {corpus_file}, cache_dir: {tmp_path / 'cache'}}}\n")
-    config, run = resolve(Path("real.yaml"), None, overrides=None)
+    config, run, _ = resolve(Path("real.yaml"), None, overrides=None)
     tables = measure(config, run)
     other = dataclasses.replace(config, influence=dataclasses.replace(config.influence, k=[2]))
     assert newest_finished(run) == tables != measure(other, run) == newest_finished(run)

@@ -310,6 +310,20 @@ def test_parts_keep_the_size_they_were_begun_with(whole: Path, tmp_path: Path) -
     assert part_bytes(tmp_path / "out") == part_bytes(whole)
 
 
+def test_parts_are_not_added_to_those_of_other_columns(whole: Path) -> None:
+    """A version that has another column in one table keeps the fingerprint, so that other tables are found again."""
+    for path in (whole / "planted").iterdir():
+        pq.write_table(pq.read_table(path).drop_columns("loss_short_no_gap_nats"), path)
+    (whole / "planted" / "part-00004.parquet").unlink()
+    before = part_bytes(whole)
+    said = r"part-00000\.parquet: columns window_id, .* measure again with `olmo-sparsity validate --overwrite`$"
+    with pytest.raises(UserError, match=said):
+        measure_made_up(whole)
+    assert part_bytes(whole) == before
+    measure_made_up(whole, overwrite=True)
+    assert is_measured(whole, "validation", run_id="abc")
+
+
 @pytest.mark.parametrize("table", ["planted", "found"])
 def test_a_missing_part_is_measured_again(whole: Path, table: str, messages: Messages) -> None:
     expected = part_bytes(whole)

@@ -15,7 +15,10 @@ from watched_runs import metrics, weights
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.manifests import earlier_stages
+from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training import first_stage
+from olmo_sparsity.training.data import open_training_text
 from olmo_sparsity.training.first_stage import FirstStage
 from olmo_sparsity.training.loop import train
 
@@ -47,6 +50,7 @@ def test_it_starts_from_the_last_weights_of_the_first_stage(
     assert all(torch.equal(of_first[name], of_second[name]) for name in of_first)
     assert read_json(tmp_path / "rest/manifest.json")["first_stage"] == {
         "run": "first",
+        "folder": str(first),
         "run_id": read_json(first / "manifest.json")["run_id"],
         "step": 12,
         "model_sha256": read_json(first / "manifest.json")["checkpoint"]["model_sha256"],
@@ -57,12 +61,20 @@ def test_it_starts_from_the_last_weights_of_the_first_stage(
     assert losses[0] < losses[1] - 0.3
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(first: Path, tiny_config: Config, tmp_path: Path) -> None:
-    config = second_stage(tiny_config, first, checkpoint_every=1)
+def test_a_stopped_run_goes_on_bit_for_bit_without_its_first_stage(
+    first: Path, tiny_config: Config, tmp_path: Path, messages: Messages
+) -> None:
+    """Its own checkpoint holds all weights."""
+    copy = Path(shutil.copytree(first, tmp_path / "first", symlinks=True))
+    config = second_stage(tiny_config, copy, checkpoint_every=1)
     train(config, tmp_path / "whole")
     train(config, tmp_path / "stopped")
+    record = read_json(tmp_path / "stopped/manifest.json")["first_stage"]
     shutil.rmtree(tmp_path / "stopped/checkpoints/step2")
+    shutil.rmtree(copy)
     train(config, tmp_path / "stopped")
+    assert f"{tmp_path / 'stopped'}: resuming at step 1" in messages
+    assert read_json(tmp_path / "stopped/manifest.json")["first_stage"] == record
     whole, stopped = (weights(tmp_path / name)["model.pt"] for name in ("whole", "stopped"))
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
 
@@ -79,9 +91,67 @@ def test_a_first_stage_that_has_changed_is_refused(first: Path, tiny_config: Con
         train(second_stage(tiny_config, copy), tmp_path / "second")
 
 
+def test_a_relative_path_names_the_first_stage_from_any_folder(
+    first: Path, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where both runs have moved, and are named as they were written from there."""
+
+    def found() -> Path | None:
+        (stage,) = earlier_stages(read_json(run / "manifest.json"))
+        return None if stage.manifest is None else stage.folder.resolve()
+
+    for place in ("old", "new"):
+        (tmp_path / place).mkdir()
+    shutil.copytree(first, tmp_path / "old" / "first", symlinks=True)
+    monkeypatch.chdir(tmp_path / "old")
+    train(second_stage(tiny_config, Path("first")), Path("second"))
+    run = tmp_path / "old" / "second"
+    assert read_json(run / "manifest.json")["config"]["training"]["start_from"] == "first"
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        monkeypatch.chdir(folder)
+        assert found() == tmp_path / "old" / "first"
+    for name in ("first", "second"):
+        (tmp_path / "old" / name).rename(tmp_path / "new" / name)
+    run = tmp_path / "new" / "second"
+    assert found() == tmp_path / "new" / "first"
+    monkeypatch.chdir(tmp_path)
+    assert found() is None
+
+
+def test_rows_that_the_first_stage_drew_are_said(
+    first: Path, tiny_config: Config, tmp_path: Path, messages: Messages
+) -> None:
+    """Whatever positions they have; rows of matched contents depend on these."""
+
+    def told(config: Config, tokens_sha256: str) -> int:
+        messages.clear()
+        stage = first_stage.open_first_stage(config, tmp_path / "second")
+        stage.warn_of_same_rows(config, tokens_sha256=tokens_sha256)
+        return len(list(messages))
+
+    config = second_stage(tiny_config, first)
+    train(config, tmp_path / "second")
+    said = [line for line in messages if "start_from" in line]
+    assert said == [
+        "training.start_from = first: this run draws the rows of its first stage again, in the same order; with another "
+        "training.seed than 0 it draws others"
+    ]
+    drawn, again = (
+        open_training_text(of, SINGLE_PROCESS).draw(3)
+        for of in (replace(tiny_config, pose=replace(tiny_config.pose, num_chunks=1)), config)
+    )
+    assert torch.equal(drawn.tokens_BT, again.tokens_BT) and not torch.equal(drawn.positions_BT, again.positions_BT)
+    sha256 = read_json(first / "manifest.json")["tokens_sha256"]
+    assert told(config, sha256) == 1
+    assert told(config, "another text") == 0
+    assert told(second_stage(tiny_config, first, seed=7), sha256) == 0
+    assert told(second_stage(tiny_config, first, batch_rows=4), sha256) == 0
+    assert told(replace(config, pose=replace(config.pose, contents="matched")), sha256) == 0
+
+
 def test_weights_of_another_shape_and_missing_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(3, 2)
-    stage = FirstStage(Path("step5"), {"run": "first"}, "abc")
+    stage = FirstStage(Path("step5"), {"run": "first"}, {"tokenizer_sha256": "abc"}, Config())
     found = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
     monkeypatch.setattr(first_stage, "read_weights", lambda checkpoint: dict(found))
     assert stage.weights(model, tokenizer_sha256="abc").keys() == found.keys()

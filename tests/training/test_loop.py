@@ -417,10 +417,8 @@ def test_a_run_that_goes_on_in_another_precision_says_so(
     told = {}
     for begun, stored in (("so", manifest), ("otherwise", changed), ("anew", changed)):
         (run / "manifest.json").write_text(json.dumps(stored))
-        if begun == "anew":
-            shutil.rmtree(run / "checkpoints")
         messages.clear()
-        begin_run(tiny_config, run, **named)
+        begin_run(tiny_config, run, resumes=begun != "anew", **named)
         told[begun] = list(messages)
     auto = f"{run}: training.{{}} = auto: {{}} here and was {{}} where this run began, so it will end with other weights than"
     auto = f"{auto} there"

@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, gradient_accumulation, share_of_rows
 from olmo_sparsity.training.run import LoopState, TrainingRun
+from olmo_sparsity.training.run_folder import run_lock
 from olmo_sparsity.training.step import SummedLoss, build_schedule, build_train_state
 
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
@@ -110,6 +112,27 @@ def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
     assert any(f"resuming at step {before}" in line for line in messages)
     assert_same_run(run, tiny_run)
     assert read_json(run / "manifest.json")["processes"] == 1
+
+
+def test_no_process_of_a_run_that_another_training_holds_waits_for_the_others(
+    tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one on another machine than the leader's, which no torchrun ends."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    asked = ("train", "--config", str(tiny_yaml), "--run", str(tmp_path / "run"))
+    for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with run_lock(tmp_path / "run", SINGLE_PROCESS):
+        started = []
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            started.append(start_command(*asked, cwd=tmp_path))
+        for process in started:
+            _, errors = process.communicate(timeout=100)
+            assert process.returncode == 2 and "run: another process is training this run; wait for it, or" in errors
+    assert not (tmp_path / "run").exists()
 
 
 # Stand-ins for the SLURM commands that the script calls: start a step, send a signal to it, requeue the job.

@@ -33,6 +33,7 @@ from olmo_sparsity.view.as_json import (
     spectra_json,
     summary_json,
 )
+from olmo_sparsity.wording.comparison import row_words
 
 WORDS = ("source", "split", "run", "run_id")
 
@@ -196,7 +197,8 @@ def test_a_comparison_has_values_and_differences_in_the_order_of_its_subjects(ta
         assert same_estimate(entry["summary"]["long_gain_nats"], subject.summary.long_gain_nats)
     assert [pairing["paired"] for pairing in found["pairings"]] == [pairing.paired for pairing in comparison.pairings]
     for entry, row in zip(found["rows"], comparison.rows, strict=True):
-        for name in ("words", "quantity", "selector", "k"):
+        assert entry["words"] == row_words(row)
+        for name in ("quantity", "selector", "k"):
             assert entry[name] == getattr(row, name), name
         assert len(entry["values"]) == 2 and len(entry["differences"]) == 1
         assert all(map(same_estimate, entry["values"], row.values))

@@ -21,7 +21,7 @@ from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.records.measured import Anchor, MeasuredLengths, ModelRecord
 from olmo_sparsity.storage.files import sha256_text
@@ -229,9 +229,7 @@ def _check_precision(config: Config) -> None:
 
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
     """Load a run's newest checkpoint; the text is its validation documents, or what ``influence.data`` names."""
-    latest = latest_checkpoint(run / "checkpoints")
-    if latest is None:
-        raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
+    latest = trained_checkpoint(run)
     _check_precision(config)
     manifest = read_manifest_of(run, "num_parameters")
     checkpoint = check_checkpoint_of_run(latest, manifest)

@@ -5,7 +5,7 @@ In Figure 4 each point is a window: the sparse gain across, the long gain up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
@@ -26,9 +26,6 @@ class LineFit:
     ols_slope: Optional[Estimate]
     tls_slope: Optional[Estimate]
     correlation: Optional[Estimate]
-
-
-LINE_QUANTITIES = tuple(field.name for field in fields(LineFit))
 
 
 def _variance(sum_x: np.ndarray, sum_xx: np.ndarray, *, n: np.ndarray) -> np.ndarray:

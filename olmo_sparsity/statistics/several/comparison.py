@@ -27,7 +27,6 @@ from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 # The headline of a selector that sees the target, and of one that does not.
 HEADLINE = {True: ("corrected_gain_nats",), False: ("recovered_fraction", "gain_over_random_nats", "sufficient_share")}
 WITH_OPTIMISM = ("recovered_fraction", "gain_sparse_nats")  # what includes optimism, if the selector sees the target
-INCLUDES_OPTIMISM = "(includes optimism)"
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class ComparisonRow:
         differences: of each later subject, its value minus the first subject's; None where either is, and in nats where the
             tokenizers differ.
         is_main: True if the row belongs to the headline.
+        includes_optimism: True if a selector of the row sees the target, and the quantity therefore includes optimism.
     """
 
     words: str
@@ -63,6 +63,7 @@ class ComparisonRow:
     values: tuple[Optional[Estimate], ...]
     differences: tuple[Optional[Estimate], ...]
     is_main: bool
+    includes_optimism: bool = False
 
     @property
     def is_fraction(self) -> bool:
@@ -178,7 +179,7 @@ def _rows_of_selection(
             continue
         rows.append(
             ComparisonRow(
-                f"{quantity.header} {INCLUDES_OPTIMISM}" if sees_target and name in WITH_OPTIMISM else quantity.header,
+                quantity.header,
                 name,
                 selector=key.selector,
                 k=key.k,
@@ -188,6 +189,7 @@ def _rows_of_selection(
                     for of_other, value in zip(differences, values[1:], strict=True)
                 ),
                 is_main=name in main,
+                includes_optimism=sees_target and name in WITH_OPTIMISM,
             )
         )
     return rows
