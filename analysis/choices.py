@@ -25,7 +25,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import RANDOM
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import foreign_words, null_label, short_anchor_warning
 from olmo_sparsity.wording.units import units_of, units_words
 
@@ -88,24 +88,34 @@ def _draw_dots(
 def _finding(measured: Sequence[Measured], names: Sequence[str], *, k: int) -> str:
     """Return of each measurement which choice gains most over random, and for how many a gain is shown."""
     parts = []
-    for one in measured:
+    for one, title in zip(measured, _titles(measured), strict=True):
         gains = {name: _gain(one.summary, name, k) for name in names if name != RANDOM and name in _blind(one)}
         best = max(gains, key=lambda name: gains[name].mean)
         shown = [name for name, gain in gains.items() if gain.low is not None and gain.low > 0]
         parts.append(
-            f"{_title(one)}: {best} gains most over random, {interval(gains[best], 3)} nats; a gain is shown for "
+            f"{', '.join(title)}: {best} gains most over random, {interval(gains[best], 3)} nats; a gain is shown for "
             f"{len(shown)} of {len(gains)}" + (f" ({', '.join(shown)})" if shown else "")
         )
     return f"k = {k}. {'; '.join(parts)}"
 
 
-def _title(measured: Measured) -> str:
-    return ", ".join([measured.summary.run, *_data(measured.summary)])
+def _titles(measured: Sequence[Measured]) -> list[list[str]]:
+    """Return the parts of each column's title; equal ones also have the definition of visible, or the number of the column."""
+    titles = [_title(one.summary) for one in measured]
+    numbers = [f"column {number}" for number, _ in enumerate(measured, 1)]
+    for words in ([one.summary.setup.label for one in measured], numbers):
+        pairs = list(zip(titles, words, strict=True))
+        titles = [
+            [*title, word] if len({other for equal, other in pairs if equal == title}) > 1 else title
+            for title, word in pairs
+        ]
+    return titles
 
 
-def _data(summary: Summary) -> list[str]:
+def _title(summary: Summary) -> list[str]:
     lengths = summary.lengths
-    return [f"{lengths.local_len:,} of {lengths.full_len:,} tokens", f"{summary.num_windows:,} windows"]
+    data = [f"{lengths.local_len:,} of {lengths.full_len:,} tokens", f"{summary.num_windows:,} windows"]
+    return [summary.run, *data]
 
 
 def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
@@ -115,18 +125,16 @@ def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
         UserError: a measurement lacks k or `random`, or has no such selector but `random`.
     """
     gains: dict[str, list[float]] = {}
-    for one in measured:
+    for one, title in zip(measured, map(", ".join, _titles(measured)), strict=True):
         if k not in one.summary.ks:
             measured_ks = ", ".join(map(str, one.summary.ks))
-            raise UserError(f"{_title(one)}: k = {k} was not measured, but {measured_ks}; choose another --k")
+            raise UserError(f"{title}: k = {k} was not measured, but {measured_ks}; choose another --k")
         if RANDOM not in one.measurement.selectors:
-            raise UserError(
-                f"{_title(one)}: random was not measured, and gains are over it; name it with --selector random"
-            )
+            raise UserError(f"{title}: random was not measured, and gains are over it; name it with --selector random")
         names = _blind(one)
         if names == [RANDOM]:
             raise UserError(
-                f"{_title(one)}: no selector but random that does not see the target was measured; name one with --selector, "
+                f"{title}: no selector but random that does not see the target was measured; name one with --selector, "
                 "such as kl"
             )
         for name in names:
@@ -144,12 +152,15 @@ def _write_words(
     figure: Figure, measured: Sequence[Measured], names: Sequence[str], *, k: int, finding: str, handles: list[Line2D]
 ) -> None:
     """Write the caption, and the gates that failed above the figure."""
-    summaries = [one.summary for one in measured]
+    summaries, titles = [one.summary for one in measured], [", ".join(title) for title in _titles(measured)]
     lacking = any(name not in _blind(one) for one in measured for name in names)
     where_measured = " where a selector was measured; without a dot it was not" if lacking else ""
     units = " or ".join(dict.fromkeys(map(units_of, summaries)))
     counted = "".join(f"{words} " for words in dict.fromkeys(map(units_words, summaries)) if words)
-    data = " ".join(map(measured_in_full, summaries))
+    few = (
+        no_interval_words(f"D({k}) of {title}", of.num_documents) for title, of in zip(titles, summaries, strict=True)
+    )
+    data = " ".join([*filter(None, few), *map(measured_in_full, summaries)])
     columns_of: dict[str, list[int]] = {}  # that a warning is about
     for number, summary in enumerate(summaries, 1):
         columns_of.setdefault(short_anchor_warning(summary.setup), []).append(number)
@@ -164,7 +175,7 @@ def _write_words(
         handles=handles,
         columns=2 if len(measured) == 1 else 3,  # one panel is narrow
     )
-    if failed := failed_gates_lines((_title(one), one.summary) for one in measured):
+    if failed := failed_gates_lines(zip(titles, summaries, strict=True)):
         write_above(figure, failed)
 
 
@@ -184,12 +195,12 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         squeeze=False,
         sharey=True,
     )
-    for column, one in enumerate(measured):
+    for column, (one, title) in enumerate(zip(measured, _titles(measured), strict=True)):
         own = _blind(one)
         gains = [_gain(one.summary, name, k) if name in own and name != RANDOM else None for name in names]
         above, below = axes[:, column]
         _draw_dots(above, gains, names, shift=0, filled=True)
-        above.set_title("\n".join([*textwrap.wrap(one.summary.run, TITLE_CHARS), *_data(one.summary)]))
+        above.set_title("\n".join(line for part in title for line in textwrap.wrap(part, TITLE_CHARS)))
         above.set_xlabel("gain over random, nats")
         for context, shift, filled in (("null", -0.2, False), ("real", 0.15, True)):
             recovered = [

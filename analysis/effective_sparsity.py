@@ -110,7 +110,7 @@ def _draw_panel(
     ]
     for (model, line), shift, look in zip(lines, shifts, looks, strict=True):
         measured = model.measurements
-        points = {length: model.points[PointKey(line, share, length)] for length in measured}
+        points = {n: point for n in measured if (point := model.points.get(PointKey(line, share, n))) is not None}
         divisors = {n: m.lengths.num_long_range if is_relative else 1 for n, m in measured.items()}
         _draw_line(axis, points, name=_mark_words(line), divisors=divisors, shift=shift, below=below, look=look)
     axis.set_yscale("log")
@@ -223,12 +223,14 @@ def _finding(found: SparsityByLength) -> str:
     clauses = []
     for model in found.models:
         lengths = dict.fromkeys((min(model.measurements), max(model.measurements)))
-        ks = [f"{_k_words(model.points[PointKey(line, share, length)])} at {length:,} tokens" for length in lengths]
+        ks = [f"{_k_words(model.points.get(PointKey(line, share, n)))} at {n:,} tokens" for n in lengths]
         clauses.append(f"{model.name} {', '.join(ks)}")
     return f"Smallest k, chosen by {_line_words(line)}, of which D(k) reaches {share:.0%}: {'; '.join(clauses)}."
 
 
-def _k_words(point: ReachingK) -> str:
+def _k_words(point: Optional[ReachingK]) -> str:
+    if point is None:
+        return "undefined, since nothing reacts,"
     values = [point.value, *((point.low, point.high) if point.has_interval else ())]
     value, *ends = (f"> {point.max_k}" if number is None else f"{number:.1f}" for number in values)
     return f"{value} [{', '.join(ends)}]" if ends else value

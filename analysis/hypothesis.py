@@ -22,7 +22,7 @@ from olmo_sparsity.wording.setup import null_label
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
-from .style import RUN_LOOKS, error_bars
+from .style import RUN_LOOKS, error_bars, looks_of_runs
 
 FOREIGN_LOOK: dict[str, Any] = {"color": "#7F7F7F", "marker": "v", "linestyle": ":"}
 CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
@@ -50,7 +50,7 @@ def _draw_gain(axis: Axes, entry: SparsityAndGain, *, null: str, look: dict[str,
 
 
 def _draw_shares(axis: Axes, entries: Sequence[SparsityAndGain]) -> None:
-    for entry, look in zip(entries, RUN_LOOKS, strict=False):
+    for entry, look in zip(entries, looks_of_runs(len(entries)), strict=True):
         _draw_line(axis, [third.share_of_ceiling for third in entry.thirds], label=entry.gain_of, look=look)
     axis.set_ylabel("share of the ceiling's gain")
     axis.set_title(f"share, by the reactions of {entries[0].sparsity_from}")

@@ -40,7 +40,7 @@ from olmo_sparsity.wording.units import units_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text, failed_gates_lines, write_above
-from .style import LOOKS, dodges, error_bars, legend_entry, main_selectors, signed_log, write_nothing_measured
+from .style import dodges, error_bars, filled, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
 NULL: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white"}
@@ -187,7 +187,7 @@ def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequ
     looks: dict[int, dict[str, Any]] = {ks[0]: SMALLEST_K, ks[-1]: {"linestyle": "-"}}
     lines = [(selector, k, look) for selector in selectors for k, look in looks.items()]
     for (selector, k, look), place in zip(lines, _places(len(lines), rungs), strict=True):
-        _draw_line(axis, rungs, value=_of_selection(name, selector, k), **place, **LOOKS[selector], **look)
+        _draw_line(axis, rungs, value=_of_selection(name, selector, k), **place, **filled(selector), **look)
     is_fraction = name == "recovered_fraction"
     axis.axhline(1 if is_fraction else 0, color="grey", linewidth=0.8, linestyle="--")
     if is_fraction:
@@ -198,10 +198,10 @@ def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequ
 def _draw_prediction(axis: Axes, rungs: list[Rung], *, selector: str, k: int) -> None:
     """Draw D(k) of a selector, with that of `random`, under the null context, and of mimicry."""
     lines: list[tuple[Value, dict[str, Any]]] = [
-        (lambda summary: summary.prediction_recovered(selector, k).real, {**LOOKS[selector], "linestyle": "-"}),
-        (lambda summary: summary.prediction_recovered(selector, k).null, {**LOOKS[selector], **NULL}),
-        (lambda summary: summary.prediction_recovered(selector, k).mimicry, {**LOOKS[selector], **MIMICRY}),
-        (lambda summary: summary.prediction_recovered(selector, k).random, {**LOOKS["random"], "linestyle": "-"}),
+        (lambda summary: summary.prediction_recovered(selector, k).real, {**filled(selector), "linestyle": "-"}),
+        (lambda summary: summary.prediction_recovered(selector, k).null, {**filled(selector), **NULL}),
+        (lambda summary: summary.prediction_recovered(selector, k).mimicry, {**filled(selector), **MIMICRY}),
+        (lambda summary: summary.prediction_recovered(selector, k).random, {**filled("random"), "linestyle": "-"}),
     ]
     for (value, look), place in zip(lines, _places(len(lines), rungs), strict=True):
         _draw_line(axis, rungs, value=value, **place, **look)
@@ -216,7 +216,8 @@ def _legend(selectors: Sequence[str], *, ks: Sequence[int], has_prediction: bool
     entries = [
         Line2D([], [], color="grey", marker="o", markersize=4, label=name, **look) for name, look in kinds.items()
     ]
-    return [*(legend_entry(name) for name in selectors), *entries]
+    of_selectors = (Line2D([], [], linestyle="-", markersize=4.5, label=name, **filled(name)) for name in selectors)
+    return [*of_selectors, *entries]
 
 
 def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:

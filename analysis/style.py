@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any, Optional
 
 import numpy as np
@@ -95,6 +95,11 @@ def blind(measurement: Measurement, selectors: Sequence[str]) -> list[str]:
     return [name for name in selectors if not measurement.selectors[name].sees_target]
 
 
+def filled(selector: str) -> dict[str, Any]:
+    """Return the looks of a selector, with a marker that can be filled."""
+    return {**LOOKS[selector], "marker": "X"} if selector == "random" else LOOKS[selector]
+
+
 def legend_entry(selector: str, *, label: Optional[str] = None) -> Line2D:
     """Return the legend entry of a selector, with its name or another label."""
     return Line2D([], [], linestyle="-", markersize=4.5, label=label or selector, **LOOKS[selector])
@@ -161,10 +166,18 @@ def _with_gaps(estimates: Sequence[Optional[Estimate]]) -> np.ndarray:
 
 
 def band(axis: Axes, x: Any, *, estimates: Sequence[Optional[Estimate]], color: str, **looks: Any) -> None:
-    """Draw estimates as a line and their intervals as a band, with gaps where there are none."""
+    """Draw estimates as a line and their intervals as a band, of one place as a bar, with gaps where there are none."""
     means, lows, highs = _with_gaps(estimates)
     axis.plot(x, means, color=color, linewidth=1.3, markersize=3.5, **looks)
-    axis.fill_between(x, lows, highs, color=color, alpha=0.16, linewidth=0)
+    if len(x) == 1:  # a band has no width there
+        axis.vlines(x, lows, highs, color=color, linewidth=1.1)
+    else:
+        axis.fill_between(x, lows, highs, color=color, alpha=0.16, linewidth=0)
+
+
+def mark_of_one(x: Sized, marker: str = "_") -> str:
+    """Return the marker of a line that has none: of one place alone, where a line has no length."""
+    return marker if len(x) == 1 else ""
 
 
 def bars_side_by_side(

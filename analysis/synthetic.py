@@ -39,11 +39,12 @@ from olmo_sparsity.wording.synthetic_tasks import encoding_words, learned_words,
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
-from .style import LOOKS, band
+from .style import LOOKS, band, filled, mark_of_one
 from .synthetic_places import draw_places, draw_seeds, draw_spectrum, seeds_words
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99")
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
+THEORY: dict[str, Any] = {"color": "black", "linestyle": "--"}
 NUM_VALUES = 10  # of variable assignment
 LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
 MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn; of larger ones alone, the smallest
@@ -105,7 +106,7 @@ def _by_chance(setting: Setting, *, length: int, k: int) -> float:
 
 def _draw_chance(axis: Axes, setting: Setting, lengths: Sequence[int], *, k: int) -> None:
     accuracies = [_by_chance(setting, length=length, k=k) for length in lengths]
-    axis.plot(lengths, accuracies, color="grey", linestyle=":", linewidth=1)
+    axis.plot(lengths, accuracies, color="grey", linestyle=":", linewidth=1, marker=mark_of_one(lengths))
 
 
 def _at_words(one: Accuracy) -> str:
@@ -151,12 +152,14 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         _draw_chance(axis, setting, lengths, k=1)
         guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
         if guaranteed:
-            axis.plot(guaranteed, [1.015] * len(guaranteed), color="black", linestyle="--", linewidth=1)
+            look_of_theory = {**THEORY, "marker": mark_of_one(guaranteed)}
+            axis.plot(guaranteed, [1.015] * len(guaranteed), linewidth=1, **look_of_theory)
         _frame(axis, setting, lengths)
         axis.set_title(f"K_train = {setting.max_sparsity}{learned_words(*learned[setting])}")
     axes[0][0].set_ylabel("accuracy")
     handles = [Line2D([], [], label=f"k = {k}", **_look(number)) for number, k in enumerate(sparsities)]
-    handles.append(Line2D([], [], color="black", linestyle="--", label="theory"))
+    if any(predicted_accuracy(one) is not None for one in accuracies):
+        handles.append(Line2D([], [], label="theory", **THEORY))
     handles.append(Line2D([], [], color="grey", linestyle=":", label="chance"))
     caption_text(
         figure,
@@ -225,7 +228,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
                 draw_seeds(axis, own, points, **look)
                 if setting.positions == "predicted":
                     tokens = [one.tokens_right.mean for one in points]
-                    axis.plot(own, tokens, color=look["color"], linestyle=":", linewidth=1.2)
+                    axis.plot(own, tokens, color=look["color"], linestyle=":", linewidth=1.2, marker=mark_of_one(own))
             lengths = sorted({one.length for one in accuracies if one.k == k})
             if has_answers:
                 _draw_chance(axis, first, lengths, k=k)
@@ -283,11 +286,6 @@ def _style(setting: Setting, with_steps: bool) -> Literal["-", "--"]:
     return "--" if with_steps and not setting.scratchpad else "-"
 
 
-def _filled(selector: str) -> dict[str, Any]:
-    """Return the looks of a selector, with a marker that can be filled."""
-    return {**LOOKS[selector], "marker": "X"} if selector == "random" else LOOKS[selector]
-
-
 def _draw_bridge(points: list[BridgePoint]) -> Drawn:
     """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
     selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
@@ -300,9 +298,10 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
     for axis, k in zip(axes[0], sparsities, strict=False):
         for name in selectors:
             own = [point for point in points if point.k == k and point.selector == name]
-            band(axis, [point.length for point in own], estimates=[point.found for point in own], **_filled(name))
+            band(axis, [point.length for point in own], estimates=[point.found for point in own], **filled(name))
         lengths = sorted({point.length for point in points})
-        axis.plot(lengths, [k / length for length in lengths], color="black", linestyle=":", linewidth=1)
+        by_chance = [k / length for length in lengths]
+        axis.plot(lengths, by_chance, color="black", linestyle=":", linewidth=1, marker=mark_of_one(lengths))
         axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
         axis.set_ylim(-0.03, 1.05)
         axis.set_xlabel("prompt length, tokens")
@@ -318,7 +317,7 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
                 continue
             beyond = point.length > setting.train_lengths[1]
             axis.plot(
-                estimate.mean, point.right.mean, markersize=5, linestyle="none", **_filled(point.selector),
+                estimate.mean, point.right.mean, markersize=5, linestyle="none", **filled(point.selector),
                 markerfacecolor=LOOKS[point.selector]["color"] if beyond else "white",
             )  # fmt: skip
         axis.set_xlabel(label)
@@ -328,7 +327,7 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
         axis.set_title(f"accuracy against {label}")
     axes[0][0].set_ylabel("share found")
     axes[0][-2].set_ylabel("accuracy, all tokens visible")
-    handles = [Line2D([], [], label=name, **_filled(name)) for name in selectors]
+    handles = [Line2D([], [], label=name, **filled(name)) for name in selectors]
     handles.append(Line2D([], [], color="black", linestyle=":", label="by chance"))
     caption_text(
         figure,

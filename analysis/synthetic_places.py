@@ -24,7 +24,7 @@ from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import learned_words, place_words, task_words
 
 from .output import Drawn, caption_text
-from .style import band
+from .style import band, mark_of_one
 
 NEAR, FAR = "#D55E00", "#0072B2"
 BETWEEN = "0.6"
@@ -39,7 +39,8 @@ def draw_seeds(axis: Axes, x: Sequence[float], points: Sequence[Accuracy], *, co
     if len(points[0].of_seeds) == 1:
         band(axis, x, estimates=[one.right for one in points], color=color, **looks)
         return
-    thin = {"color": color, "linestyle": looks.get("linestyle", "-"), "linewidth": 0.6, "alpha": 0.5}
+    thin: dict[str, Any] = {"color": color, "linestyle": looks.get("linestyle", "-"), "linewidth": 0.6, "alpha": 0.5}
+    thin |= {"marker": mark_of_one(x, "."), "markersize": 3}
     for values in zip(*(one.of_seeds for one in points), strict=True):
         axis.plot(x, values, **thin)
     axis.plot(x, [one.right.mean for one in points], color=color, linewidth=1.6, markersize=3.5, **looks)
@@ -79,12 +80,14 @@ def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[
             points = sorted((one for one in own if one.place == place), key=lambda one: one.length)
             ratios = [length_ratio(one) for one in points]
             if points and looks[place]["color"] == BETWEEN:
-                axis.plot(ratios, [one.right.mean for one in points], linewidth=0.6, **looks[place])
+                means = [one.right.mean for one in points]
+                axis.plot(ratios, means, linewidth=0.6, marker=mark_of_one(ratios, "."), **looks[place])
             elif points:
                 draw_seeds(axis, ratios, points, **looks[place])
         if bound is not None:
             ratios = sorted({length_ratio(one) for one in own})
-            axis.plot(ratios, [1 - bound.slope * ratio for ratio in ratios], color="black", linewidth=0.8)
+            heights = [1 - bound.slope * ratio for ratio in ratios]
+            axis.plot(ratios, heights, color="black", linewidth=0.8, marker=mark_of_one(ratios))
         axis.axvline(1, color="grey", linewidth=0.8)
         axis.set_xscale("log")
         axis.set_xticks(RATIOS, [str(ratio) for ratio in RATIOS])

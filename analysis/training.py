@@ -6,6 +6,7 @@ still training. It reads only ``metrics.jsonl`` and ``manifest.json``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator
 
+from olmo_sparsity.storage.folders import distinct_names
+
 from .drawing import FigureOfRuns
 from .metrics import BY_POSITION, TrainingRun, read_training_run, running_median
 from .output import Drawn, caption_text
-from .style import looks_of_runs, write_nothing_measured
+from .style import looks_of_runs, mark_of_one, write_nothing_measured
 
 # Columns of the evaluations; their words and looks.
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,7 +50,8 @@ def _raw_and_median(axis: Axes, run: TrainingRun, *, column: str, color: str) ->
     values = run.lines[column]
     if values.notna().any():
         axis.plot(run.lines["tokens"], values, color=color, linewidth=0.6, alpha=0.4)
-        axis.plot(run.lines["tokens"], running_median(values), color=color, linewidth=1.4)
+        marker = mark_of_one(values.dropna(), ".")
+        axis.plot(run.lines["tokens"], running_median(values), color=color, linewidth=1.4, marker=marker)
 
 
 def _draw_losses(axis: Axes, runs: list[TrainingRun], *, looks: Looks) -> None:
@@ -112,7 +116,10 @@ def _draw_learning_rate(axis: Axes, runs: list[TrainingRun], *, looks: Looks) ->
     for run, look in zip(runs, looks, strict=True):
         lines = run.evaluations("learning_rate")
         if len(lines):
-            axis.plot(lines["tokens"], lines["learning_rate"], color=look.get("color", GREY), linewidth=1.4)
+            marker = mark_of_one(lines, ".")
+            axis.plot(
+                lines["tokens"], lines["learning_rate"], color=look.get("color", GREY), linewidth=1.4, marker=marker
+            )
 
 
 def _label(axis: Axes, title: str, *, x_label: str = "tokens trained on", y_label: str = "") -> None:
@@ -129,11 +136,17 @@ def _label(axis: Axes, title: str, *, x_label: str = "tokens trained on", y_labe
 
 
 def _format_norm(axis: Axes) -> None:
-    if axis.lines:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.minorticks_off()
+    """Make the axis logarithmic, unless norms differ so little that one tick or none would be left."""
+    if not axis.lines:
+        return
+    axis.set_yscale("log")
+    locator, (low, high) = LogLocator(subs=(1, 2, 5)), axis.get_ylim()
+    if sum(low <= tick <= high for tick in locator.tick_values(low, high)) < 2:
+        axis.set_yscale("linear")
+        return
+    axis.yaxis.set_major_locator(locator)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.minorticks_off()
 
 
 def _handles(runs: list[TrainingRun], looks: Looks) -> list[Line2D]:
@@ -180,7 +193,10 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         UserError: a folder is not a run, or the run has not logged anything yet.
     """
     looks_of_all = looks_of_runs(len(runs))
-    read = [read_training_run(run) for run in runs]
+    read = [
+        dataclasses.replace(read_training_run(run), name=name)
+        for run, name in zip(runs, distinct_names(runs), strict=True)
+    ]
     several = len(read) > 1
     looks: Looks = [{"color": look["color"]} if several else {} for look in looks_of_all]
     figure, axes = plt.subplots(

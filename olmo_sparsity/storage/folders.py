@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
@@ -136,6 +136,12 @@ def remove_folder(folder: Path) -> None:
 def folder_name(folder: Path) -> str:
     """Return the last part of the path of a folder, also of ``.`` and ``..``, which do not name it."""
     return os.path.basename(os.path.abspath(folder))
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of folders, or their paths where two have the same name."""
+    names = list(map(folder_name, folders))
+    return names if len(set(names)) == len(names) else list(map(str, folders))
 
 
 def is_folder_of_kind(folder: Path, kind: str) -> bool:

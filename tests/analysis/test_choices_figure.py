@@ -129,6 +129,33 @@ def test_each_column_has_its_own_name_and_the_caption_the_data_of_each(folders: 
     assert interval(summary.at("attention", "real", 2).gain_over_random_nats, 3) in second
 
 
+def test_columns_of_one_name_are_told_apart(folders: dict[str, Path]) -> None:
+    """By the definition of visible, such as those of one model under both, else by their numbers."""
+    one = read(folders["failed"], "attention", "random")
+    contextual = dataclasses.replace(one.summary.setup, visibility="contextual")
+    other = dataclasses.replace(one, summary=dataclasses.replace(one.summary, setup=contextual))
+    drawn = choices.draw_measured([one, other, other], 2)
+    name = f"made-up\n8 of 20 tokens\n{one.summary.num_windows} windows"
+    endings = ["hidden, no anchor", "contextual, no anchor\ncolumn 2", "contextual, no anchor\ncolumn 3"]
+    assert [axis.get_title() for axis in drawn.figure.axes[:3]] == [f"{name}\n{ending}" for ending in endings]
+    for ending in endings:
+        of_column = f"{name}\n{ending}: ".replace("\n", ", ")
+        assert of_column in drawn.finding
+        assert f"{of_column}GATE FAILED" in drawn.figure.get_suptitle().replace("\n", " ")
+
+
+def test_a_column_of_too_few_documents_for_intervals_of_d_says_so(folders: dict[str, Path]) -> None:
+    one = read(folders["passed"], "attention", "random")
+    few, enough = (
+        dataclasses.replace(one, summary=dataclasses.replace(one.summary, run=run, num_documents=documents))
+        for run, documents in (("few", 299), ("enough", 300))
+    )
+    words = str(choices.draw_measured([few, enough], 2).figure.get_label())
+    windows = f"8 of 20 tokens, {one.summary.num_windows} windows"
+    assert words.count("too few documents for an interval") == 1
+    assert f"D(2) of few, {windows}: too few documents for an interval (299; it takes 300). " in words
+
+
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_the_legend_of_all_kinds_lies_within_the_figure(number: int, folders: dict[str, Path]) -> None:
     measured = [read(folders["passed"], "kl", "attention", "nearest", "random")] * number
@@ -199,7 +226,7 @@ def test_gates_that_failed_stand_above_the_figure_and_the_gates_of_each_in_the_c
     lines = [f"{one.summary.run}, 8 of 20 tokens, {one.summary.num_windows} windows: " for one in many]
     assert figure.get_suptitle().splitlines() == [
         f"{lines[1]}GATE BEYOND THE TRAINING ROW FAILED",
-        f"{lines[2]}GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
+        f"{lines[2].removesuffix(': ')}, column 3: GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
     ]
     words = str(figure.get_label())
     places = [words.index(f"{one}: ") for one in ("GATE BEYOND THE TRAINING ROW FAILED", "GATE FAILED")]
@@ -264,7 +291,7 @@ def test_a_measurement_without_a_blind_selector_is_one_line(folders: dict[str, P
     with pytest.raises(UserError) as refused:
         choices.draw_measured([read(folders["passed"], "kl", "random", "unmask-one"), lacking], 2)
     assert str(refused.value) == (
-        f"made-up, 8 of 20 tokens, {lacking.summary.num_windows} windows: no selector but random that does not see the "
+        f"made-up, 8 of 20 tokens, {lacking.summary.num_windows} windows, column 2: no selector but random that does not see the "
         "target was measured; name one with --selector, such as kl"
     )
 
@@ -273,13 +300,13 @@ def test_what_cannot_be_drawn_is_one_line(folders: dict[str, Path]) -> None:
     one: Measured = read(folders["passed"], "kl", "random")
     name = f"made-up, 8 of 20 tokens, {one.summary.num_windows} windows"
     for measured, k, words in (
-        ([one], 3, "k = 3 was not measured, but 1, 2, 8; choose another --k"),
+        ([one], 3, ": k = 3 was not measured, but 1, 2, 8; choose another --k"),
         (
             [one, read(folders["passed"], "kl")],
             2,
-            "random was not measured, and gains are over it; name it with --selector random",
+            ", column 2: random was not measured, and gains are over it; name it with --selector random",
         ),
     ):
         with pytest.raises(UserError) as refused:
             choices.draw_measured(measured, k)
-        assert str(refused.value) == f"{name}: {words}"
+        assert str(refused.value) == f"{name}{words}"

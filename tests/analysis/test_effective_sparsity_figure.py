@@ -278,6 +278,20 @@ def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_where_nothing_reacts_there_is_no_point(tmp_path: Path) -> None:
+    measured = [planted_length(length, num_documents=60) for length in (128, 256)]
+    for column in ("kl_short_nats", "null_kl_short_nats"):
+        measured[1].measurement.windows[column] = 0.0
+    found = sparsity_by_length(measured, selector="attention")
+    drawn = effective_sparsity.draw_found(found)
+    plt.close(drawn.figure)
+    for axis in drawn.figure.axes:
+        lines = [list(line.get_xdata()) for line in axis.lines if line.get_marker() in ("o", "x")]
+        assert len(lines) == 3 and all(len(x) == 1 and x[0] < 200 for x in lines)
+    assert drawn.finding.endswith(" at 128 tokens, undefined, since nothing reacts, at 256 tokens.")
+    assert set(effective_sparsity.table(found)["full_len"]) == {128}
+
+
 def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the_gap() -> None:
     measured = [planted_length(length) for length in (128, 256)]
     measured[1].measurement.windows["loss_short_nats"] = 4.0

@@ -375,6 +375,8 @@ def test_shares_of_several_models_have_a_legend_with_their_colours() -> None:
         pytest.approx([0.2, 0.3, 0.4]),
         pytest.approx([0.5, 0.6, 0.7]),
     ]
+    with pytest.raises(UserError, match="9 runs or models in one figure: at most 8 can be told apart"):
+        hypothesis._draw_shares(axes[1], entries[:1] * 9)
     assert axes[1].get_legend() is None and axes[1].get_title() == "share, by the reactions of ceiling"
     plt.close(figure)
 

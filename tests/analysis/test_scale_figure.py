@@ -20,6 +20,7 @@ from made_up import CONTEXTUAL, MODEL
 from made_up_runs import made_up_ladder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis import scale
 from analysis.style import LOOKS
@@ -336,7 +337,7 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
     assert axis.get_title() == "prediction recovered by kl, D(8)"
     recovered = [rung.numbers.mean.prediction_recovered("kl", 8) for rung in rungs]
     drawn = [
-        list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) == 3 and line.get_marker() in ("s", "x")
+        list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) == 3 and line.get_marker() in ("s", "X")
     ]
     drawn = [heights for heights in drawn if heights]
     for wanted in ("real", "null", "mimicry", "random"):
@@ -349,7 +350,7 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
         for line in axis.lines
         if len(line.get_xdata()) == 3 and line.get_linestyle() != "None"
     }
-    of_kl, of_random = ((LOOKS[name]["color"], LOOKS[name]["marker"]) for name in ("kl", "random"))
+    of_kl, of_random = (LOOKS["kl"]["color"], LOOKS["kl"]["marker"]), (LOOKS["random"]["color"], "X")
     assert looks == {
         tuple(mean(getattr(of, wanted)) for of in recovered): look
         for wanted, look in (
@@ -378,6 +379,11 @@ def test_the_legend_has_each_kind_of_line_as_it_is_drawn(figure: Figure) -> None
     }
     open_points = {line.get_linestyle() for line in figure.axes[2].lines if line.get_markerfacecolor() == "white"}
     assert open_points == {"--"}
+    # Where lines have gaps only points are left, so an open one must look open.
+    for axis in figure.axes[2:5]:
+        markers = {line.get_marker() for line in axis.lines} - {".", "None"}
+        assert markers and markers <= set(Line2D.filled_markers)
+    assert {line.get_marker() for line in figure.legends[0].legend_handles} <= set(Line2D.filled_markers)
 
 
 def test_the_size_with_the_fewest_documents_says_why_d_has_no_interval(rungs: list[scale.Rung]) -> None:

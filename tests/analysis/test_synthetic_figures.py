@@ -157,6 +157,32 @@ def test_the_theory_is_drawn_where_it_speaks_only(draw) -> None:
     assert [list(line.get_xdata()) for line in theory] == [[6]]
     none = draw(accuracies_of(PARITY, (6,)), [])["synthetic-parity"]
     assert not [line for line in none.axes[0].lines if line.get_linestyle() == "--"]
+    assert "theory" in legend(figure) and "theory" not in legend(none)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_what_was_evaluated_at_one_length_is_seen(draw, seeds: int) -> None:
+    """A line, or a band, of one place has no length: what has no marker gets one, an interval is a bar."""
+    steps = dataclasses.replace(PARITY, scratchpad=True, positions="predicted")
+    made = [one for setting in (PARITY, steps) for one in accuracies_of(setting, (1, 2), seeds=seeds)]
+    at_one = [one for one in made if one.length == 6]
+    points = [one for one in bridge_points() if one.length == 6]
+    learned = {PARITY: (seeds, seeds), steps: (seeds, seeds)}
+    first = synthetic._draw_parity([one for one in at_one if one.setting == PARITY], learned).figure
+    figures = [first, *draw(at_one, points).values()]
+    assert len(figures) == 3
+    for figure in figures:
+        for axis in figure.axes:
+            assert axis.lines and all(line.get_marker() not in ("", "None") for line in axis.lines)
+    bridge = [one for one in points if one.k == 1]
+    bars = {
+        (one.found, tuple(segment[:, 1]))
+        for one, bars in zip(bridge, figures[-1].axes[0].collections, strict=True)
+        for segment in bars.get_segments()  # type: ignore[attr-defined]
+    }
+    assert bars == {(one.found, (one.found.low, one.found.high)) for one in bridge}
+    intervals = [segment for lines in first.axes[0].collections for segment in lines.get_segments()]  # type: ignore[attr-defined]
+    assert len(intervals) == (2 if seeds == 1 else 0)
 
 
 @pytest.mark.parametrize(("task", "name"), [("parity", "synthetic-scratchpad"), ("variables", "synthetic-variables")])

@@ -161,6 +161,37 @@ def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path) -> 
     assert all(path.stat().st_size > 5000 for path in saved(training.draw([early, tiny_run]), tmp_path / "out"))
 
 
+def test_runs_of_one_name_are_named_by_their_paths(tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    again = copy_of(tiny_run, tmp_path / "other" / tiny_run.name, records(tiny_run)[:3])
+    (both,) = training.draw([tiny_run, again])
+    labels = {str(line.get_label()): line.get_color() for line in both.figure.legends[0].legend_handles}
+    for number, run in enumerate((tiny_run, again)):
+        assert labels[str(run)] == RUN_LOOKS[number]["color"]
+        assert both.finding.count(f"{run} after ") == 1 and str(both.figure.get_label()).count(f"{run}, step ") == 1
+    (alone,) = training.draw([again])
+    assert alone.finding.startswith(f"Loss in nats of {tiny_run.name} after ")
+    plt.close("all")
+
+
+def test_a_single_line_of_the_file_is_a_dot(tiny_run: Path, tmp_path: Path) -> None:
+    """A line through one point has no length; of two it needs no dots."""
+    for num, marker in ((1, "."), (2, "")):
+        losses, rate, speed, _, norm, _ = drawn([copy_of(tiny_run, tmp_path / str(num), records(tiny_run)[:num])]).axes
+        for axis in (losses, rate, speed, norm):
+            assert {line.get_marker() for line in axis.lines if line.get_linewidth() == 1.4} == {marker}
+
+
+@pytest.mark.parametrize(("norms", "scale"), [((0.7, 1.9), "linear"), ((0.7, 7.0), "log")])
+def test_norms_that_differ_little_have_ticks_too(
+    norms: tuple[float, float], scale: str, tiny_run: Path, tmp_path: Path
+) -> None:
+    found = [{**one, "grad_norm": norm} for one, norm in zip(records(tiny_run)[:2], norms, strict=True)]
+    norm = drawn([copy_of(tiny_run, tmp_path / "run", found)]).axes[4]
+    low, high = norm.get_ylim()
+    assert norm.get_yscale() == scale and sum(low <= tick <= high for tick in norm.get_yticks()) >= 2
+
+
 def test_the_first_steps_do_not_squeeze_the_rest(tiny_run: Path, tmp_path: Path) -> None:
     first = records(tiny_run)[-1]
     found = [{**first, "step": n, "tokens": n * 100, "loss_nats": 90.0 if n < 3 else 4.0} for n in range(1, 101)]

@@ -343,6 +343,15 @@ def test_models_with_the_same_positions_are_told_apart_by_their_runs(tmp_path: P
     ]
 
 
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    first = all_runs(tmp_path)[0]
+    losses_WN, doc_ids = made_up_losses(0.03)
+    again = curve_run(tmp_path / "elsewhere" / first.name, losses_WN, doc_ids)
+    compared = compare_curves([first, again])
+    assert model_labels(compared) == [f"{first} (PoSE, 2 chunks)", f"{again} (PoSE, 2 chunks)"]
+    assert [seed.run for model in compared.models for seed in model.seeds] == [str(first), str(again)]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -210,6 +210,26 @@ def test_trained_runs_are_told_apart_by_name_and_weights(other: dict[str, Any]) 
         sparsity_by_length([trained(128), trained(256, **other)], selector="attention")
 
 
+def test_models_of_one_name_are_told_apart_by_their_weights() -> None:
+    def runs(sha256: str) -> list[MeasuredLength]:
+        planted = [planted_length(n, num_documents=60) for n in (128, 256)]
+        for one in planted:
+            del one.measurement.manifest["model"]
+            one.measurement.manifest["checkpoint"] = {"model_sha256": sha256 * 32}
+        return planted
+
+    found = sparsity_by_length([*runs("ab"), *runs("cd")], selector="attention")
+    assert [model.name for model in found.models] == ["planted, weights abababababab", "planted, weights cdcdcdcdcdcd"]
+    models = [
+        planted_length(n, num_documents=60, model={"weights_sha256": sha256 * 64})
+        for sha256 in "ef"
+        for n in (128, 256)
+    ]
+    found = sparsity_by_length([*models, *runs("ab")], selector="attention")
+    short = [f"someone/Made-Up-2M, weights {sha256 * 12}" for sha256 in "ef"]
+    assert [model.name for model in found.models] == [*short, "planted"]
+
+
 def test_where_nothing_reacts_no_k_reaches_a_share() -> None:
     measured = [planted_length(n, num_documents=60) for n in (128, 256)]
     measured[1].measurement.windows["null_kl_short_nats"] = 0.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, TypeVar
 
@@ -27,7 +27,7 @@ from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_over_see
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, trained_models
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Lengths
 from olmo_sparsity.statistics.single.summary import is_fragile
-from olmo_sparsity.storage.folders import folder_name
+from olmo_sparsity.storage.folders import distinct_names
 from olmo_sparsity.tables.reading import newest_finished, read_manifest
 
 Loss = TypeVar("Loss", float, np.ndarray)
@@ -38,7 +38,7 @@ class SeedCurve:
     """The context curve of one run.
 
     Attributes:
-        run: its name.
+        run: its name, or its path where another run has the same name.
         seed: its seed of training; None of a pretrained model.
         losses_nats: mean loss at each point of the model's curve.
         gain_beyond_nats: mean gain beyond the training row; None where the model has none.
@@ -158,6 +158,7 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
     manifests = {run: read_manifest(folder, "context-curve") for run, folder in folders.items()}
     _check_same_windows(list(manifests.values()))
     read = [_read_model(model, folders, manifests=manifests) for model in trained_models(list(folders))]
+    names = dict(zip(folders, distinct_names(list(folders)), strict=True))
     lengths = _compared_lengths(read)
     ceiling = next((i for i, model in enumerate(read) if _is_ceiling(model.lengths)), None)
     numbers = estimates_over_seeds(
@@ -178,8 +179,8 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
         ]
         models.append(
             ModelCurve(
-                curve=curve_of_points(model.manifest, points),
-                seeds=_seed_curves(model, compared=lengths),
+                curve=replace(curve_of_points(model.manifest, points), run=names[model.model.runs[0]]),
+                seeds=_seed_curves(model, names, compared=lengths),
                 gain_beyond_nats=numbers.get(_Quantity(i, "gain")),
                 share_of_ceiling=numbers.get(_Quantity(i, "share")) if has_shares else None,
             )
@@ -233,12 +234,12 @@ def _gain(losses: Mapping[int, Loss], lengths: Lengths, *, compared: _ComparedLe
     return losses[row_len] - losses[full_len]
 
 
-def _seed_curves(model: _ReadModel, *, compared: _ComparedLengths) -> tuple[SeedCurve, ...]:
+def _seed_curves(model: _ReadModel, names: Mapping[Path, str], *, compared: _ComparedLengths) -> tuple[SeedCurve, ...]:
     curves = []
     for run, seed, sums in zip(model.model.runs, model.model.seeds, model.sums, strict=True):
         losses = {number: float(sums[number].sum() / sums["weights"].sum()) for number in model.visible}
         gain = _gain(losses, model.lengths, compared=compared)
-        curves.append(SeedCurve(folder_name(run), seed, tuple(losses.values()), gain))
+        curves.append(SeedCurve(names[run], seed, tuple(losses.values()), gain))
     return tuple(curves)
 
 

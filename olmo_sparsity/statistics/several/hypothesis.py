@@ -30,7 +30,7 @@ from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pre
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, SAME_WINDOWS, Lengths, unit_of
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.storage.folders import folder_name
+from olmo_sparsity.storage.folders import distinct_names, folder_name
 from olmo_sparsity.storage.manifests import read_config_of
 from olmo_sparsity.tables.reading import list_finished, read_manifest, run_of_tables
 
@@ -612,10 +612,7 @@ def _names(models: Sequence[TrainedModel]) -> list[str]:
     """
     firsts = [model.runs[0] for model in models]
     of_configs = [folder_name(run) if is_pretrained(run) else read_config_of(run).name for run in firsts]
-    for names in (of_configs, list(map(folder_name, firsts))):
-        if len(set(names)) == len(names):
-            return names
-    return list(map(str, firsts))
+    return of_configs if len(set(of_configs)) == len(of_configs) else distinct_names(firsts)
 
 
 def _selectors(folder: Path) -> list[str]:

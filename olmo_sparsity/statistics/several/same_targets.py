@@ -24,6 +24,7 @@ from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_table
 
 TARGET_COLUMNS = ["window_id", "doc_id", "start_token", "target_id", "weight", "null_doc_id"]
+HASH_DIGITS = 12  # in names
 
 
 @dataclass(frozen=True)
@@ -111,12 +112,27 @@ def models_of_same_targets(
     of_models: dict[tuple[Any, ...], list[MeasuredLength]] = {}
     for one in measured:
         of_models.setdefault(one.model, []).append(one)
-    subjects = [(group[0].measurement.manifest["run"], group[0].measurement.setup) for group in of_models.values()]
-    for name, of_model in zip(subject_names(subjects), of_models.values(), strict=True):
+    for name, of_model in zip(_names(of_models), of_models.values(), strict=True):
         in_order = sorted(of_model, key=lambda one: one.full_len)
         _check_targets(in_order)
         first, measurements = in_order[0].measurement, {one.full_len: one.measurement for one in in_order}
         yield ModelAtLengths(name, first.manifest["run"], first.setup, measurements, *_gains(measurements))
+
+
+def _names(of_models: Mapping[tuple[Any, ...], Sequence[MeasuredLength]]) -> list[str]:
+    """Return distinct names of the models; those of one name also have the hash of their weights."""
+    firsts = [of_model[0].measurement for of_model in of_models.values()]
+    names = subject_names([(first.manifest["run"], first.setup) for first in firsts])
+    hashes = [
+        first.manifest.get("checkpoint", {}).get("model_sha256", "unknown")
+        if first.setup.model is None
+        else first.setup.model.weights_sha256
+        for first in firsts
+    ]
+    return [
+        f"{name}, weights {sha256[:HASH_DIGITS]}" if names.count(name) > 1 else name
+        for name, sha256 in zip(names, hashes, strict=True)
+    ]
 
 
 def _gains(measurements: Mapping[int, Measurement]) -> tuple[dict[int, Estimate], dict[int, Estimate]]:

@@ -75,7 +75,7 @@ class SparsityOfModel(ModelAtLengths):
     """Effective sparsity of one model at several lengths.
 
     Attributes:
-        points: the smallest k of each line, share and length.
+        points: the smallest k of each line, share and length; those where no target reacts are missing.
         slopes: of log k against log full_len by least squares, for each line and share; None where there is one length, or some
             length does not reach the share. It has no interval where some resample does not, or with fewer than
             ``MIN_SLOPE_DOCUMENTS``.
