@@ -112,6 +112,7 @@ def table(heading: str, row: str, column: str) -> Found:
 Place = tuple[str, str, str, str]  # page, heading, row, column
 DEMO, SELECTION, FRESH = "Selectors that do not see the target", "What selection does", "A fresh draw"
 CURVES, SMOLLM2, GEMMA = "Does the model generalize in length?", "A pretrained model", "Gemma 3 270M"
+ENTRIES, LONGER = "How many entries a target of SmolLM2 needs", "Beyond SmolLM2's positions"
 PLANNED, SHARE = "1. sparse minus dense", "2. share of the ceiling's gain"
 
 
@@ -133,6 +134,7 @@ CLAIMS: dict[str, tuple[Place, int]] = {
     "their entries have read, recover": (("results.md", SMOLLM2, "`hidden`, `attention`", "R(8)"), 1),
     "Without its BOS Gemma 3 270M gains": (("results.md", GEMMA, "without", "long gain, nats"), 1),
     "nats, with it": (("results.md", GEMMA, "with BOS", "long gain, nats"), 1),
+    "from 8,192 to 16,384 tokens it loses": (("results.md", LONGER, "16,384", "minus that with 8,192"), 1),
 }
 
 
@@ -273,6 +275,17 @@ def test_entries_are_more_than_random_ones_and_a_first_token_is_more_than_none()
     assert table(SMOLLM2, "`contextual`, `attention`", "gain over random > k = 8").direction == 1
     without, with_bos = table(GEMMA, "without", "long gain, nats"), table(GEMMA, "with BOS", "long gain, nats")
     assert float(without.low) > float(with_bos.high)
+
+
+def test_how_many_entries_are_enough() -> None:
+    rows = ("chosen by `attention`", "`nearest`", "`attention`, null context", "`nearest`, null context")
+    chosen, nearest, *foreign = (f"{float(table(ENTRIES, row, '16').mean):.0%}" for row in rows)
+    assert f"16 chosen entries are enough for {chosen} of the targets" in README
+    assert f"16 of the nearest for {nearest}; under foreign text for {' and '.join(foreign)}." in README
+    assert "(for Gemma [8 of 64 cache entries are]" in README and FEW * 64 >= 8
+    assert float(table(ENTRIES, "Gemma, 128, `greedy-patching`", "8").low) > 0.9
+    for row in ("SmolLM2, 512, `greedy-patching`", "SmolLM2, 512, `attention`"):
+        assert float(table(ENTRIES, row, "32").high) < 0.9
 
 
 def test_rules_without_a_model_are_better_or_worse_where_their_gains_are() -> None:
