@@ -29,7 +29,7 @@ TaskArgument = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="Name of a configuration in configs/synthetic/, such as parity-cpu, or of your own with --config: its name.",
+        help="Name of a configuration in configs/synthetic/, such as parity-cpu; with --config the key `name` of that file.",
     ),
 ]
 OutOption = Annotated[
@@ -114,7 +114,8 @@ def synth_bridge(
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Let the selectors search for the planted bits of a parity model's prompts, and print what they find."""
+    """Let the selectors search for the planted bits of a parity model's prompts, and print what they find. Trains the model first
+    if it is not trained."""
     from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
     from olmo_sparsity.statistics.synthetic import read_bridge
     from olmo_sparsity.wording.synthetic_tasks import bridge_lines

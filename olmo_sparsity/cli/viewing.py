@@ -337,7 +337,7 @@ def compare(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="A pretrained model (its newest measurement), behind the runs; repeat the option for several.",
+            help="A pretrained model (its newest measurement), which follows the runs; repeat the option for several.",
             show_default=False,
         ),
     ] = None,
@@ -384,7 +384,7 @@ def hypothesis(
         typer.Option(
             "--selector",
             metavar="NAME",
-            help="Whose first token tells how sparse a reaction is; it must not see the target. Default: kl.",
+            help="Selector whose first token tells how sparse a reaction is. It must not see the target. Default: kl.",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--every", help="Also print the comparison in other ways.")] = False,
