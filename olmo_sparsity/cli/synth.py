@@ -143,8 +143,8 @@ def synth_summary(
 ) -> None:
     """Print steps, minutes, loss and whether the task is learned, of several runs, and up to which length they hold.
 
-    Of runs that were evaluated with synthetic.test_row_len: the accuracies inside the training row and beyond it, by k, and minus
-    the ceiling, the model with the longest training rows.
+    Of runs that were evaluated with synthetic.test_row_len, print the accuracies inside the training row and beyond it, by k, and
+    their differences from those of the ceiling, the model with the longest training rows.
     """
     from olmo_sparsity.view.synth_summary import print_synth_summary
 

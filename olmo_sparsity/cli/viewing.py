@@ -40,7 +40,7 @@ TablesOption = Annotated[
     typer.Option(
         "--tables",
         metavar="DIR",
-        help="Influence folder, or how its name ends (`olmo-sparsity list`). Default: the newest of the run.",
+        help="Influence folder, or the end of its name (`olmo-sparsity list` prints the names). Default: the newest of the run.",
     ),
 ]
 AS_RUN = "name it as RUN"  # where there is no option --run

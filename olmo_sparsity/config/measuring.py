@@ -37,7 +37,7 @@ def parse_screen(text: str) -> dict[str, Any]:
 
 def selector_help(default: str, *, also_own: bool = True) -> str:
     """Return what ``--help`` says of ``--selector``; ``default``: what is measured without it."""
-    what = "Selector to measure, or FILE.py:NAME, one of one's own" if also_own else "Selector to measure"
+    what = "Selector to measure, or FILE.py:NAME, a selector of your own" if also_own else "Selector to measure"
     return f"{what}; repeat the option for several. Default: {default}."
 
 
@@ -222,7 +222,11 @@ class InfluenceConfig:
         "auto",
         "Precision of all losses. auto: fp32, but bf16 for a pretrained model from elsewhere on a GPU with units for bf16. bf16 "
         "is faster on such devices and less exact; `make bench` shows by how much.",
-        flag=Flag("Precision of the losses: fp32, or bf16, which is faster and less exact; auto.", ("influence",)),
+        flag=Flag(
+            "Precision of the losses: fp32, or bf16, which is faster and less exact. Default (auto): fp32, but bf16 for a "
+            "pretrained model from elsewhere on a GPU with units for it.",
+            ("influence",),
+        ),
     )
     screen: Optional[int] = key(
         None,

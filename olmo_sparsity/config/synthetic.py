@@ -72,7 +72,9 @@ class SyntheticConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    num_noise: int = key(4, "parity: number of background tokens, where they are noise.", least=1, most=2**20)
+    num_noise: int = key(
+        4, "parity: number of different background tokens, if synthetic.background is noise.", least=1, most=2**20
+    )
     num_names: int = key(
         64, "variables: number of names; a prompt of n assignments draws n of them.", least=1, most=2**20
     )
