@@ -118,9 +118,9 @@ class SyntheticConfig:
     )
     rope_scaling: TaskScaling = key(
         "none",
-        "How evaluation scales the rotary positions of a model that was trained without PoSE, as transformers does. none: not. "
-        "linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest training row as "
-        "the original length. Training does not use it, and `synth bridge` refuses it.",
+        "How evaluation scales the rotary positions of a model that was trained without PoSE, as transformers does. none: as "
+        "they are. linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest "
+        "training row as the original length. Training does not use it, and `synth bridge` refuses it.",
     )
     rope_factor: Optional[float] = key(
         None,
