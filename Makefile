@@ -1,18 +1,19 @@
 # make demo      run the whole experiment: create .venv, train, measure, draw the figures, write the report
 # make real      download SmolLM2-135M-Instruct (93 MB) and measure it on DATA (default the built-in text), with figures and report
 # make test      create .venv; run lint, types and tests
-# make check     run lint, types and tests in the present .venv
+# make check     run lint, types and tests in the .venv that is there
 # make browser   install Debian's Chromium, if possible, for the tests of the report; without it they are skipped
 # make report    write the report of the newest measurement of RUN (default runs/demo) as one HTML file
 # make figures   draw the figures of the newest measurement of RUN (default runs/demo), or of TABLES; measure first if necessary
-# make evidence  measure the demo with every selector, planted dependencies and context curves, and draw all figures
+# make evidence  measure the demo with every selector, planted needles and context curves, and draw all figures
 # make sweep     train and measure every size in LADDER (default configs/scale/cpu-*.yaml), and draw them; resumes after a stop
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
 #                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
-# make hypothesis-scale  the same with SIZES_OF_TEST of configs/scale and their ceilings; prints, does not draw
+# make hypothesis-scale  the same with SIZES_OF_TEST of configs/scale and their ceilings (SEEDS, default 101 to 103;
+#                TARGETS_BY_SIZE targets); prints, does not draw
 # make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
 #                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
 #                after a stop
@@ -24,16 +25,16 @@
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; also on
 #                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text; several
 #                files or globs, without spaces in their names), with results in PEERS; says what it leaves out
-# make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
+# make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU, on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices
-# make gallery   draw the pictures in docs/images/ from the existing runs
+# make gallery   draw the figures and the report of RUN again, and copy the pictures in docs/images/ from the runs
 # make docs      build the documentation site in site/
-# make format    correct lint and format
+# make format    correct what lint and format can correct by themselves
 # make lock      write requirements.lock again
 # make clean     remove .venv and caches; data/ and runs/ are kept
 
-# The first Python of a version that ai2-olmo supports.
+# The first Python whose version ai2-olmo supports.
 PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10 python; do \
 	$$python -c 'import sys; raise SystemExit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
@@ -140,7 +141,7 @@ twin: $(READY)
 	$(BIN)/olmo-sparsity synth summary $(addprefix --run ,$(RUNS_OF_TWIN))
 	$(BIN)/python -m analysis.inside_and_beyond $(addprefix --run ,$(RUNS_OF_TWIN)) --out runs/twin/figures
 
-# Figure 1 has a run for each K_train, the others a configuration for each way to give position IDs.
+# Figure 1 has a run for each K_train; the other figures have a configuration for each kind of position IDs.
 K_TRAIN ?= 2 4
 SYNTHETIC = $(wildcard configs/synthetic/scratchpad-cpu-*.yaml configs/synthetic/variables-cpu-*.yaml)
 PARITY_RUNS = $(foreach seed,$(SEEDS),$(foreach k,$(K_TRAIN),runs/synthetic/parity-cpu-K$(k)-seed$(seed)))
@@ -150,7 +151,7 @@ ifneq ($(filter-out cpu cpu10x,$(SIZE)),)
 $(error SIZE = $(SIZE): figures-synthetic has the sizes cpu and cpu10x)
 endif
 
-# To ten times the training length: a run NAME-seedN is of the configuration and with the keys of of_NAME.
+# To ten times the training length: of_NAME holds the configuration and the keys of the runs NAME-seedN.
 FOLDER_10X ?= runs/synthetic-cpu10x
 of_parity-K2 = parity-cpu10x synthetic.max_sparsity=2 synthetic.test_sparsity=[1,2,3,4,6]
 of_parity-K3 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[1,2,3,4,5,7]
@@ -187,7 +188,7 @@ RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) \
 	$(call with_seeds,$(METHODS:%=variables-%)) \
 	$(call with_seeds,$(foreach locality,8 16 any,placed-$(locality)-1 placed-$(locality)-3)) $(call with_seeds,$(IN_TEXT:%=text-%))
 
-# What is evaluated is skipped; what was stopped goes on.
+# Finished evaluations are skipped; stopped ones continue.
 $(FOLDER_10X)/%: FORCE | $(READY)
 	@grep -qs '"status": "complete"' $@/synthetic/*/manifest.json || { name=$*; \
 	set -- synth eval $(of_$(firstword $(subst -seed, ,$*))) --run $@ training.seed=$${name##*-seed}; \
@@ -238,7 +239,7 @@ lengths: $(READY) $(SMOLLM2)
 	set -- -m analysis.$$figure $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) --out $(RUN)/figures; \
 	echo "python $$*"; $(BIN)/python "$$@"; done
 
-# Also where the file is there: the script compares it with its known hash.
+# Runs even if the file is there: the script compares it with its known hash.
 $(SMOLLM2): FORCE | $(READY)
 	@$(BIN)/python scripts/fetch_smollm2.py $@
 
@@ -249,7 +250,7 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The peers on SmolLM2 have their results in PEERS, of one text. What is unusable is found before anything long runs.
+# The results of the peers on SmolLM2, of one text, are in PEERS. Unusable input is found before anything long runs.
 bench: PEERS ?= runs/benchmark/smollm2$(if $(DATA),,-builtin)
 bench: LONG_PEERS = $(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(or $(DATA),builtin) \
 	--sizes 128 --windows 4 --out $(PEERS)

@@ -21,7 +21,7 @@ app = typer.Typer(
     cls=Program,
     help="How few of the earlier tokens does a language model need? Train short-context OLMo models with PoSE, unmask "
     "the k most influential long-range tokens, and measure how much of the long-context gain they recover.",
-    epilog="Commands that measure train first where no model is trained; figures also measures first. Start with: "
+    epilog="Commands that measure train first if the run is not trained; figures also measures first. Start with: "
     "olmo-sparsity train",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

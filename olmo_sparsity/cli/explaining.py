@@ -46,14 +46,18 @@ def explain(
     revision: RevisionOption = None,
     at: Annotated[
         Optional[int],
-        typer.Option("--at", metavar="OFFSET", help="Character of the document, from 0; its token is the target."),
+        typer.Option(
+            "--at",
+            metavar="OFFSET",
+            help="Character of the document, counted from 0. The token that holds it is the target.",
+        ),
     ] = None,
     target: Annotated[
         Optional[str],
         typer.Option(
             "--target",
             metavar="TEXT",
-            help="What the target begins, in place of --at: the first token that begins this text and follows a full window.",
+            help="In place of --at: the target is the first token that begins this text and follows a full window.",
         ),
     ] = None,
     selector: Annotated[
@@ -68,7 +72,11 @@ def explain(
     ] = None,
     k: Annotated[
         Optional[str],
-        typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those. The largest is shown."),
+        typer.Option(
+            "--k",
+            metavar="K",
+            help="Numbers of tokens to unmask. 8: k = 1, 2, 4, 8. 1,3,5: these. The largest is shown.",
+        ),
     ] = None,
     *,
     keys: Keys,

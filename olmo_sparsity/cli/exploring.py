@@ -46,7 +46,8 @@ def explore(
         ),
     ] = None,
     k: Annotated[
-        Optional[str], typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those.")
+        Optional[str],
+        typer.Option("--k", metavar="K", help="Numbers of tokens to unmask. 8: k = 1, 2, 4, 8. 1,3,5: these."),
     ] = None,
     *,
     keys: Keys,

@@ -75,14 +75,17 @@ def validate(
     revision: RevisionOption = None,
     *,
     keys: Keys,
-    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables.")] = None,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables. Default: one inside the run.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     train: TrainOption = False,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Check that the selectors find tokens that are known to matter: plants needles, and counts how many are found."""
+    """Check that the selectors find tokens that are known to matter: plants needles, and counts how many are found. Trains
+    runs/NAME first if it is not trained."""
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
@@ -110,13 +113,16 @@ def context_curve(
     revision: RevisionOption = None,
     *,
     keys: Keys,
-    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table.")] = None,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table. Default: one inside the run.")
+    ] = None,
     train: TrainOption = False,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Measure the loss against the number of visible recent tokens: does the model generalize in length?"""
+    """Measure the loss against the number of visible recent tokens: does the model generalize in length? Trains runs/NAME first
+    if it is not trained."""
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)

@@ -35,7 +35,8 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="YAML configuration. Default: that of --run DIR, else configs/demo.yaml, or with --model configs/pretrained.yaml.",
+        help="YAML configuration. Default: that in the folder of --run or of the results of --model; if there is none, "
+        "configs/demo.yaml, or with --model configs/pretrained.yaml.",
     ),
 ]
 TaskConfigOption = Annotated[
@@ -43,7 +44,7 @@ TaskConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="YAML configuration. Default: the run's own, otherwise configs/synthetic/TASK.yaml.",
+        help="YAML configuration. Default: that in the folder of the run; if there is none, configs/synthetic/TASK.yaml.",
     ),
 ]
 TaskRunOption = Annotated[
@@ -80,7 +81,8 @@ TrainOption = Annotated[
     bool,
     typer.Option(
         "--train",
-        help="Train the run first if it is not trained. Without it, only the run that the configuration names, runs/NAME.",
+        help="Train the run first if it is not trained. Without this option only the run that the configuration names, "
+        "runs/NAME, is trained.",
     ),
 ]
 ShardOption = Annotated[
@@ -90,7 +92,9 @@ ShardOption = Annotated[
 # Of a finished measurement, which may have selectors of one's own.
 ShownSelectorOption = Annotated[
     Optional[str],
-    typer.Option("--selector", metavar="NAME", help="Whose choice to show. Default: one that does not see the target."),
+    typer.Option(
+        "--selector", metavar="NAME", help="Selector whose choice is shown. Default: one that does not see the target."
+    ),
 ]
 
 

@@ -29,7 +29,7 @@ TaskArgument = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="Name of a configuration in configs/synthetic/, such as parity-cpu, or of your own with --config: its name.",
+        help="Name of a configuration in configs/synthetic/, such as parity-cpu; with --config the key `name` of that file.",
     ),
 ]
 OutOption = Annotated[
@@ -114,7 +114,8 @@ def synth_bridge(
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Let the selectors search for the planted bits of a parity model's prompts, and print what they find."""
+    """Let the selectors search for the planted bits of a parity model's prompts, and print what they find. Trains the model first
+    if it is not trained."""
     from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
     from olmo_sparsity.statistics.synthetic import read_bridge
     from olmo_sparsity.wording.synthetic_tasks import bridge_lines
@@ -142,8 +143,8 @@ def synth_summary(
 ) -> None:
     """Print steps, minutes, loss and whether the task is learned, of several runs, and up to which length they hold.
 
-    Of runs that were evaluated with synthetic.test_row_len: the accuracies inside the training row and beyond it, by k, and minus
-    the ceiling, the model with the longest training rows.
+    Of runs that were evaluated with synthetic.test_row_len, print the accuracies inside the training row and beyond it, by k, and
+    their differences from those of the ceiling, the model with the longest training rows.
     """
     from olmo_sparsity.view.synth_summary import print_synth_summary
 

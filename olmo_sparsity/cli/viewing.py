@@ -40,7 +40,7 @@ TablesOption = Annotated[
     typer.Option(
         "--tables",
         metavar="DIR",
-        help="Influence folder, or how its name ends (`olmo-sparsity list`). Default: the newest of the run.",
+        help="Influence folder, or the end of its name (`olmo-sparsity list` prints the names). Default: the newest of the run.",
     ),
 ]
 AS_RUN = "name it as RUN"  # where there is no option --run
@@ -337,7 +337,7 @@ def compare(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="A pretrained model (its newest measurement), behind the runs; repeat the option for several.",
+            help="A pretrained model (its newest measurement), which follows the runs; repeat the option for several.",
             show_default=False,
         ),
     ] = None,
@@ -384,7 +384,7 @@ def hypothesis(
         typer.Option(
             "--selector",
             metavar="NAME",
-            help="Whose first token tells how sparse a reaction is; it must not see the target. Default: kl.",
+            help="Selector whose first token tells how sparse a reaction is. It must not see the target. Default: kl.",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--every", help="Also print the comparison in other ways.")] = False,

@@ -44,7 +44,8 @@ class Config:
         check_values(self, "")
         require(
             re.fullmatch(r"[\w][\w. -]*", self.name) is not None,
-            f"name = {self.name!r}: must be a plain folder name of letters, digits, '.', '_' and '-'",
+            f"name = {self.name!r}: must be a plain folder name of letters, digits, spaces, '.', '_' and '-', and begin with a "
+            "letter, a digit or '_'",
         )
         require(
             self.pose.num_chunks <= self.context.row_len,

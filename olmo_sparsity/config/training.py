@@ -26,14 +26,14 @@ class TrainingConfig:
     steps: int = key(1000, "Number of optimizer steps.", least=1, most=10**9)
     stop_loss: Optional[float] = key(
         None,
-        "Training ends before training.steps at the first evaluation whose validation loss, in nats, is at most this (null: it "
-        "does not).",
+        "Training ends early at the first evaluation whose validation loss, in nats, is at most this (null: it does not end "
+        "early).",
         above=0,
     )
     patience: Optional[int] = key(
         None,
-        "Training ends before training.steps when so many evaluations in a row have not been 1% below the lowest validation loss "
-        "before them (null: it does not). A schedule that depends on training.steps is cut off.",
+        "Training ends early when the validation loss has not fallen 1% below its lowest value in this number of evaluations in "
+        "a row (null: it does not end early). A schedule that depends on training.steps is cut off.",
         least=1,
         most=10**6,
     )
@@ -65,7 +65,7 @@ class TrainingConfig:
     start_from: Optional[str] = key(
         None,
         "Folder of a trained run whose last weights this run starts from, such as a first stage without PoSE. The model, the "
-        "tokenizer and the vocabulary must be the same (null: weights drawn with training.seed).",
+        "tokenizer and the vocabulary must be the same (null: the weights are drawn, with training.seed).",
     )
     precision: Literal["auto", "bf16", "fp32"] = key(
         "auto",
@@ -83,7 +83,8 @@ class TrainingConfig:
     keep_checkpoints: int = key(2, "Number of checkpoints to keep; older ones are deleted.", least=1, most=10**9)
     keep_every: Optional[int] = key(
         None,
-        "Also keep the checkpoints of every so many steps for good; a multiple of checkpoint_every (null: none).",
+        "Checkpoints whose step is a multiple of this number are kept permanently. It must be a multiple of checkpoint_every "
+        "(null: none are).",
         least=1,
         most=10**9,
     )
@@ -92,7 +93,7 @@ class TrainingConfig:
     eval_rows: int = key(1024, "Number of validation rows in an evaluation.", least=1, most=10**7)
     trackers: list[str] = key(
         [],
-        "Trackers to log to, besides metrics.jsonl: tensorboard, wandb. Each is an optional dependency of this package.",
+        "Trackers to log to, in addition to metrics.jsonl: tensorboard, wandb. Each is an optional dependency of this package.",
     )
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ def read_file(text: str, section: type, *, path: Path) -> dict[str, Any]:
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{where}: not valid YAML ({reason})") from None
     except (ValueError, OverflowError):  # "\UFFFFFFFF"
-        raise UserError(f"{path}: not valid YAML (a character that there is not)") from None
+        raise UserError(f"{path}: not valid YAML (an escape of a character that does not exist)") from None
     except RecursionError:
         raise UserError(f"{path}: too many brackets in one another; a configuration has two levels of keys") from None
     if node is None:

@@ -349,7 +349,9 @@ def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:
     for name in (None, "gpt2", "org/name.v1", str(tmp_path), str(tmp_path / "there.gguf")):
         PretrainedConfig(name).check_there()
     for name in ("a.gguf", "org/a.gguf", "one/two/three", str(tmp_path / "none")):
-        with pytest.raises(UserError, match=rf"^pretrained\.model = {name}: no such folder or file$"):
+        with pytest.raises(
+            UserError, match=rf"^pretrained\.model = {name}: no such folder or file; give the path of a model"
+        ):
             PretrainedConfig(name).check_there()
 
 

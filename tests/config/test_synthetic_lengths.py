@@ -105,7 +105,7 @@ def test_keys_of_parity_are_refused_of_variables(keys: dict[str, Any], line: str
             {"positions": "coupled", "scratchpad": True}, {"positions": "coupled"},
             "positions = coupled: couples the tokens of a scratchpad; set synthetic.scratchpad=true",
         ),
-        ({"rope_scaling": "yarn", "rope_factor": 2.0}, {"rope_factor": 2.0}, "rope_factor = 2.0: the factor of a synthetic.rope"),
+        ({"rope_scaling": "yarn", "rope_factor": 2.0}, {"rope_factor": 2.0}, "rope_factor = 2.0: synthetic.rope_scaling is none"),
     ],
     ids=lambda value: ", ".join(map(str, value.items())) if isinstance(value, dict) else "",
 )  # fmt: skip

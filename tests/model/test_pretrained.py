@@ -451,8 +451,8 @@ def test_an_architecture_without_position_ids_is_refused(kind: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("/no/such/folder", r"^pretrained\.model = /no/such/folder: no such folder or file$"),
-        ("missing.gguf", r"^pretrained\.model = missing\.gguf: no such folder or file$"),
+        ("/no/such/folder", r"^pretrained\.model = /no/such/folder: no such folder or file; give the path of a model"),
+        ("missing.gguf", r"^pretrained\.model = missing\.gguf: no such folder or file; give the path of a model"),
         (".", r"neither a Hugging Face folder \(config\.json\), nor an OLMo checkpoint .*, nor a \.gguf file"),
     ],
 )
