@@ -112,6 +112,7 @@ def table(heading: str, row: str, column: str) -> Found:
 Place = tuple[str, str, str, str]  # page, heading, row, column
 DEMO, SELECTION, FRESH = "Selectors that do not see the target", "What selection does", "A fresh draw"
 CURVES, SMOLLM2, GEMMA = "Does the model generalize in length?", "A pretrained model", "Gemma 3 270M"
+BEYOND = "Beyond SmolLM2's positions"
 PLANNED, SHARE = "1. sparse minus dense", "2. share of the ceiling's gain"
 
 
@@ -133,6 +134,8 @@ CLAIMS: dict[str, tuple[Place, int]] = {
     "their entries have read, recover": (("results.md", SMOLLM2, "`hidden`, `attention`", "R(8)"), 1),
     "Without its BOS Gemma 3 270M gains": (("results.md", GEMMA, "without", "long gain, nats"), 1),
     "nats, with it": (("results.md", GEMMA, "with BOS", "long gain, nats"), 1),
+    # Its column is of losses, so what is lost is above 0.
+    "with 16,384 tokens it loses": (("results.md", BEYOND, "16,384", "minus that with 8,192"), 1),
 }
 
 
