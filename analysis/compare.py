@@ -24,10 +24,10 @@ from olmo_sparsity.statistics.several.comparison import (
 )
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.wording.comparison import (
+    compared_words,
     differences_sentences,
     optimism_warning,
     pairings_words,
-    row_words,
     subject_units_words,
 )
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, fragile_words
@@ -64,7 +64,7 @@ def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Seque
 
 
 def _name(row: ComparisonRow) -> str:
-    name = row_words(row).removesuffix(", nats")
+    name = compared_words(row).removesuffix(", nats")
     return name if row.selector is None else f"{row.selector}, k = {row.k}: {name}"
 
 

@@ -25,7 +25,7 @@ from matplotlib.patheffects import withStroke
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, LONG_GAIN, Measurement
-from olmo_sparsity.statistics.single.shown_ks import few_ks
+from olmo_sparsity.statistics.single.shown_ks import few_ks, spread_ks
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.findings import cloud_finding
 from olmo_sparsity.wording.gates import no_fraction_words
@@ -164,7 +164,7 @@ def _ks_of_panels(summary: Summary) -> list[int]:
     few = few_ks(summary.ks, summary.num_units)
     if len(few) <= MAX_PANELS:
         return few
-    return sorted({min(few, key=lambda k: abs(np.log(k / aim))) for aim in np.geomspace(few[0], few[-1], MAX_PANELS)})
+    return spread_ks(few, MAX_PANELS)
 
 
 def _rows_of(measured: Measured, selector: str, *, drawn: DrawnTargets) -> dict[str, list[Cloud]]:

@@ -75,7 +75,7 @@ def _words(numbers: Detection) -> str:
     reader = "the run's own model" if numbers.setup.model is None else "the model"
     return (
         "Of as many best-ranked positions as were planted, the share that was planted, mean over windows; black lines: 95% "
-        "intervals by bootstrap over documents; dotted: a random ranking; white marks: mean distance of the planted tokens near "
+        "intervals over documents; dotted: a random ranking; white marks: mean distance of the planted tokens near "
         f"(<), in the middle (o), far (>), where {MIN_DOCUMENTS} windows or more lie there. Needles: {reader} completes a "
         f"made-up name or number that was planted in natural text. Losses in nats: local tokens only, all tokens, local "
         "and planted tokens. "

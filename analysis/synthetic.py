@@ -35,7 +35,14 @@ from olmo_sparsity.statistics.synthetic import (
 )
 from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import encoding_words, learned_words, method_words, setting_words, task_words
+from olmo_sparsity.wording.synthetic_tasks import (
+    distinct_words,
+    encoding_words,
+    learned_words,
+    method_words,
+    setting_words,
+    task_words,
+)
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -209,6 +216,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
             ),
         )
         first = _only_setting(settings, "train_lengths", "max_sparsity", "modulus")
+        names = distinct_words(settings, words)
         has_answers = not all(setting.scratchpad for setting in settings)
         figure, axes = plt.subplots(
             1,
@@ -239,7 +247,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
             Line2D(
                 [],
                 [],
-                label=words(setting) + learned_words(*learned[setting]),
+                label=names[setting] + learned_words(*learned[setting]),
                 linestyle=_style(setting, with_steps),
                 **_look(number),
             )
@@ -274,7 +282,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
             for of in settings
         ]
         found = "; ".join(
-            f"{words(one.setting)}{learned_words(*learned[one.setting])}: {_at_words(one)}" for one in hardest
+            f"{names[one.setting]}{learned_words(*learned[one.setting])}: {_at_words(one)}" for one in hardest
         )
         return Drawn(figure, name, f"Accuracy of the whole response by the way position IDs are given, {found}.")
 

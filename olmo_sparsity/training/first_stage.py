@@ -65,13 +65,21 @@ class FirstStage:
     def warn_of_same_rows(self, config: Config, *, tokens_sha256: str) -> None:
         """Log a warning if a run with this configuration, on text with this hash, draws the rows of this stage again.
 
-        Where contents are matched to positions, rows depend on these, too.
+        Where contents are not contiguous, rows depend on their chunks, too.
         """
         drawn, own = (
-            (of.training.seed, of.training.batch_rows, of.context.row_len, of.pose.contents == "matched")
+            (
+                of.training.seed,
+                of.training.batch_rows,
+                of.context.row_len,
+                of.pose.contents,
+                of.synthetic.train_lengths,  # the hash of a synthetic task does not have these two
+                of.synthetic.max_sparsity,
+            )
             for of in (self.config, config)
         )
-        if drawn == own and config.pose.contents != "matched" and self.manifest.get("tokens_sha256") == tokens_sha256:
+        is_same_text = self.manifest.get("tokens_sha256") == tokens_sha256
+        if drawn == own and is_same_text and config.pose.contents == "contiguous":
             logger.warning(
                 f"training.start_from = {self.record['run']}: this run draws the rows of its first stage again, in the same "
                 f"order; with another training.seed than {config.training.seed} it draws others"

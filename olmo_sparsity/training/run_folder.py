@@ -90,7 +90,7 @@ def is_trained(run: Path, *, verified: bool = False) -> bool:
 
 @contextmanager
 def run_lock(run: Path, process: ProcessInfo) -> Iterator[None]:
-    """Hold the lock of a run, which the processes of one training on all machines can hold, for the duration of the context.
+    """Hold the lock of a run, which only one training can hold, on all its machines, for the duration of the context.
 
     All of them must call it; the leader locks. Where it cannot, none waits for it.
 

@@ -19,7 +19,7 @@ from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
-from olmo_sparsity.wording.comparison import optimism_warning, pairings_words, row_words
+from olmo_sparsity.wording.comparison import compared_words, optimism_warning, pairings_words
 from olmo_sparsity.wording.curves import model_labels
 from olmo_sparsity.wording.setup import anchor_warning, overlap_words
 
@@ -190,7 +190,7 @@ def detection_json(detection: Detection) -> Json:
 
 def comparison_row_json(row: ComparisonRow) -> Json:
     """An entry of ``rows`` of a comparison."""
-    return record_json(row, without=("is_main", "includes_optimism")) | {"words": row_words(row)}
+    return record_json(row, without=("is_main", "includes_optimism")) | {"words": compared_words(row)}
 
 
 def comparison_json(comparison: Comparison) -> Json:

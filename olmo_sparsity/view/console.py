@@ -59,7 +59,7 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
-from olmo_sparsity.wording.comparison import optimism_warning, pairings_words, row_words, subject_units_words
+from olmo_sparsity.wording.comparison import compared_words, optimism_warning, pairings_words, subject_units_words
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
 from olmo_sparsity.wording.gates import EITHER_WAY, gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
@@ -319,7 +319,7 @@ def comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
         differing = [(estimated(value, digits), *words(verdict(value))) for value in row.differences]
         rows.append(
             (
-                *words(row_words(row), row.selector or "", "" if row.k is None else str(row.k)),
+                *words(compared_words(row), row.selector or "", "" if row.k is None else str(row.k)),
                 *(estimated(value, digits) for value in row.values),
                 *(cell for cells in differing for cell in cells),
             )

@@ -21,7 +21,7 @@ Measured = Union[Measurement, Summary]
 INCLUDES_OPTIMISM = "(includes optimism)"
 
 
-def row_words(row: ComparisonRow) -> str:
+def compared_words(row: ComparisonRow) -> str:
     """Return what a row compares, and its unit."""
     return f"{row.words} {INCLUDES_OPTIMISM}" if row.includes_optimism else row.words
 
@@ -160,7 +160,7 @@ def differences_sentences(comparison: Comparison) -> list[str]:
             difference = row.differences[index]
             if difference is not None:
                 where = "" if row.selector is None else f" of {row.selector}, k = {row.k}"
-                name = row_words(row).replace(", nats", "")
+                name = compared_words(row).replace(", nats", "")
                 clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
         pairing = "" if comparison.pairings[index].paired else ", on other windows"
         if len({summaries[name].unit for name in (first, label)}) > 1:

@@ -11,6 +11,7 @@ from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 from olmo_sparsity.wording.comparison import INCLUDES_OPTIMISM
+from olmo_sparsity.wording.numbers import interval
 
 
 def setting_words(setting: Setting) -> str:
@@ -110,10 +111,7 @@ def positions_words(setting: Setting) -> str:
 
 
 def _estimate_words(estimate: Optional[Estimate]) -> str:
-    if estimate is None:
-        return "none"
-    bounds = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
-    return f"{estimate.mean:.2f}{bounds}"
+    return "none" if estimate is None else interval(estimate)
 
 
 def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:

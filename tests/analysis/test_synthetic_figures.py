@@ -238,6 +238,14 @@ def test_every_encoding_has_its_line(draw) -> None:
         assert_line(figure.axes[0], made[setting], color=COLOURS[number], linestyle="-")
 
 
+def test_lines_that_differ_in_what_their_names_leave_out_are_told_apart(draw) -> None:
+    steps = Setting("parity", True, "pose", 2, (4, 8), 32)
+    settings = [steps, dataclasses.replace(steps, num_chunks=4), dataclasses.replace(steps, position_embedding="alibi")]
+    drawn = draw([one for setting in settings for one in accuracies_of(setting, (1,), seeds=1)], [])
+    names = ["RoPE with PoSE, chunks 4", "ALiBi with PoSE", "RoPE with PoSE, chunks 2"]
+    assert [label for label in legend(drawn["synthetic-scratchpad"]) if "PoSE" in label] == names
+
+
 def test_a_figure_of_one_encoding_does_not_mix_two(draw) -> None:
     others = {"position_embedding": "alibi", "rope_scaling": "linear"}
     for part, value in others.items():

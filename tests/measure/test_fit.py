@@ -609,7 +609,7 @@ def test_rows_are_checked_as_far_as_a_small_mask_reaches(
 
 
 def test_visible_sets_are_checked_on_the_last_tokens_of_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The square of a long window takes much memory. Position IDs are those of the whole window; half of it stays long-range."""
+    """The square of a long window takes much memory. As many position IDs must be there as the whole window takes."""
     seen = []
 
     class Counting(CheckedWindows):
@@ -623,6 +623,15 @@ def test_visible_sets_are_checked_on_the_last_tokens_of_long_windows(monkeypatch
     ((tokens, local_len),) = seen
     assert torch.equal(tokens, windows()[:4, -17:-1]) and local_len == min(LOCAL, 8)
     assert checks[0].found == FULL
+
+
+def test_the_longest_row_may_be_cut_to_fewer_tokens_than_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the last 9 tokens are local where 10 are; nothing is hidden in the row."""
+    monkeypatch.setattr(fit_module, "LONGEST_MASKED", 8)
+    check = check_longest_row(
+        build("llama"), windows()[:, -10:], name="tiny", local_len=LOCAL, dtype=torch.float32, anchor_id=None
+    )
+    assert check.found <= check.limit
 
 
 def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:

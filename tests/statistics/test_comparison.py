@@ -40,7 +40,7 @@ from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import comparison_table, print_comparison, print_summary
 from olmo_sparsity.view.pages import minus
-from olmo_sparsity.wording.comparison import comparison_words, optimism_warning, pairings_words, row_words
+from olmo_sparsity.wording.comparison import compared_words, comparison_words, optimism_warning, pairings_words
 from olmo_sparsity.wording.evidence import harm_words
 from olmo_sparsity.wording.gates import beyond_gate_words, gap_words, gate_words, gates_words
 from olmo_sparsity.wording.numbers import verdict
@@ -449,7 +449,7 @@ def test_gain_over_random_and_corrected_gain_exclude_each_other(weaker: Comparis
             assert None not in row.values and None not in row.differences
         if row.selector is not None:
             includes = SEES_TARGET[row.selector] and row.quantity in ("recovered_fraction", "gain_sparse_nats")
-            assert ("includes optimism" in row_words(row)) == includes
+            assert ("includes optimism" in compared_words(row)) == includes
 
 
 def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
@@ -536,7 +536,7 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
         row = main["gain_sparse_nats", k]
         difference = (gains["unmask-one", "real", k] - gains["kl", "real", k]).mean()
         assert row.differences[0] is not None and row.differences[0].mean == pytest.approx(difference)
-        assert row_words(row) == "sparse gain, nats (includes optimism)"
+        assert compared_words(row) == "sparse gain, nats (includes optimism)"
     # One sees the target and the other does not: neither headline is defined for both.
     over_random, rest = main["gain_over_random_nats", 8], main["corrected_gain_nats", 8]
     assert over_random.values[0] is not None and over_random.values[1] is None

@@ -116,6 +116,8 @@ def test_the_lines_of_the_bridge_have_each_number_under_its_name(parities: tuple
             f"D {words(point.prediction_recovered)}, accuracy {words(point.right)}"
         )
     assert "R none" in lines[-1] and "R none" not in lines[0]
+    harmed = dataclasses.replace(points[0], recovered_fraction=Estimate(-0.004, -0.21, -0.001))
+    assert ", R 0.00 [-0.21, 0.00], D " in bridge_lines([harmed])[1]
     _, seeing = bridge_lines([dataclasses.replace(points[0], selector="mask-one")])
     assert seeing == lines[0].replace(points[0].selector, "mask-one").replace(", D ", " (includes optimism), D ")
 

@@ -121,11 +121,12 @@ def test_a_relative_path_names_the_first_stage_from_any_folder(
 def test_rows_that_the_first_stage_drew_are_said(
     first: Path, tiny_config: Config, tmp_path: Path, messages: Messages
 ) -> None:
-    """Whatever positions they have; rows of matched contents depend on these."""
+    """Whatever positions contiguous rows have; those of other contents depend on these."""
 
-    def told(config: Config, tokens_sha256: str) -> int:
+    def told(config: Config, tokens_sha256: str, *, contents: str = "contiguous") -> int:
         messages.clear()
         stage = first_stage.open_first_stage(config, tmp_path / "second")
+        stage = replace(stage, config=replace(stage.config, pose=replace(stage.config.pose, contents=contents)))
         stage.warn_of_same_rows(config, tokens_sha256=tokens_sha256)
         return len(list(messages))
 
@@ -146,7 +147,12 @@ def test_rows_that_the_first_stage_drew_are_said(
     assert told(config, "another text") == 0
     assert told(second_stage(tiny_config, first, seed=7), sha256) == 0
     assert told(second_stage(tiny_config, first, batch_rows=4), sha256) == 0
-    assert told(replace(config, pose=replace(config.pose, contents="matched")), sha256) == 0
+    for contents in ("matched", "uniform"):  # which depend on the chunks
+        otherwise = replace(config, pose=replace(config.pose, contents=contents))
+        assert told(otherwise, sha256) == told(otherwise, sha256, contents=contents) == 0
+    # The hash of a synthetic task does not have these.
+    for sequences in ({"train_lengths": [5, 9]}, {"max_sparsity": 2}):
+        assert told(replace(config, synthetic=replace(config.synthetic, **sequences)), sha256) == 0
 
 
 def test_weights_of_another_shape_and_missing_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

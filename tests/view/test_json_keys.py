@@ -33,7 +33,6 @@ from olmo_sparsity.view.as_json import (
     spectra_json,
     summary_json,
 )
-from olmo_sparsity.wording.comparison import row_words
 
 WORDS = ("source", "split", "run", "run_id")
 
@@ -197,7 +196,7 @@ def test_a_comparison_has_values_and_differences_in_the_order_of_its_subjects(ta
         assert same_estimate(entry["summary"]["long_gain_nats"], subject.summary.long_gain_nats)
     assert [pairing["paired"] for pairing in found["pairings"]] == [pairing.paired for pairing in comparison.pairings]
     for entry, row in zip(found["rows"], comparison.rows, strict=True):
-        assert entry["words"] == row_words(row)
+        assert entry["words"] == row.words + " (includes optimism)" * row.includes_optimism
         for name in ("quantity", "selector", "k"):
             assert entry[name] == getattr(row, name), name
         assert len(entry["values"]) == 2 and len(entry["differences"]) == 1

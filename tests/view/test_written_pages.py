@@ -213,6 +213,13 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def test_a_report_declares_every_colour_that_it_names(tables: Path, tmp_path: Path) -> None:
+    page = write_report(tables, tmp_path / "report.html", num_windows=1).read_text()
+    named = set(re.findall(r"var\(--([a-z-]+)[),]", page))
+    assert {"text", "muted", "heat-share"} < named
+    assert named <= set(re.findall(r"--([a-z-]+):", page))
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_colours_stand_out_on_light_and_dark_pages(dark: bool) -> None:
     """Text by 4.5 (WCAG 1.4.3, AA), borders by 3 (1.4.11); backs of text are light on light pages and dark on dark ones."""

@@ -325,7 +325,7 @@ def check_fit(
     windows = _checked_windows(
         model,
         latest_WT,
-        local_len=min(local_len, LONGEST_MASKED // 2),  # something must be hidden
+        local_len=local_len,
         dtype=dtype,
         anchor_id=anchor_id,
         batch_tokens=batch_tokens,
@@ -391,7 +391,7 @@ def _checked_windows(
     return CheckedWindows(
         model,
         varied_windows(tokens_WT[:number, :-1], model.vocab_size),
-        local_len=local_len,
+        local_len=min(local_len, LONGEST_MASKED // 2),  # something must be hidden, also of the last tokens alone
         anchor_id=anchor_id,
         tolerance=TOLERANCE_NATS[dtype],
     )

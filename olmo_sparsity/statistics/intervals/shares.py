@@ -1,10 +1,10 @@
 """Shares of the windows' weight, such as of the targets that need no long-range token, and their intervals.
 
-So are means over windows of shares of some positions, and accuracies, where a sequence is a document. Near 0 and 1 percentiles
-of resamples miss too often, and have no length where no document differs. So the interval of a share is an exact binomial one
-(Clopper and Pearson 1934), of as many independent documents as would give its linearized standard error (Korn and Graubard
-1998). That of a difference of two shares is made of theirs, and of their correlation over the documents (Newcombe 1998, method
-10), also where both are differences. tests/statistics/test_shares.py simulates the coverage.
+Means over windows of shares of some positions are shares, too, and so are accuracies, where a sequence is a document. Near 0 and
+1 percentiles of resamples miss too often, and have no length where no document differs. So the interval of a share is an exact
+binomial one (Clopper and Pearson 1934), of as many independent documents as would give its linearized standard error (Korn and
+Graubard 1998). That of a difference of two shares is made of theirs, and of their correlation over the documents (Newcombe 1998,
+method 10), also where both are differences. tests/statistics/test_shares.py simulates the coverage.
 
 Letters of shapes: P shares, U bootstrap units.
 """

@@ -33,10 +33,14 @@ def quarter_ks(ks: Sequence[int], num_units: float) -> list[int]:
     return [k for k in ks if k <= FEW * num_units] or list(ks[:1])
 
 
+def spread_ks(ks: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of some rising k, the smallest and the largest among them, evenly spaced by their logarithms."""
+    return sorted({min(ks, key=lambda k: abs(np.log(k / aim))) for aim in np.geomspace(ks[0], ks[-1], most)})
+
+
 def shown_ks(ks: Sequence[int], num_units: float) -> list[int]:
     """Return the smallest and the largest of ``few_ks``, up to two between, each about four times the one before, and the largest
     up to a quarter of all, of which conclusions about few are."""
     few = few_ks(ks, num_units)
     number = sum(few[-1] >= few[0] * APART**power for power in range(MOST))
-    aims = np.geomspace(few[0], few[-1], max(LEAST, number))
-    return sorted({min(few, key=lambda k: abs(np.log(k / aim))) for aim in aims} | {quarter_ks(few, num_units)[-1]})
+    return sorted({*spread_ks(few, max(LEAST, number)), quarter_ks(few, num_units)[-1]})
