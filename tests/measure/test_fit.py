@@ -423,25 +423,31 @@ def test_where_a_check_holds() -> None:
         assert FitCheck("x", found, 1.0, at_least=True).holds == at_least
 
 
-@pytest.mark.parametrize(("batch_tokens", "num"), [(4096, 4), (100, 4), (99, 3), (50, 2), (49, 1), (3, 1)])
-def test_as_many_windows_are_checked_as_a_pass_holds(
-    batch_tokens: int, num: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+    """The windows of each ``CheckedWindows`` that is made from now on, and how it is made."""
+    calls = []
 
-    class Counting(CheckedWindows):
+    class Seen(CheckedWindows):
         def __init__(self, model: Any, tokens_WT: torch.Tensor, **named: Any) -> None:
-            seen.append((tokens_WT, named["tolerance"]))
+            calls.append((tokens_WT, named))
             super().__init__(model, tokens_WT, **named)
 
-    monkeypatch.setattr(fit_module, "CheckedWindows", Counting)
+    monkeypatch.setattr(fit_module, "CheckedWindows", Seen)
+    return calls
+
+
+@pytest.mark.parametrize(("batch_tokens", "num"), [(4096, 4), (100, 4), (99, 3), (50, 2), (49, 1), (3, 1)])
+def test_as_many_windows_are_checked_as_a_pass_holds(
+    batch_tokens: int, num: int, seen: list[tuple[torch.Tensor, dict[str, Any]]]
+) -> None:
     checks = fit(build("llama"), batch_tokens=batch_tokens)
-    ((tokens, tolerance),) = seen
-    assert torch.equal(tokens, windows()[:num, :-1]) and tolerance == 1e-4
+    ((tokens, made),) = seen
+    assert torch.equal(tokens, windows()[:num, :-1]) and made["tolerance"] == 1e-4
     assert [(check.name, check.found, check.limit) for check in checks[:1]] == [("position IDs in use", FULL, 64)]
     assert fit(build("llama"), anchor_id=BOS)[0].found == FULL + 1
     fit(build("llama").in_dtype(torch.bfloat16), dtype=torch.bfloat16)
-    assert seen[-1][1] == 0.15
+    assert seen[-1][1]["tolerance"] == 0.15
     assert len(checks) == 1 + len(fit_module.CHECKS) == 9
 
 
@@ -608,20 +614,14 @@ def test_rows_are_checked_as_far_as_a_small_mask_reaches(
     assert rows == ([] if row is None else [windows.rows_WT[:4, -1 - row :].tolist()])
 
 
-def test_visible_sets_are_checked_on_the_last_tokens_of_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visible_sets_are_checked_on_the_last_tokens_of_long_windows(
+    seen: list[tuple[torch.Tensor, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The square of a long window takes much memory. As many position IDs must be there as the whole window takes."""
-    seen = []
-
-    class Counting(CheckedWindows):
-        def __init__(self, model: Any, tokens_WT: torch.Tensor, **named: Any) -> None:
-            seen.append((tokens_WT, named["local_len"]))
-            super().__init__(model, tokens_WT, **named)
-
-    monkeypatch.setattr(fit_module, "CheckedWindows", Counting)
     monkeypatch.setattr(fit_module, "LONGEST_MASKED", 16)
     checks = fit(build("llama"))
-    ((tokens, local_len),) = seen
-    assert torch.equal(tokens, windows()[:4, -17:-1]) and local_len == min(LOCAL, 8)
+    ((tokens, made),) = seen
+    assert torch.equal(tokens, windows()[:4, -17:-1]) and made["local_len"] == 8 < LOCAL
     assert checks[0].found == FULL
 
 
