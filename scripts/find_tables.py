@@ -28,7 +28,7 @@ def main() -> None:
         sys.exit("usage: find_tables.py CONFIG [DATA]")
     name, data = sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else None
     try:
-        config, run = resolve(Path(name), None, overrides=None)
+        config, run, _ = resolve(Path(name), None, overrides=None)
         if data is not None:
             config = dataclasses.replace(config, influence=dataclasses.replace(config.influence, data=data))
         manifests = {tables: read_manifest_of(tables) for tables in list_finished(run)}

@@ -42,6 +42,7 @@ from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.schemas import schemas
 
 LONG = 300  # tokens of a window of a model whose windows else have 20
 
@@ -320,7 +321,8 @@ def test_shares_measure_their_parts_and_a_rerun_what_is_missing(
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         asked.append(window_ids_W.tolist())
-        return {"curve": pa.table({"window_id": window_ids_W})}
+        rows = [{"window_id": window} for window in window_ids_W.tolist()]
+        return {"curve": pa.Table.from_pylist(rows, schema=schemas(16)["curve"])}
 
     def run(part_size: int, share: Share = WHOLE, **options: bool) -> list[list[int]]:
         asked.clear()
