@@ -162,9 +162,7 @@ def _ks_of_panels(summary: Summary) -> list[int]:
     if width_in_force() is Width.one:
         return summary.end_ks
     few = few_ks(summary.ks, summary.num_units)
-    if len(few) <= MAX_PANELS:
-        return few
-    return spread_ks(few, MAX_PANELS)
+    return few if len(few) <= MAX_PANELS else spread_ks(few, MAX_PANELS)
 
 
 def _rows_of(measured: Measured, selector: str, *, drawn: DrawnTargets) -> dict[str, list[Cloud]]:

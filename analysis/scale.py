@@ -40,7 +40,7 @@ from olmo_sparsity.wording.units import units_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text, failed_gates_lines, write_above
-from .style import dodges, error_bars, filled, main_selectors, signed_log, write_nothing_measured
+from .style import dodges, error_bars, filled, legend_entry, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
 NULL: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white"}
@@ -216,8 +216,7 @@ def _legend(selectors: Sequence[str], *, ks: Sequence[int], has_prediction: bool
     entries = [
         Line2D([], [], color="grey", marker="o", markersize=4, label=name, **look) for name, look in kinds.items()
     ]
-    of_selectors = (Line2D([], [], linestyle="-", markersize=4.5, label=name, **filled(name)) for name in selectors)
-    return [*of_selectors, *entries]
+    return [*(legend_entry(name, look=filled(name)) for name in selectors), *entries]
 
 
 def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:

@@ -14,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.model_setup import Visibility
-from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, TOLERANCES, Spectra, Spectrum, chosen_family
+from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, TOLERANCES, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.spectrum import rounding_words, spectrum_finding, spectrum_sentences
 from olmo_sparsity.wording.units import k_words, units_of
@@ -43,7 +43,7 @@ def family_label(family: str, visibility: Visibility) -> str:
 
 def families_drawn(spectra: Spectra, summary: Summary) -> list[str]:
     """Return the families of the figure, as far as they were measured: a choice, the nearest, and random ones."""
-    chosen = chosen_family([curve.family for curve in spectra.by_curve if curve.family in summary.blind_selectors])
+    chosen = spectra.chosen(summary.blind_selectors)
     return [name for name in (chosen, NEAREST, RANDOM) if name is not None and spectra.of(name) is not None]
 
 

@@ -22,6 +22,7 @@ NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
+HASH_DIGITS = 12  # that are shown of a hash of weights, and of a commit on the hub
 # Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
 Length = Annotated[int, Meta(ge=1, le=10**8)]
 # Both keys are there.

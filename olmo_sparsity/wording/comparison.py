@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional, Union
 
-from olmo_sparsity.records.measured import ModelRecord
+from olmo_sparsity.records.measured import HASH_DIGITS, ModelRecord
 from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow, main_rows
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing
 from olmo_sparsity.statistics.single.measurement import Estimand, Measurement
@@ -14,7 +14,7 @@ from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.evidence import harm_words
 from olmo_sparsity.wording.gates import gates_of_models_words
 from olmo_sparsity.wording.numbers import interval, verdict
-from olmo_sparsity.wording.setup import DIGITS, short_anchor_words
+from olmo_sparsity.wording.setup import short_anchor_words
 from olmo_sparsity.wording.units import unit_words, units_words
 
 Measured = Union[Measurement, Summary]
@@ -136,7 +136,7 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
 
 
 def _short_model(model: ModelRecord) -> str:
-    return f"{model.short_name}, {model.dtype}, weights {model.weights_sha256[:DIGITS]}"
+    return f"{model.short_name}, {model.dtype}, weights {model.weights_sha256[:HASH_DIGITS]}"
 
 
 def comparison_words(comparison: Comparison) -> list[str]:

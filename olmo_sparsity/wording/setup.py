@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional, Union
 
-from olmo_sparsity.records.measured import Anchor
+from olmo_sparsity.records.measured import HASH_DIGITS, Anchor
 from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, Visibility
@@ -23,7 +23,6 @@ NULL_WORDS = {
     "shuffled": "the same tokens in random order",
 }
 FOREIGN = {"same-source", "any-source"}  # the kinds that are text of another document
-DIGITS = 12  # of the commit on the hub, and of the weights' hash
 # Who sees what under each definition.
 VISIBILITY_WORDS: dict[Visibility, str] = {
     "hidden": "a hidden token is seen by no one",
@@ -161,11 +160,11 @@ def subject_words(run: str, setup: ModelSetup) -> str:
     model = setup.model
     if model is None:
         return f"run {run}"
-    revision = "" if model.revision is None else f", revision {model.revision[:DIGITS]}"
+    revision = "" if model.revision is None else f", revision {model.revision[:HASH_DIGITS]}"
     return (
         f"model {model.short_name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}"
         f"{'' if model.rope_scaling is None else f', RoPE scaling {model.rope_scaling}'}, "
-        f"weights {model.weights_sha256[:DIGITS]})"
+        f"weights {model.weights_sha256[:HASH_DIGITS]})"
     )
 
 

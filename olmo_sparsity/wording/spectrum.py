@@ -116,11 +116,10 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
 
 def _names(spectra: Spectra, summary: Summary) -> dict[str, str]:
     """Return what the tokens of a choice, the nearest and random ones are called, by family, as far as they were measured."""
-    families = list(dict.fromkeys(curve.family for curve in spectra.by_curve))
-    chosen = chosen_family([family for family in families if family in summary.blind_selectors])
+    chosen = spectra.chosen(summary.blind_selectors)
     names = {} if chosen is None else {chosen: f"chosen by {chosen}"}
     controls = {NEAREST: "nearest ones", RANDOM: "random ones"}
-    return names | {family: words for family, words in controls.items() if family in families}
+    return names | {family: words for family, words in controls.items() if family in spectra.families}
 
 
 def _listed(spectra: Spectra, names: Mapping[str, str], context: str) -> str:

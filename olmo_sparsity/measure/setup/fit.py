@@ -323,12 +323,7 @@ def check_fit(
         )
     latest_WT = tokens_WT[:, -1 - LONGEST_MASKED :]
     windows = _checked_windows(
-        model,
-        latest_WT,
-        local_len=local_len,
-        dtype=dtype,
-        anchor_id=anchor_id,
-        batch_tokens=batch_tokens,
+        model, latest_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
     )
     checks = [positions]
     for measure, explanation in CHECKS:

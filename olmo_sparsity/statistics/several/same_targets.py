@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.measured import HASH_DIGITS
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -24,7 +25,6 @@ from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_table
 
 TARGET_COLUMNS = ["window_id", "doc_id", "start_token", "target_id", "weight", "null_doc_id"]
-HASH_DIGITS = 12  # in names
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -72,14 +73,7 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
                 sums[name, k] = units.sums(values_R)
         blind_R = np.minimum(1, num_screened / measurement.num_groups_W(context)[rows_R])
         blind_recall = float(np.average(blind_R, weights=weights_R * is_choice_R))
-
-        def means(totals: Mapping[Any, np.ndarray], is_all: bool = blind_recall >= 1) -> dict[Any, Value]:
-            values: dict[Any, Value] = {}
-            for k in measurement.ks:
-                values["recall", k] = Share(totals["recall", k], totals["weight"], is_all)
-                values["gain_lost_nats", k] = totals["gain_lost_nats", k] / totals["weight"]
-            return values
-
+        means = partial(_means, ks=measurement.ks, is_all=blind_recall >= 1)
         estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
         losses += [
             ScreeningLoss(
@@ -94,3 +88,12 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
             for k in measurement.ks
         ]
     return losses
+
+
+def _means(totals: Mapping[Any, np.ndarray], *, ks: Sequence[int], is_all: bool) -> dict[Any, Value]:
+    """Return recall and lost gain at each k; ``is_all``: every token was a candidate."""
+    values: dict[Any, Value] = {}
+    for k in ks:
+        values["recall", k] = Share(totals["recall", k], totals["weight"], is_all)
+        values["gain_lost_nats", k] = totals["gain_lost_nats", k] / totals["weight"]
+    return values

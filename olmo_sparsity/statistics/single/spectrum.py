@@ -13,7 +13,7 @@ Letters of shapes: W windows; K measured k; P 0 and the measured k; U bootstrap 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -109,9 +109,18 @@ class Spectra:
     max_k: int
     is_rounded: bool = False
 
+    @property
+    def families(self) -> list[str]:
+        """The measured families."""
+        return list(dict.fromkeys(curve.family for curve in self.by_curve))
+
     def of(self, family: str, context: str = "real", *, tolerance: float = TOLERANCE) -> Optional[Spectrum]:
         """Return one spectrum of the smallest sufficient k; None where it was not measured."""
         return self.by_curve.get(Curve(family, context, tolerance, lasting=False))
+
+    def chosen(self, blind: Collection[str]) -> Optional[str]:
+        """Return what ``chosen_family`` does, of the measured families; ``blind``: the selectors that do not see the target."""
+        return chosen_family([family for family in self.families if family in blind])
 
     def beyond_row(self, context: str = "real", *, tolerance: float = TOLERANCE) -> Optional[Estimate]:
         """Return the share of the targets of which a suffix as long as a training row does not suffice.
