@@ -19,6 +19,9 @@ from olmo_sparsity.torchrun import current_process
 # before 2.35 takes none above the second.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 RETURNED_BYTES = (2**30, 2**25)
+# Weights of attention, fp32, that are computed at once: 2 MiB, which the cache of a CPU holds; 512 MiB of a GPU, on which
+# starting a kernel costs more than what a small one computes.
+ATTENTION_ELEMENTS = {"cpu": 2**19, "cuda": 2**27}
 
 
 def has_bf16_units(device: torch.device) -> bool:
@@ -75,6 +78,11 @@ def keep_freed_memory() -> bool:
 def device_name(device: torch.device) -> str:
     """Return ``cpu``, or the product name of the GPU."""
     return str(device) if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def attention_elements(device: torch.device) -> int:
+    """Return how many weights of attention to compute at once on a device."""
+    return ATTENTION_ELEMENTS.get(device.type, ATTENTION_ELEMENTS["cuda"])
 
 
 def available_bytes(device: torch.device) -> Optional[int]:

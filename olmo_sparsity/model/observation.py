@@ -14,9 +14,8 @@ from typing import Optional
 
 import torch
 
+from olmo_sparsity.model.devices import attention_elements
 from olmo_sparsity.records.window_input import OBSERVED_QUERIES
-
-ATTENTION_ELEMENTS = 2**19  # weights of attention that are held at once; 2 MiB in fp32, which the cache of a CPU holds
 
 
 @dataclass
@@ -92,7 +91,7 @@ class Observer:
         keys_BH1ET = k_BHTE.float().transpose(2, 3)[:, :, None]
         num_long_range = self.long_range.stop - self.long_range.start
         sums_BHM = torch.zeros(num_rows, num_heads, num_long_range, device=k_BHTE.device)
-        per_block = max(1, ATTENTION_ELEMENTS // (num_rows * num_heads * num_tokens))
+        per_block = max(1, attention_elements(k_BHTE.device) // (num_rows * num_heads * num_tokens))
         first, stop = self.long_range.start, self.long_range.stop
         for begin in range(0, num_queries, per_block):
             size = min(per_block, num_queries - begin)

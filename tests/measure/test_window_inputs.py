@@ -149,7 +149,7 @@ def test_layers_of_transformers_models_are_those_of_their_plain_implementation(
     model = build_transformers(kind)
     tokens = torch.randint(3, VOCAB, (2, 20), generator=torch.Generator().manual_seed(1))
     evaluator = Evaluator(model, 8, anchor_id=anchor_id, batch_tokens=25)  # a window at a time
-    monkeypatch.setattr(observation, "ATTENTION_ELEMENTS", 4 * 21 * 3)  # three queries at a time
+    monkeypatch.setattr(observation, "attention_elements", lambda device: 4 * 21 * 3)  # three queries at a time
     if kind in ("gemma-2", "gpt-oss"):  # capped scores, and a sink
         with pytest.raises(UserError, match="cannot be read of such a model"):
             observed(evaluator, tokens, needs=["attention"])

@@ -38,6 +38,7 @@ from olmo_sparsity.measure.visible.passes import (
 from olmo_sparsity.measure.visible.visibility import gate_bias, gated_positions, prefix_positions, with_anchor
 from olmo_sparsity.model.attribution import Attribution, derivatives, first_order
 from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.devices import attention_elements
 from olmo_sparsity.progress import tokens_ran
 
 LOG_GATE = (
@@ -46,7 +47,7 @@ LOG_GATE = (
 BACKWARD_MEMORY = 16  # a differentiated pass keeps at least this many times the activations of a forward pass
 BACKWARD_PASSES = 2  # forward passes that a backward pass takes the time of, roughly
 GRADIENT_MEMORY = 4  # forward passes whose memory the local tokens take, run forward and backward
-FAR_TOKENS = 256  # long-range tokens whose keys and values are held at once; they run under a mask of this length
+FAR_TOKENS = 256  # long-range tokens that run at once, each alone, under a mask of this length
 GRADIENT_TOKENS = 2048  # tokens of a differentiated pass for which every machine has the memory
 LossFunction = Callable[[Rows, torch.Tensor], torch.Tensor]  # (windows, logits_wV, fp32) -> sums of losses, [] or [L]
 
@@ -442,9 +443,12 @@ def _gradients_of_pass(
             return None
         num_losses = states[0].gradient_BHNE.shape[:-4].numel()
         tokens_ran((1 + num_losses * BACKWARD_PASSES) * len(tokens_wT) * evaluator.local_len)
+        far_tokens = FAR_TOKENS
+        if prefix is not None:  # they need not run; what is held is the attention to them
+            far_tokens = max(1, attention_elements(model.device) // states[0].gradient_BHNE[..., 0].numel())
         parts = []
-        for begin in range(num_anchors, cut, FAR_TOKENS):
-            block = slice(begin, min(begin + FAR_TOKENS, cut))
+        for begin in range(num_anchors, cut, far_tokens):
+            block = slice(begin, min(begin + far_tokens, cut))
             if prefix is None:
                 far = _keys_values_alone(evaluator, tokens_wT, positions_wT, block=block)
             else:
