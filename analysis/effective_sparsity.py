@@ -73,16 +73,16 @@ def _draw_line(
 
     Args:
         axis: the panel.
-        points: by length.
+        points: by length; none where nothing reacts.
         name: of the line, in marks.
         divisors: what k is divided by at each length.
         shift: factor on the axis of lengths that sets the line beside others.
         below: number of the topmost mark at each place of the panel, which this line's marks are added to.
         look: how the line is drawn.
     """
-    lengths = list(points)
-    values = [np.nan if points[n].value is None else points[n].value / divisors[n] for n in lengths]  # type: ignore[operator]
-    axis.plot([n * shift for n in lengths], values, markersize=4, linewidth=1.3, **look)
+    reached = {n: point.value / divisors[n] for n, point in points.items() if point.value is not None}
+    values = [reached.get(n, np.nan) for n in divisors]  # a line ends at a length without a point
+    axis.plot([n * shift for n in divisors], values, markersize=4, linewidth=1.3, **look)
     for length, point in points.items():
         x, most = length * shift, point.max_k / divisors[length]
         if point.has_interval and point.low is not None:

@@ -9,7 +9,7 @@ from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
-from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, interval
+from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, fixed, interval
 from olmo_sparsity.wording.setup import row_words
 
 WITHOUT_GAP = "without the gap in the position IDs"  # of recent tokens that begin where a row of training begins
@@ -40,7 +40,8 @@ GATE_WORDS = (
 def _signed(gain: Estimate) -> str:
     """Return a gain that has an interval, in nats, with signs."""
     assert gain.low is not None and gain.high is not None
-    return f"{gain.mean:+.4f} nats, 95% interval [{gain.low:+.4f}, {gain.high:+.4f}]"
+    mean, low, high = (fixed(number, 4, sign="+") for number in (gain.mean, gain.low, gain.high))
+    return f"{mean} nats, 95% interval [{low}, {high}]"
 
 
 def gate_reason(summary: Summary) -> str:

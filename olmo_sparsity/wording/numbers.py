@@ -30,9 +30,9 @@ def smallest_k_words(smallest: Optional[SmallestK], max_k: int) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def fixed(value: float, digits: int) -> str:
-    """Return a number with so many digits behind the point; 0 has no sign."""
-    return f"{float(f'{value:.{digits}f}') + 0.0:.{digits}f}"  # of what is rounded to -0.0 the sum is 0.0
+def fixed(value: float, digits: int, *, sign: str = "-") -> str:
+    """Return a number with so many digits behind the point; 0 is never negative. ``sign``: that of a format, such as +."""
+    return f"{float(f'{value:.{digits}f}') + 0.0:{sign}.{digits}f}"  # of what is rounded to -0.0 the sum is 0.0
 
 
 def interval(estimate: Optional[Estimate], digits: int = 2) -> str:

@@ -286,10 +286,22 @@ def test_where_nothing_reacts_there_is_no_point(tmp_path: Path) -> None:
     drawn = effective_sparsity.draw_found(found)
     plt.close(drawn.figure)
     for axis in drawn.figure.axes:
-        lines = [list(line.get_xdata()) for line in axis.lines if line.get_marker() in ("o", "x")]
-        assert len(lines) == 3 and all(len(x) == 1 and x[0] < 200 for x in lines)
+        lines = [np.asarray(line.get_xydata()).T for line in axis.lines if line.get_marker() in ("o", "x")]
+        at_points = [x[~np.isnan(y)] for x, y in lines]
+        assert len(lines) == 3 and len(at_points[0]) == 1  # not every line reaches the larger shares
+        assert max(np.concatenate(at_points)) < 200
     assert drawn.finding.endswith(" at 128 tokens, undefined, since nothing reacts, at 256 tokens.")
     assert set(effective_sparsity.table(found)["full_len"]) == {128}
+
+
+def test_a_line_does_not_pass_over_a_length_where_nothing_reacts() -> None:
+    _, axis = plt.subplots()
+    points = {n: ReachingK(4.0, None, None, 8, False) for n in (128, 512)}
+    divisors = {128: 1, 256: 1, 512: 1}
+    effective_sparsity._draw_line(axis, points, name="kl", divisors=divisors, shift=1, below={}, look={"color": "red"})
+    (line,) = axis.lines
+    np.testing.assert_array_equal(line.get_xydata(), [(128, 4), (256, np.nan), (512, 4)])
+    plt.close("all")
 
 
 def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the_gap() -> None:

@@ -182,6 +182,12 @@ def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary
         assert "nats" not in gate_words(summary, short=True) + beyond_gate_words(summary, short=True)
 
 
+def test_the_gate_has_no_minus_0(failed: Summary) -> None:
+    gain = Estimate(0.0123, -0.00004, 0.02)
+    words = gate_words(dataclasses.replace(failed, long_gain_nats=gain, gate_gain_nats=gain))
+    assert "+0.0123 nats, 95% interval [+0.0000, +0.0200]" in words
+
+
 @pytest.mark.parametrize(
     ("row", "gain", "words"),
     [
