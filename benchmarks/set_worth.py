@@ -10,7 +10,8 @@ over documents. Cost is the tokens that the model runs, as a share of those of c
 token by itself.
 
 Prints a table for each k, writes ``set_worth.json`` and draws ``set_worth.png``. What a window gave is kept in FOLDER, so that a
-run can be stopped and continued; with ``--num-windows 0`` it only shows what is there.
+run can be stopped and continued, or divided among processes (``--shard 0/2`` and ``--shard 1/2``); with ``--num-windows 0`` it
+only shows what is there.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.work import share_of_process
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
@@ -300,10 +302,11 @@ def run(given: argparse.Namespace) -> list[Row]:
         models = Models(None, 1.0)
         if isinstance(evaluator.model, TransformersModel):
             models = Models(*upper_half_left_out(evaluator.model))
+        share = share_of_process(given.shard, overwrite=False)
         with progress_bar("windows", " windows", total=given.num_windows) as bar:
             for number, (doc, problem) in enumerate(of_documents()):
                 path = folder / f"{number:05d}.json"
-                if not path.exists():
+                if number % share.count == share.index and not path.exists():
                     row = measure_window(problem, models, ks=given.k, number=number, without=set(given.without))
                     write_json(path, {"doc": doc, **row})
                 bar.update()
@@ -331,6 +334,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16], help="sizes of sets")
     parser.add_argument("--times", type=float, default=8, help="the aim: so many times fewer tokens than captum")
     parser.add_argument("--without", nargs="*", default=[], metavar="CHOICE", help="choices that are not made, by name")
+    parser.add_argument("--shard", metavar="I/N", help="measure only share I of N equal shares, I from 0 to N - 1")
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     with mistakes_in_one_line():

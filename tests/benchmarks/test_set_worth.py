@@ -220,6 +220,14 @@ def test_a_run_goes_on_where_it_stopped(
     )
     set_worth.main()
     assert measured == [1] and capsys.readouterr().out == first
+    for path in (out / "windows").iterdir():
+        path.unlink()
+    for shard, numbers in (("1/2", [1]), ("0/2", [0, 2])):
+        measured.clear()
+        monkeypatch.setattr("sys.argv", [*arguments, "--shard", shard])
+        set_worth.main()
+        assert measured == numbers
+    assert capsys.readouterr().out.endswith(first)
     monkeypatch.setattr("sys.argv", [*arguments, "--k", "1"])
     with pytest.raises(SystemExit) as error:
         set_worth.main()
