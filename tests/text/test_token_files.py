@@ -135,6 +135,13 @@ def test_an_open_end_and_empty_documents_are_reported(data: DataConfig) -> None:
     assert "b.bin: its last" not in "\n".join(describe(folder))
 
 
+def test_eos_that_closes_empty_documents_alone_is_the_eos_of_the_files(data: DataConfig) -> None:
+    """The only documents with tokens in them are the last of their files, without EOS."""
+    write(data, {f"{i:02d}.bin": [[EOS], text[:-1]] for i, text in enumerate(random_documents(7, 40))})
+    manifest = read_json(prepare(data) / "manifest.json")
+    assert manifest["documents"] == 40 and manifest["skipped"] == {"empty": 40}
+
+
 def test_a_document_without_its_end_is_the_same_document(data: DataConfig) -> None:
     """The last document of a file may lack its EOS. It has the ID and the split of the same tokens with an EOS."""
     texts = random_documents(7, 40)
