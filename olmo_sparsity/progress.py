@@ -83,14 +83,14 @@ def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int
         return tqdm(**settings, disable=True)
     if sys.stderr.isatty():
         return _FittingBar(**settings)
-    return tqdm(
-        **settings,
-        file=_LogLines(),
-        delay=SECONDS_BETWEEN_LINES,
-        mininterval=SECONDS_BETWEEN_LINES,
-        maxinterval=SECONDS_BETWEEN_LINES,
-        bar_format=COUNT_FORMAT if total is None else LINE_FORMAT,
-    )
+    lines = {
+        "file": _LogLines(),
+        "delay": SECONDS_BETWEEN_LINES,
+        "mininterval": SECONDS_BETWEEN_LINES,
+        "maxinterval": SECONDS_BETWEEN_LINES,
+        "bar_format": COUNT_FORMAT if total is None else LINE_FORMAT,
+    }
+    return tqdm(**settings | lines)
 
 
 def count_slow_start(bar: tqdm[Any]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.progress import progress_bar
 
 BLOCK = 1 << 18  # characters that are encoded at once
 OVERLAP = 1 << 12  # characters that neighbouring blocks share
@@ -89,20 +90,22 @@ def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
     """
     joined: list[tuple[np.ndarray, ...]] = []
     block = _encode_block(tokenizer, text, 0, min(len(text), BLOCK))
-    while block.end < len(text):
-        begin = block.end - OVERLAP
-        behind = _encode_block(tokenizer, text, begin, min(len(text), begin + BLOCK))
-        joint = _joint(block, behind)
-        if joint is None and len(text) > LONGEST_AT_ONCE:
-            raise UserError(
-                f"the text has {len(text):,} characters, and around character {begin:,} its tokenizer begins no word for "
-                f"{OVERLAP:,} of them, so that it cannot be encoded in pieces; give at most {LONGEST_AT_ONCE:,} characters"
-            )
-        if joint is None:
-            joined, block = [], _encode_block(tokenizer, text, 0, len(text))
-            break
-        joined.append(block.restrict(0, joint[0]).kept)
-        block = behind.restrict(joint[1], None)
+    with progress_bar("encode", " characters", total=len(text), unit_scale=True, leave=False, delay=1) as bar:
+        while block.end < len(text):
+            begin = block.end - OVERLAP
+            behind = _encode_block(tokenizer, text, begin, min(len(text), begin + BLOCK))
+            joint = _joint(block, behind)
+            if joint is None and len(text) > LONGEST_AT_ONCE:
+                raise UserError(
+                    f"the text has {len(text):,} characters, and around character {begin:,} its tokenizer begins no word for "
+                    f"{OVERLAP:,} of them, so that it cannot be encoded in pieces; give at most {LONGEST_AT_ONCE:,} characters"
+                )
+            if joint is None:
+                joined, block = [], _encode_block(tokenizer, text, 0, len(text))
+                break
+            joined.append(block.restrict(0, joint[0]).kept)
+            block = behind.restrict(joint[1], None)
+            bar.update(block.end - bar.n)
     columns = [list(arrays) for arrays in zip(*joined, block.kept, strict=True)]
     del joined, block
     return EncodedText(text, *(np.concatenate(columns.pop(0)) for _ in range(3)))  # each frees its blocks
