@@ -234,6 +234,10 @@ def test_what_it_shows_is_the_k_of_80_percent_at_the_ends(found: SparsityByLengt
     )
 
 
+def test_the_caption_says_that_entries_are_bounded_where_entries_are_chosen(figure: Figure) -> None:
+    assert "an upper bound of the entries that suffice" in str(figure.get_label())  # contextual visibility
+
+
 def test_the_legend_stands_below_the_panels(figure: Figure) -> None:
     figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes)

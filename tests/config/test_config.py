@@ -90,6 +90,7 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
             "training: {checkpoint_every: 100, keep_every: 50}\n",
             "training.keep_every = 50: must be a multiple of training.checkpoint_every = 100, or null",
         ),
+        ("data: {max_tokens: 0}\n", "data.max_tokens = 0: must be at least 1"),
         ("name: ../elsewhere\n", "plain folder name"),
         ("name: ..\n", "name = '..': must be a plain folder name"),
         ("name: .hidden\n", "name = '.hidden': must be a plain folder name"),

@@ -129,6 +129,7 @@ def test_differences_are_paired() -> None:
 def test_few_documents_have_no_interval() -> None:
     sums = {"x": np.ones(49), "y": np.ones(49)}
     assert estimates(sums, ratio) == {"ratio": Estimate(1.0, None, None)}
+    assert Estimate(1.0).standard_error is None
     assert attained_estimates(sums, ratio) == {"ratio": WholeEstimate(1, None, None)}
 
 

@@ -122,6 +122,14 @@ ERRORS = {
         lambda folder: flip_a_byte_of_a_loss(part_path(folder, "windows", part=1)),
         ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
     ),
+    "a byte of two parts flipped": (
+        lambda folder: [flip_a_byte_of_a_loss(part_path(folder, "windows", part=part)) for part in (0, 1)],
+        [
+            "part-00000.parquet: damaged",
+            "part-00001.parquet: damaged",
+            "windows: windows 0-49 are missing (50 of 60)",
+        ],
+    ),
     "a part without its checksums": (
         lambda folder: without_checksums(part_path(folder, "windows", part=1)),
         ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
