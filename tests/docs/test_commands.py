@@ -108,11 +108,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(config_files, "config_folder", lambda: configs)
         for (of, name), quick in QUICK.items():  # tests of the figures look at their files
             patch.setattr(of, name, quick)
-        for made in (
-            "demo.yaml",
-            "demo-no-pose.yaml",
-            "demo.yaml --run runs/demo-seed1 training.seed=1",
-        ):  # that pages rest on
+        seed1 = "demo.yaml --run runs/demo-seed1 --train training.seed=1"
+        for made in ("demo.yaml", "demo-no-pose.yaml", seed1):  # that pages rest on
             must_run(f"influence --config configs/{made}")
         yield folder
 
