@@ -297,12 +297,12 @@ def run(given: argparse.Namespace) -> list[Row]:
         UserError: model, text or folder are not usable.
     """
     folder = given.out / "windows"
+    share = share_of_process(given.shard, overwrite=False)
     if given.num_windows:
         evaluator, of_documents = open_problems(given, ks=given.k, setting={"without": sorted(given.without)})
         models = Models(None, 1.0)
         if isinstance(evaluator.model, TransformersModel):
             models = Models(*upper_half_left_out(evaluator.model))
-        share = share_of_process(given.shard, overwrite=False)
         with progress_bar("windows", " windows", total=given.num_windows) as bar:
             for number, (doc, problem) in enumerate(of_documents()):
                 path = folder / f"{number:05d}.json"
