@@ -37,7 +37,6 @@ def fit(visible_NI: np.ndarray, logits_N: np.ndarray) -> np.ndarray:
 
 def context_cite(problem: Problem, num_masks: int) -> np.ndarray:
     """Return the scores of the groups of a window, [I]."""
-    problem.evaluator.kept_prefixes.clear()
     visible_NI = random_masks(num_masks, problem.num_groups)
     visible_NM = visible_NI[:, problem.groups.groups_WM[0]]
     losses_1NA = mask_losses(

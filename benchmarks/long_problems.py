@@ -92,7 +92,6 @@ class Problem:
 
     def scores(self) -> WindowScores:
         """Return what selectors ask about the window, with nothing computed that a method is timed for."""
-        self.evaluator.kept_prefixes.clear()
         windows = WindowBatch(
             self.tokens_1T,
             self.targets_1,

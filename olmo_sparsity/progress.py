@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 
-_on_tokens: ContextVar[Callable[[int], None] | None] = ContextVar(
+_on_tokens: ContextVar[Callable[[int], object] | None] = ContextVar(
     "what is told how many tokens a model has run", default=None
 )
 
@@ -129,7 +129,7 @@ def tokens_ran(num_tokens: int) -> None:
 
 
 @contextmanager
-def listening(on_tokens: Callable[[int], None]) -> Iterator[None]:
+def listening(on_tokens: Callable[[int], object]) -> Iterator[None]:
     """Have a function called with the number of tokens of every forward pass of a measurement."""
     token = _on_tokens.set(on_tokens)
     try:

@@ -31,6 +31,7 @@ WORDS = {
     "null": "None",
 }
 LONGEST_VALUE = 60  # characters of a value in a message
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
@@ -77,9 +78,34 @@ def argument(value: Any, wanted: Any, *, name: str) -> Any:
     try:
         if not plainly:
             raise msgspec.ValidationError(f"Expected `{classes[0].__name__}`")
-        return msgspec.convert(plain, Union[tuple(plainly)], strict=True)
+        converted = msgspec.convert(plain, Union[tuple(plainly)], strict=True)
+        _check_characters(plain, name=name)
+        return converted
     except msgspec.ValidationError as error:
         raise UserError(_message(str(error), plain, classes=classes, name=name)) from None
+
+
+def _check_characters(value: Any, *, name: str) -> None:
+    """Check that texts hold characters only: half a surrogate pair can neither be encoded nor written.
+
+    Raises:
+        UserError: one holds something else.
+    """
+    if isinstance(value, str) and HALF_A_PAIR.search(value):
+        raise UserError(f"{name} = {_shown(value)}: holds half a surrogate pair, which is not a character")
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            _check_characters(key, name=name)
+            _check_characters(one, name=f"{name}[{key!r}]")
+    elif isinstance(value, (list, tuple, Set)):
+        for index, one in enumerate(value):
+            if not isinstance(one, (int, float)):
+                _check_characters(one, name=f"{name}[{index}]")
+
+
+def _shown(value: Any) -> str:
+    shown = printable(repr(value))
+    return f"{shown[:LONGEST_VALUE]}..." if len(shown) > LONGEST_VALUE else shown
 
 
 def column(table: pd.DataFrame, wanted: Any, *, name: str, of: str) -> Any:
@@ -111,9 +137,7 @@ def _message(message: str, value: Any, *, classes: tuple[type, ...], name: str) 
     found = path.strip("`").removeprefix("$")
     for index in re.findall(r"\[(\d+)\]", found):
         value = value[int(index)]
-    shown = printable(repr(value))
-    shown = f"{shown[:LONGEST_VALUE]}..." if len(shown) > LONGEST_VALUE else shown
     words = [re.sub(r"\w+", lambda word: WORDS.get(word[0], word[0]), expected[1])] if expected else ["valid"]
     words = words[0].split(" | ") + [of.__name__ for of in classes if of.__name__ != words[0] and not found]
     example = f"; a single text is written [{name}]" if isinstance(value, str) and words[0] == "a list" else ""
-    return f"{name}{found} = {shown}: must be {' or '.join(words)}{example}"
+    return f"{name}{found} = {_shown(value)}: must be {' or '.join(words)}{example}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import ChosenWindows, windows_of_document
-from olmo_sparsity.api.measuring import measured_tables, prepared_tables
+from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.measuring import check_one_set
@@ -109,12 +109,13 @@ def _measured(
     if folder is None:
         return measured_tables(model, windows, settings=settings)
     folder = Path(folder).expanduser()
-    prepared, manifest = prepared_tables(model, windows, settings=settings)
-    run = Path(model.opened.folder)
-    if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):
-        begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
-    tables = folder / f"{_name_of(windows.source)}-{manifest['run_id'][:ID_DIGITS]}"
-    if not is_measured(tables, "influence", run_id=manifest["run_id"], sources=sources_of(settings.selectors)):
+    run_id = run_id_of_windows(model, windows, settings=settings)
+    tables = folder / f"{_name_of(windows.source)}-{run_id[:ID_DIGITS]}"
+    if not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
+        prepared, manifest = prepared_tables(model, windows, settings=settings)
+        run = Path(model.opened.folder)
+        if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):
+            begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
         measure_parts(
             tables,
             manifest,

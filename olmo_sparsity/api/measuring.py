@@ -26,7 +26,7 @@ from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import batches_of_contexts
 from olmo_sparsity.measure.setup.measured_text import MeasuredText
-from olmo_sparsity.measure.setup.opened_model import settings_record
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, settings_record
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.progress import progress_bar
@@ -91,6 +91,25 @@ def prepared_tables(
     model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
 ) -> tuple[PreparedMeasurement, dict[str, Any]]:
     """Return the measurement of windows, ready to run, and the manifest that ``influence`` would write."""
+    settings, opened, run_id = _identified(model, windows, settings=settings)
+    fit = model.fit(windows.windows)
+    prepared = prepare_windows(
+        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit
+    )
+    manifest = manifest_of(opened, prepared, kind="influence", run_id=run_id)
+    return prepared, {**manifest, "influence": _influence_entry(settings, windows)}
+
+
+def run_id_of_windows(model: Model, windows: ChosenWindows, *, settings: InfluenceConfig) -> str:
+    """Return the fingerprint of the measurement of windows, which needs no pass of the model."""
+    _, _, run_id = _identified(model, windows, settings=settings)
+    return run_id
+
+
+def _identified(
+    model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
+) -> tuple[InfluenceConfig, OpenedModel, str]:
+    """Return the settings of a measurement of windows, the model with their text, and the fingerprint."""
     kinds: list[Any] = list(windows.null_contexts.counts())
     if len(kinds) == 1:
         settings = dataclasses.replace(settings, null_context=kinds[0])
@@ -103,13 +122,10 @@ def prepared_tables(
         excluded_ids_G=None,
     )
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
-    fit = model.fit(windows.windows)
-    prepared = prepare_windows(
-        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit
+    run_id = fingerprint(
+        influence_run_id(settings, opened), windows.windows.sha256, _influence_entry(settings, windows)
     )
-    influence = _influence_entry(settings, windows)
-    run_id = fingerprint(influence_run_id(settings, opened), windows.windows.sha256, influence)
-    return prepared, {**manifest_of(opened, prepared, kind="influence", run_id=run_id), "influence": influence}
+    return settings, opened, run_id
 
 
 def _influence_entry(settings: InfluenceConfig, windows: ChosenWindows) -> dict[str, Any]:

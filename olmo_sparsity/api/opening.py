@@ -133,9 +133,9 @@ def open_model(
         if revision is not None:
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         return open_configured(load_config(run / "config.yaml", changes), run)
-    config = load_config(pretrained_config_path(), changes)
-    pretrained = dataclasses.replace(config.pretrained, model=str(model), revision=revision)
-    return open_configured(dataclasses.replace(config, pretrained=pretrained), Path("runs") / pretrained.folder_name)
+    named = {"model": str(model), "revision": revision}
+    config = load_config(pretrained_config_path(), changes, {"pretrained": named})
+    return open_configured(config, Path("runs") / config.pretrained.folder_name)
 
 
 def _check_there(model: str | Path, path: Path) -> None:

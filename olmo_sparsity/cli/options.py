@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional
@@ -10,8 +9,14 @@ from typing import Annotated, Any, NamedTuple, Optional
 import typer
 
 from olmo_sparsity.cli.flags import Keys
-from olmo_sparsity.config import Config, PretrainedConfig, with_keys
-from olmo_sparsity.config.files import default_config_path, keys_of_override, load_config, pretrained_config_path
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config.files import (
+    default_config_path,
+    keys_of_override,
+    load_config,
+    pretrained_config_path,
+    read_values,
+)
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
 
@@ -176,16 +181,15 @@ def resolve(
             beside = "--revision" if model is None else "--model"
             raise UserError(f"{override}: beside {beside} there is no {key}; use the options --model and --revision")
     check_given_once(overrides, keys or {})
-    loaded = None if config is None else load_config(config, overrides or [])
-    if loaded is not None and revision is None and loaded.pretrained.model == model:
-        revision = loaded.pretrained.revision
+    overrides, keys = overrides or [], keys or {}
+    if config is not None and revision is None:
+        of_file = read_values(config, overrides).get("pretrained") or {}
+        revision = of_file.get("revision") if of_file.get("model") == model else None
+    named = {name: given for name, given in {"model": model, "revision": revision}.items() if model or given}
+    keys = {**keys, "pretrained": {**named, **keys.get("pretrained", {})}}
     pretrained: Optional[PretrainedConfig] = None
     if model is not None:
-        asked = load_config(config or pretrained_config_path(), overrides or [])
-        asked = with_keys(
-            asked, {"pretrained": {**(keys or {}).get("pretrained", {}), "model": model, "revision": revision}}
-        )
-        pretrained = asked.pretrained
+        pretrained = load_config(config or pretrained_config_path(), overrides, keys).pretrained
     folder = run
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name
@@ -193,12 +197,7 @@ def resolve(
         config = default_config_path() if pretrained is None else pretrained_config_path()
         if folder is not None and (folder / "config.yaml").is_file():
             config = folder / "config.yaml"
-    if loaded is None:
-        loaded = load_config(config, overrides or [])
-    if pretrained is not None or revision is not None:
-        named: dict[str, Any] = {"model": model or loaded.pretrained.model, "revision": revision}
-        loaded = dataclasses.replace(loaded, pretrained=dataclasses.replace(loaded.pretrained, **named))
-    loaded = with_keys(loaded, keys or {})
+    loaded = load_config(config, overrides, keys)
     if folder is None:
         folder = RUNS / (loaded.name if loaded.pretrained.model is None else loaded.pretrained.folder_name)
     return Named(loaded, folder, config)

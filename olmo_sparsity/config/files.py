@@ -33,24 +33,49 @@ def pretrained_config_path() -> Path:
     return config_folder() / "pretrained.yaml"
 
 
-def load_config(path: Optional[Path] = None, overrides: Sequence[str] = ()) -> Config:
-    """Load a YAML file on top of the defaults, and dotted overrides (``training.steps=200``) on top of both.
+def load_config(
+    path: Optional[Path] = None, overrides: Sequence[str] = (), keys: Optional[dict[str, dict[str, Any]]] = None
+) -> Config:
+    """Load a YAML file on top of the defaults, dotted overrides (``training.steps=200``) on top of both, then single keys.
+
+    Keys may contradict one another only when all are there.
 
     Args:
         path: the YAML file; None: ``demo.yaml``.
         overrides: each ``key=value``; a later one wins. One of ``influence.k`` takes the place of a grid that was named before.
+        keys: values by section and key, which are not from the file: those of options.
 
     Raises:
         UserError: the file is missing or not YAML, a key is unknown, or a value is of the wrong type or out of range.
     """
     path = default_config_path() if path is None else path
+    values = read_values(path, overrides)
+    try:
+        return msgspec.convert(_merged(values, keys or {}), Config)
+    except UserError as error:
+        if keys and _is_accepted(values):
+            raise
+        raise UserError(f"{path}: {error}") from None
+
+
+def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the values of a YAML file and of dotted overrides on top of it; each is checked by itself.
+
+    Raises:
+        UserError: as of ``load_config``.
+    """
     values = read_file(_text_of(path), Config, path=path)
     for override in overrides:
         values = _merged(values, _given(override))
+    return values
+
+
+def _is_accepted(values: dict[str, Any]) -> bool:
     try:
-        return msgspec.convert(values, Config)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        msgspec.convert(values, Config)
+    except UserError:
+        return False
+    return True
 
 
 def keys_of_override(override: str) -> list[str]:

@@ -77,6 +77,10 @@ def check_one_set(names: Iterable[str], command: str) -> None:
     )
 
 
+# Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
+ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
+
+
 @dataclass(frozen=True)
 class InfluenceConfig:
     """The main measurement: which windows, which selectors, how it is computed."""

@@ -176,7 +176,7 @@ def _prepare(
         tokens_per_window=sum(lengths),
         manifest_entries={
             "sampling": settings.sampling,
-            "min_preceding": settings.min_preceding,
+            "min_preceding": None if settings.min_preceding is None else windows.min_preceding,
             "num_visible_tokens": lengths,
             "num_documents": num_documents,
             "windows_sha256": windows.sha256,

@@ -93,6 +93,11 @@ class TransformersModel:
         """The number of position IDs that rows may have: those that the model was made for, or more where it was said."""
         return self._max_position
 
+    @property
+    def text_len(self) -> Optional[int]:
+        """The number of position IDs of the windows that it is for; None: it is for any text."""
+        return self._text_len
+
     def with_text_len(self, text_len: int) -> TransformersModel:
         """Return the same model for windows of ``text_len`` position IDs; the weights are shared."""
         return TransformersModel(self._model, max_position=self._max_position, text_len=text_len)

@@ -190,7 +190,7 @@ def clear_folder(folder: Path) -> None:
 
 
 def _delete_own(folder: Path) -> None:
-    """Delete the files of a folder that its kind has, and folders of a kind inside of it; then what folders are empty."""
+    """Delete the files of a folder that its kind has, and of a run the tables inside of it; then what folders are empty."""
     kind = read_json(folder / "manifest.json").get("kind")
     patterns = OWN_FILES.get(kind, ()) if isinstance(kind, str) else ()
     for path in sorted(folder.iterdir()):
@@ -209,7 +209,8 @@ def _delete_own(folder: Path) -> None:
     for path in sorted(own, reverse=True):
         if path.is_file() or path.is_symlink():
             path.unlink(missing_ok=True)
-    for manifest in sorted([*folder.glob("*/manifest.json"), *folder.glob("*/*/manifest.json")]):
+    nested = [*folder.glob("*/manifest.json"), *folder.glob("*/*/manifest.json")] if kind == "run" else []
+    for manifest in sorted(nested):
         if manifest.is_file() and not _is_linked(manifest.parent, folder) and _is_ours(manifest):
             write_manifest(manifest.parent, {**read_json(manifest), "status": "running"})
             _delete_own(manifest.parent)

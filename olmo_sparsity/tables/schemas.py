@@ -220,7 +220,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.string(),
             "`real`; `null`; `resampled`: real context, with a drawn token as the target, for selectors that see the target, and "
             "for `random`, whose choice stays the same; `null-resampled`: the same under the null context, for the first drawn "
-            "token; `mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl` and `greedy-kl`.",
+            "token; `mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl`, "
+            "`greedy-kl` and `greedy-patching`.",
         ),
         Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts.", least=0),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),

@@ -68,6 +68,15 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda m, w: api.open_model(5), "model = 5: must be text or Path"),  # type: ignore[arg-type]
     (lambda m, w: api.read_results(None), "folder = None: must be text or Path"),  # type: ignore[arg-type]
     (lambda m, w: api.figure4(5), "results = 5: must be text or Results or Path"),  # type: ignore[arg-type]
+    (lambda m, w: api.windows_from_texts(m, [TEXT, "a\ud800"]), "texts[1] = 'a\\ud800': holds half a surrogate pair"),
+    (
+        lambda m, w: api.windows_from_texts(m, [TEXT], source="\udfff"),
+        "source = '\\udfff': holds half a surrogate pair",
+    ),
+    (lambda m, w: api.windows_from_tokens(m, [ROW], doc_ids=["\ud800"]), "doc_ids[0] = '\\ud800': holds half a"),
+    (lambda m, w: api.window_at(m, TEXT + "\ud83d", at=200), "...: holds half a surrogate pair"),
+    (lambda m, w: api.explain(m, TEXT + "\ud83d", at=200), "...: holds half a surrogate pair"),
+    (lambda m, w: api.explore(m, TEXT + "\ud83d"), "...: holds half a surrogate pair"),
     (lambda m, w: api.windows_from_texts(m, ["\x1b[31m"], seed="\x1b[31m"), "seed = '\\x1b[31m': must be"),  # type: ignore[arg-type]
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -289,11 +290,13 @@ def test_a_folder_of_a_model_from_elsewhere_is_begun_only_where_tables_go_into_i
     of_model = dataclasses.replace(model, opened=dataclasses.replace(model.opened, record=record, folder=results))
     begun: list[Path] = []
     monkeypatch.setattr(exploring, "begin_pretrained", lambda config, run, **named: begun.append(run))
-    monkeypatch.setattr(exploring, "is_measured", lambda *_, **named: True)
+    measured = [False, False, False, True]
+    monkeypatch.setattr(exploring, "is_measured", lambda *_, **named: measured.pop(0))
+    monkeypatch.setattr(exploring, "measure_parts", lambda *_, **named: None)
+    monkeypatch.setattr(exploring, "run_id_of_windows", lambda *_, **named: "0123456789abcdef")
     monkeypatch.setattr(exploring, "read_table", lambda tables, name: (tables.parent, name))
     monkeypatch.setattr(exploring, "read_manifest", lambda tables: tables.name)
-    manifest = {"run_id": "0123456789abcdef"}
-    monkeypatch.setattr(exploring, "prepared_tables", lambda *_, **named: (None, manifest))
+    monkeypatch.setattr(exploring, "prepared_tables", lambda *_, **named: (MagicMock(), {}))
     windows = api.window_at(model, TEXT, at=len(TEXT) // 2, source="a.txt")
     folder = tmp_path / "runs" / "x" / ".." / "m" / "explore" if inside else tmp_path / "runs" / "mine"
     (tmp_path / "runs" / "x").mkdir(parents=True)
@@ -307,6 +310,11 @@ def test_a_folder_of_a_model_from_elsewhere_is_begun_only_where_tables_go_into_i
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     tables, _ = exploring._measured(model, windows, settings=settings, folder="~/explore")
     assert tables["windows"] == (tmp_path / "home" / "explore", "windows")
+    monkeypatch.setattr(
+        exploring, "prepared_tables", lambda *_, **named: 1 / 0
+    )  # checks the model, which takes minutes
+    exploring._measured(of_model, windows, settings=settings, folder=folder)
+    assert not measured
 
 
 def test_what_is_measured_where_no_selector_is_named(model: api.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,15 @@ def test_each_argument_is_its_key_and_is_stronger_than_an_override(
     assert (before.influence.path, before.influence.local_len) == ("masked", 5)
 
 
+def test_a_pretrained_model_may_be_measured_at_any_length(opened: list[tuple[Config, Path]]) -> None:
+    """The lengths of ``pretrained.yaml`` are no lengths of its training."""
+    api.open_model("org/name", revision="v1", full_len=200, overrides=["influence.min_preceding=300"])
+    ((config, run),) = opened
+    lengths = config.measured_lengths
+    assert (lengths.full_len, lengths.max_position, config.influence.min_preceding) == (200, None, 300)
+    assert (config.pretrained.model, config.pretrained.revision, run) == ("org/name", "v1", Path("runs/org-name-v1"))
+
+
 def test_a_path_may_begin_in_the_home_folder(
     tiny_run: Path, opened: list[tuple[Config, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

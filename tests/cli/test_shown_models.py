@@ -154,6 +154,36 @@ def test_the_revision_of_a_configuration_and_of_an_option(tmp_path: Path, monkey
             resolve(None, None, overrides=[override], model="org/name")
 
 
+@pytest.mark.parametrize(
+    ("options", "overrides"),
+    [
+        ({"model": "a/b"}, ["influence.full_len=200"]),
+        ({"model": "a/b", "keys": {"influence": {"full_len": 80}}}, ["influence.min_preceding=96"]),
+        ({"keys": {"influence": {"full_len": 10}}}, ["influence.min_preceding=12"]),
+        ({"keys": {"influence": {"visibility": "contextual"}}}, ["influence.selectors=[snapkv,random]"]),
+    ],
+)
+def test_overrides_and_options_are_judged_together(
+    options: dict[str, Any], overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each alone would contradict the file."""
+    monkeypatch.chdir(tmp_path)
+    loaded, _, _ = resolve(None, None, overrides=overrides, **options)
+    for section, keys in options.get("keys", {}).items():
+        assert {name: getattr(getattr(loaded, section), name) for name in keys} == keys
+    assert loaded.pretrained.model == options.get("model")
+    with pytest.raises(UserError):
+        load_config(None if "model" not in options else pretrained_config_path(), overrides)
+
+
+def test_what_an_option_contradicts_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^influence.full_len = 4: must be larger than"):
+        resolve(None, None, overrides=None, keys={"influence": {"full_len": 4}})
+    with pytest.raises(UserError, match=r"demo.yaml: influence.min_preceding = 5: must be at least"):
+        resolve(None, None, overrides=["influence.min_preceding=5"], keys={"influence": {"seed": 4}})
+
+
 def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that is named, else the folder's own, else the shipped one; then changes, the model, and options of keys."""
     monkeypatch.chdir(tmp_path)

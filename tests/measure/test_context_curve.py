@@ -280,6 +280,11 @@ def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run:
         other = dataclasses.replace(config, influence=dataclasses.replace(one_each, **changed))
         with pytest.raises(UserError, match="other settings"):
             measure_context_curve(other, tiny_run, out=tmp_path / "curve")
+    for given, told in ((25, 40), (None, None)):  # the longest row needs 40
+        asked = dataclasses.replace(config, influence=dataclasses.replace(one_each, min_preceding=given))
+        assert read_json(measure_context_curve(asked, tiny_run, out=tmp_path / f"at-least-{given}") / "manifest.json")[
+            "min_preceding"
+        ] == told  # fmt: skip
     far = dataclasses.replace(tiny_config, context_curve=ContextCurveConfig(max_visible=4000))
     with pytest.raises(UserError, match="too small"):
         measure_context_curve(far, tiny_run, out=tmp_path / "far")

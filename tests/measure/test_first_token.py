@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import statistics
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import t as student_t
+from tqdm import tqdm
 from transformers_models import BOS, VOCAB, build
 
+from olmo_sparsity.measure.setup import first_token
 from olmo_sparsity.measure.setup.first_token import (
     FALSE_DECISIONS,
     compare_first_tokens,
@@ -79,6 +82,36 @@ def test_the_local_tokens_alone_have_the_positions_at_which_they_are_measured() 
         )  # fmt: skip
         assert check.loss_short_nats["bos"] == pytest.approx(expected[-1], abs=1e-5)
     assert abs(expected[0] - expected[1]) > 1e-3
+
+
+@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+def test_the_bar_of_each_look_ends_at_its_total(anchor_id: Optional[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[tqdm[Any]] = []
+
+    def shown(desc: str, unit: str, *, total: int, **options: Any) -> tqdm[Any]:
+        bars.append(tqdm(desc=desc, total=total, file=io.StringIO(), **options))
+        return bars[-1]
+
+    monkeypatch.setattr(first_token, "progress_bar", shown)
+    check = compare_first_tokens(
+        build("llama"), windows(), np.arange(6), bos=Anchor(BOS, "<s>"), chosen=anchor_id, local_len=LOCAL, first_look=2,
+        name="tiny", batch_tokens=60,
+    )  # fmt: skip
+    tokens_a_window = (
+        2 * (LOCAL + FULL) + 2
+    )  # with all and with the local tokens; a BOS before each in one of the passes
+    looks = {2: [2], 4: [2, 2], 6: [2, 2, 2]}[check.num_windows]
+    assert [(bar.n, bar.total) for bar in bars] == [(num * tokens_a_window, num * tokens_a_window) for num in looks]
+    assert all(bar.disable for bar in bars)  # closed
+
+
+def test_windows_of_one_document_are_compared_once() -> None:
+    """No number of them decides."""
+    check = compare_first_tokens(
+        build("llama"), windows(), np.full(6, 7), bos=Anchor(BOS, "<s>"), chosen=None, local_len=LOCAL, first_look=2,
+        name="tiny",
+    )  # fmt: skip
+    assert (check.num_windows, check.standard_error_nats, check.lower_with) == (2, None, {"short": None, "long": None})
 
 
 def test_windows_of_one_document_are_no_evidence_of_their_own() -> None:

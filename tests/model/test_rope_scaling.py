@@ -17,6 +17,7 @@ from transformers_models import BOS, VOCAB, build_raw, save
 from olmo_sparsity.config import ModelConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.conversion import to_transformers
+from olmo_sparsity.measure.setup import fit as fit_module
 from olmo_sparsity.measure.setup.fit import FitCheck, check_fit
 from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.model.causal_model import CausalModel
@@ -124,6 +125,20 @@ def test_keys_of_the_beginning_of_a_window_have_the_frequencies_of_the_whole(fol
     with pytest.raises(UserError, match="its keys and values cannot be chosen from"):
         fit(opened(folder, "dynamic").model)
     fit(opened(folder, "yarn").model)
+
+
+@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+def test_the_last_tokens_of_windows_are_checked_with_the_frequencies_of_so_many(
+    folder: Path, anchor_id: Optional[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long windows are cut to what a mask has room for, and the rows of a curve may be shorter than the full context."""
+    model = model_of(folder, "dynamic", text_len=FULL + (anchor_id is not None))
+    monkeypatch.setattr(fit_module, "LONGEST_MASKED", 16)
+    fit(model, anchor_id=anchor_id)
+    of_curve = model_of(folder, "dynamic", text_len=2 * FULL)
+    monkeypatch.setattr(fit_module, "LONGEST_MASKED", FULL)
+    fit(of_curve, anchor_id=anchor_id)
+    assert (model.text_len, of_curve.text_len) == (FULL + (anchor_id is not None), 2 * FULL)
 
 
 @torch.no_grad()

@@ -264,6 +264,8 @@ def test_selectors_that_do_not_answer_the_question_are_refused() -> None:
         sparsity_by_length(measured, selector="kl")
     with pytest.raises(UserError, match="choose one that does not see the target"):
         sparsity_by_length(measured, selector="random")
+    with pytest.raises(UserError, match="--selector: h2o-heads chooses by head"):
+        sparsity_by_length(measured, selector="h2o-heads")
     measured[0].measurement.selectors["attention"] = SelectorInfo(True, 1)
     with pytest.raises(UserError, match="choose one that does not see the target"):
         sparsity_by_length(measured, selector="attention")

@@ -91,6 +91,17 @@ def test_a_checkpoint_behind_a_link_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "archive" / "model.pt").is_file()
 
 
+def test_tables_inside_of_tables_are_another_measurement(tmp_path: Path, messages: Messages) -> None:
+    tables = made_up_tables(tmp_path / "tables", num_documents=4)
+    for inner in ("seed5", "more/seed6"):
+        made_up_tables(tables / inner, num_documents=4)
+    inside = {name for name in files(tables) if "seed" in name}
+    clear_folder(tables)
+    assert files(tables) == {"manifest.json", *inside}
+    assert read_json(tables / "seed5" / "manifest.json")["status"] == "complete"
+    assert "left as they are" in messages[-1] and "more/seed6/manifest.json" in messages[-1]
+
+
 def test_tables_that_are_replaced(tmp_path: Path, messages: Messages) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=4)
     write(tables / "windows" / "notes.txt")

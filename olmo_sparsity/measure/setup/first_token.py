@@ -19,6 +19,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.visible.visibility import PositionIDs
 from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.measured import Anchor, AnchorCheck, AnchorChoice, ComparedLength
 
 logger = logging.getLogger(__name__)
@@ -61,21 +62,27 @@ def compare_first_tokens(
     anchor_ids: dict[AnchorChoice, Optional[int]] = {"bos": bos.id, "none": None}
     losses = {length: {choice: np.zeros(0) for choice in anchor_ids} for length in lengths}
     looks = looks_at(len(tokens_WT), first_look)
+    if len(np.unique(document_W)) < 2:
+        looks = looks[:1]  # windows of one document decide nothing, however many
     level = FALSE_DECISIONS / (len(lengths) * len(looks))
+    evaluators = {
+        (length, choice): Evaluator(
+            model, local, path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id, positions=positions
+        )
+        for length, local in lengths.items()
+        for choice, anchor_id in anchor_ids.items()
+    }
+    tokens_a_window = sum(evaluator.row_len(tokens_WT.shape[1] - 1, 0) for evaluator in evaluators.values())
     for begin, end in pairwise([0, *looks]):
-        for length, losses_of in losses.items():
-            for choice, anchor_id in anchor_ids.items():
-                evaluator = Evaluator(
-                    model,
-                    lengths[length],
-                    path="plain",
-                    batch_tokens=batch_tokens,
-                    anchor_id=anchor_id,
-                    positions=positions,
-                )
+        total = (end - begin) * tokens_a_window
+        with (
+            progress_bar("first tokens", " tokens", total=total, unit_scale=True, leave=False, delay=1) as bar,
+            listening(bar.update),
+        ):
+            for (length, choice), evaluator in evaluators.items():
                 log_q_WV = short_log_probs(evaluator, tokens_WT[begin:end, :-1])
                 further_W = surprisal(log_q_WV, tokens_WT[begin:end, -1]).double().cpu().numpy()
-                losses_of[choice] = np.concatenate([losses_of[choice], further_W])
+                losses[length][choice] = np.concatenate([losses[length][choice], further_W])
         difference = {length: losses_of["bos"] - losses_of["none"] for length, losses_of in losses.items()}
         error = {length: standard_error(values_W, document_W[:end]) for length, values_W in difference.items()}
         num_documents = len(np.unique(document_W[:end]))

@@ -31,6 +31,7 @@ from olmo_sparsity.measure.visible.visibility import (
     with_anchor,
 )
 from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.measured import AnchorCheck
 from olmo_sparsity.text.windows import Windows
 
@@ -322,20 +323,32 @@ def check_fit(
             "a shorter influence.full_len"
         )
     latest_WT = tokens_WT[:, -1 - LONGEST_MASKED :]
+    model = _for_text_of(model, latest_WT.shape[1] - 1 + (anchor_id is not None))
     windows = _checked_windows(
         model, latest_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
     )
     checks = [positions]
-    for measure, explanation in CHECKS:
-        with _as_user_error(name, measure.__name__.replace("_", " ")):
-            check = measure(windows)
-        if not check.holds:
-            raise UserError(
-                f"{name} cannot be measured: {explanation(windows)} ({check.name}: {check.found:.3g}, must be at "
-                f"{'least' if check.at_least else 'most'} {check.limit:.3g})"
-            )
-        checks.append(check)
+    with progress_bar("fit", " checks", total=len(CHECKS), leave=False, delay=1) as bar:
+        for measure, explanation in CHECKS:
+            with _as_user_error(name, measure.__name__.replace("_", " ")):
+                check = measure(windows)
+            if not check.holds:
+                raise UserError(
+                    f"{name} cannot be measured: {explanation(windows)} ({check.name}: {check.found:.3g}, must be at "
+                    f"{'least' if check.at_least else 'most'} {check.limit:.3g})"
+                )
+            checks.append(check)
+            bar.update()
     return checks
+
+
+def _for_text_of(model: CausalModel, num_tokens: int) -> CausalModel:
+    """Return a model that is one for windows of a certain length as one for texts of so many tokens; others as they are."""
+    from olmo_sparsity.model.transformers_model import TransformersModel  # it needs libraries that runs do not need
+
+    if not isinstance(model, TransformersModel) or model.text_len is None:
+        return model
+    return model.with_text_len(num_tokens)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig, to_dict
+from olmo_sparsity.config.measuring import ADDED_KEYS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
@@ -34,8 +35,6 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 
 logger = logging.getLogger(__name__)
 
-# Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
-ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
 # What earlier versions wrote of screening where nothing is screened.
 NOT_SCREENED = {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto"}
 

@@ -14,6 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
+from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import HASH_DIGITS
 from olmo_sparsity.records.selectors import CONTROLS
@@ -160,6 +161,7 @@ def _gains(measurements: Mapping[int, Measurement]) -> tuple[dict[int, Estimate]
 
 
 def _check_selector(measured: Sequence[MeasuredLength], selector: str, *, controls: Sequence[str]) -> None:
+    check_one_set([selector], "--selector")
     for one in measured:
         selectors = one.measurement.selectors
         missing = [name for name in (selector, *controls) if name not in selectors]

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from olmo_sparsity.config.measuring import ADDED_KEYS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
@@ -40,6 +41,8 @@ from olmo_sparsity.tables.reading import list_finished, newest_finished, read_ma
 
 # Keys of the section ``influence`` that no number depends on.
 EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates", "pairs_windows")
+# Entries of a manifest that a measurement is told apart by, and what it means that there is none: an earlier version.
+EARLIER = {"visibility": "hidden", "positions": "kept", "anchor": None, "screen_precision": None}
 # The range that the interval of a quantity does not leave, by its name; the correlation is that of Figure 4.
 RANGES = {
     **{name: (quantity.least, quantity.most) for name, quantity in QUANTITIES.items()},
@@ -235,12 +238,12 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    settings = manifest["influence"]
+    settings = {**ADDED_KEYS, **manifest["influence"]}
     unused = [] if settings.get("screen") is not None else [key for key in settings if key.startswith("screen")]
     influence = {key: value for key, value in settings.items() if key not in (*EXECUTION_KEYS, *unused)}
     return (
         influence,
-        [manifest.get(key) for key in ("visibility", "positions", "anchor", "screen_precision")],
+        [manifest.get(key, earlier) for key, earlier in EARLIER.items()],
         {name: entry["sha256"] for name, entry in manifest.get("own_selectors", {}).items()},
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],
