@@ -36,11 +36,11 @@ _OF_PREDICTION = {
 
 
 def arm_words(setting: Setting, twin: Twin) -> str:
-    """Return how a setting was trained, beside the others."""
-    rows = f"rows of at most {setting.train_lengths[1]}"
+    """Return how a setting was trained, beside the others; tokens are those of prompts without the query."""
+    trained = f"trained to {setting.train_lengths[1]} tokens"
     if any(one.reference == setting for one in twin.minus_reference):
-        return f"ceiling, {rows}"
-    return f"{positions_words(setting)}, {rows}"
+        return f"ceiling, {trained}"
+    return f"{positions_words(setting)}, {trained}"
 
 
 def twin_sentences(twin: Twin) -> Iterator[str]:

@@ -304,27 +304,27 @@ def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_lar
     cells = [cell(1, EQUAL), cell(2, Estimate(0.02, -0.03, 0.04, 0.1)), cell(5, UNCLEAR, MUCH_LOWER)]
     twin = Twin(6, 1280, tuple(cells), (), ())
     expected = (
-        "PoSE, rows of at most 6: accuracy beyond the row minus inside it, k = 1: equal to within 0.05 (0.010 [-0.020, 0.030]); "
-        "k = 2: equal to within 0.05 (0.020 [-0.030, 0.040]). Beyond the row, k = 5, more values than training had, minus k = 2: "
+        "PoSE, trained to 6 tokens: accuracy beyond the row minus inside it, k = 1: equal to within 0.05 (0.010 [-0.020, 0.030]);"
+        " k = 2: equal to within 0.05 (0.020 [-0.030, 0.040]). Beyond the row, k = 5, more values than training had, minus k = 2: "
         "lower by more than 0.05 (-0.400 [-0.500, -0.300]). This is as predicted."
     )
     assert setting_sentence(cells, twin) == expected
     longer = [dataclasses.replace(one, length=24) for one in cells]
     both = dataclasses.replace(twin, cells=(*cells, *longer))
     assert list(twin_sentences(both)) == [
-        expected.replace("at most 6:", f"at most 6, prompts of {length} tokens:") for length in (12, 24)
+        expected.replace("to 6 tokens:", f"to 6 tokens, prompts of {length} tokens:") for length in (12, 24)
     ]
     other = dataclasses.replace(longer[0], setting=dataclasses.replace(longer[0].setting, train_lengths=(3, 9)))
     alone = list(
         twin_sentences(dataclasses.replace(twin, cells=(*cells, other)))
     )  # not both were evaluated at both lengths
     assert [sentence.partition(":")[0] for sentence in alone] == [
-        "PoSE, rows of at most 6, prompts of 12 tokens", "PoSE, rows of at most 9, prompts of 24 tokens",
+        "PoSE, trained to 6 tokens, prompts of 12 tokens", "PoSE, trained to 9 tokens, prompts of 24 tokens",
     ]  # fmt: skip
     assert evaluated_words(both) == (
         "Parity: 1,280 sequences of each k and place, prompts of 12, 24 tokens without the query; inside: the planted values lie "
-        "in the last 6, beyond: before these. Models: PoSE, rows of at most 6 (3 seeds); brackets: 95% intervals over sequences "
-        "and seeds. Differences are of the seeds with an accuracy of at least 0.9 inside the row; of k that training did not "
+        "in the last 6, beyond: before these. Models: PoSE, trained to 6 tokens (3 seeds); brackets: 95% intervals over sequences"
+        " and seeds. Differences are of the seeds with an accuracy of at least 0.9 inside the row; of k that training did not "
         "have, of all."
     )
 
@@ -332,7 +332,7 @@ def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_lar
 def test_where_only_larger_k_were_evaluated_it_is_said() -> None:
     cells = [cell(k, None) for k in (3, 5)]
     assert setting_sentence(cells, Twin(6, 10, tuple(cells), (), ())) == (
-        "PoSE, rows of at most 6: accuracy beyond the row minus inside it, no k of training was evaluated. The prediction is "
+        "PoSE, trained to 6 tokens: accuracy beyond the row minus inside it, no k of training was evaluated. The prediction is "
         "neither shown nor refuted."
     )
 
@@ -369,7 +369,7 @@ def test_the_prediction_is_of_pose_alone(difference: Estimate, larger: Estimate,
     assert setting_sentence(cells, Twin(6, 10, tuple(cells), (), ())).endswith(f" {words}")
     ordinary = [dataclasses.replace(one, setting=CEILING) for one in cells]
     said = setting_sentence(ordinary, Twin(6, 10, tuple(ordinary), (), ()))
-    assert said.startswith("without PoSE, rows of at most 12: ") and "predict" not in said
+    assert said.startswith("without PoSE, trained to 12 tokens: ") and "predict" not in said
 
 
 OF_SEEDS = " of training; brackets: 95% t intervals that include the choice of the seed and of the documents"
