@@ -305,8 +305,8 @@ def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_lar
     twin = Twin(6, 1280, tuple(cells), (), ())
     expected = (
         "PoSE, trained to 6 tokens: accuracy beyond the row minus inside it, k = 1: equal to within 0.05 (0.010 [-0.020, 0.030]);"
-        " k = 2: equal to within 0.05 (0.020 [-0.030, 0.040]). Beyond the row, k = 5, more values than training had, minus k = 2: "
-        "lower by more than 0.05 (-0.400 [-0.500, -0.300]). This is as predicted."
+        " k = 2: equal to within 0.05 (0.020 [-0.030, 0.040]). Beyond the row, k = 5, more values than training had, minus k = 2:"
+        " lower by more than 0.05 (-0.400 [-0.500, -0.300]). This is as predicted."
     )
     assert setting_sentence(cells, twin) == expected
     longer = [dataclasses.replace(one, length=24) for one in cells]
