@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,7 +109,7 @@ def _measured(
     """Return the tables of windows and their manifest; in a folder what is missing is measured, and the rest is read."""
     if folder is None:
         return measured_tables(model, windows, settings=settings)
-    folder = Path(folder).expanduser()
+    folder = Path(os.path.expanduser(folder))
     run_id = run_id_of_windows(model, windows, settings=settings)
     tables = folder / f"{_name_of(windows.source)}-{run_id[:ID_DIGITS]}"
     if not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):

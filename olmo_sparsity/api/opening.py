@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,7 @@ def open_model(
         "training.device": device,
     }
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
-    run = Path(model).expanduser()
+    run = Path(os.path.expanduser(model))
     _check_there(model, run)
     if (run / "config.yaml").is_file() and not is_checkpoint(run):
         if revision is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +74,7 @@ class Results:
             UserError: the folder holds something else, or another measurement or other values of this one, and ``overwrite``
                 is False; or the tables hold other windows than were measured, or values that no measurement has.
         """
-        out = Path(folder).expanduser()
+        out = Path(os.path.expanduser(folder))
         frames = {"windows": self.windows, "selections": self.selections, **self.others}
         tables = {name: self._table(name, frame) for name, frame in frames.items()}
         num_windows = self.manifest["num_windows"]
@@ -241,7 +242,7 @@ def read_results(folder: str | Path) -> Results:
     Raises:
         UserError: there is no finished measurement.
     """
-    tables = find_tables(Path(folder).expanduser())
+    tables = find_tables(Path(os.path.expanduser(folder)))
     frames = {name: read_table(tables, name).to_pandas() for name in ("windows", "selections")}
     return Results(frames["windows"], frames["selections"], read_manifest(tables), tables)
 
@@ -260,7 +261,7 @@ def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
     Raises:
         UserError: the selector was not measured.
     """
-    folder = None if isinstance(results, Results) else find_tables(Path(results).expanduser())
+    folder = None if isinstance(results, Results) else find_tables(Path(os.path.expanduser(results)))
     if not isinstance(results, Results):
         results = read_results(results)
     measured = results.selections["selector"].unique().tolist()

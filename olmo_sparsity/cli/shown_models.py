@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path, PurePath
 from typing import Any, Optional
 
@@ -60,7 +61,7 @@ def _is_same_model(folder: Path, stored: dict[str, Any], asked: PretrainedConfig
         return not (folder / "config.yaml").is_file() or _is_revision(folder, asked.revision, commit=commit)
     if asked.revision is not None:
         return False
-    path, measured = Path(str(asked.model)).expanduser(), Path(name).expanduser()
+    path, measured = Path(os.path.expanduser(str(asked.model))), Path(os.path.expanduser(name))
     if commit is None and path.resolve() == measured.resolve():
         return True
     from olmo_sparsity.model.model_files import local_weights_sha256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,7 @@ class PretrainedConfig:
         Raises:
             UserError: it is neither.
         """
-        path = Path(self.model or "").expanduser()
+        path = Path(os.path.expanduser(self.model or ""))
         can_be_on_hub = HUB_NAME.fullmatch(self.model or "") and path.suffix != ".gguf"
         require(
             self.model is None or path.exists() or bool(can_be_on_hub),
@@ -145,7 +146,7 @@ class PretrainedConfig:
 
 def slug(name: str) -> str:
     """Return a short name for folders: ``owner-model`` of a name on the hub, the last telling parts of a path."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not path.exists():
         return plain_name(name)
     return plain_name(telling_name(path.absolute().with_suffix("") if path.suffix == ".gguf" else path.absolute()))

@@ -16,6 +16,7 @@ FREE_TO_TRAIN = frozenset(
         ("data", "processes"),
         ("training", "parallel"),
         ("training", "micro_batch_rows"),
+        ("training", "log_every"),
         ("training", "checkpoint_every"),
         ("training", "keep_checkpoints"),
         ("training", "keep_every"),

@@ -326,6 +326,10 @@ def _load_tensors(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
+    except (EOFError, LookupError, AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it cannot be read
+            raise
+        raise UserError(f"{path}: no file of tensors, or cut short; restore it") from None
 
 
 def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional[int] = None) -> OLMoWithPositions:

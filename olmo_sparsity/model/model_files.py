@@ -10,7 +10,7 @@ from typing import Any, Optional
 import huggingface_hub
 from huggingface_hub import errors
 
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.storage.files import read_json, sha256_files
 from olmo_sparsity.storage.manifests import read_manifest_of
 
@@ -112,6 +112,8 @@ def _weights(folder: Path, name: str) -> list[Path]:
         raise UserError(f"{index}: not an index of weights, the file is damaged") from None
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UserError(f"{index}: it names files outside its folder, or none")
+    if wrong := [other for other in names if Path(other).suffix != Path(name).suffix]:  # transformers would unpickle it
+        raise UserError(f"{index}: it names {printable(min(wrong))}, which is no {Path(name).suffix} file")
     return [folder / name for name in sorted(names)]
 
 

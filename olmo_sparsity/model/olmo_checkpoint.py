@@ -109,7 +109,15 @@ def _load_foreign(folder: Path, device: torch.device, *, max_position: Optional[
         )
     try:
         return build_loaded_model(folder, raw | {"init_device": "cpu", "flash_attention": False}, device=device)
-    except (RuntimeError, OmegaConfBaseException, OLMoError, TypeError, ValueError, ArithmeticError) as error:
+    except (
+        RuntimeError,
+        OmegaConfBaseException,
+        OLMoError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+    ) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
             f"{folder}: its weights and its config.yaml do not belong together ({lines[-1].strip()[:160]})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def open_pretrained(
         UserError: there is no such model, or it cannot be loaded safely.
     """
     assert settings.model is not None
-    name, path = settings.model, Path(settings.model).expanduser()
+    name, path = settings.model, Path(os.path.expanduser(settings.model))
     if path.exists() and settings.revision is not None:
         raise UserError(
             f"pretrained.revision = {settings.revision}: {name} is here on disk; only the hub has revisions"
@@ -150,6 +151,13 @@ def _open_with_transformers(
             check_gguf_sizes(files.weights[0])
         own = _open_tokenizer(files.folder, name=name, safe=safe)
         config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
+        if (
+            getattr(config, "transformers_weights", None) is not None
+        ):  # transformers would load this file, whatever it is
+            raise UserError(
+                f"{name}: transformers_weights in its config.json names a file of weights; remove it, and name the file "
+                "model.safetensors"
+            )
         rows_have_bos = _rows_have_bos(config, name)
         dtype = _dtype(precision, device, rows_have_bos=rows_have_bos)
         own_max_position = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)

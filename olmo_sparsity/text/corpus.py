@@ -145,6 +145,8 @@ def folder_words(source: str) -> str:
     read: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     for path in Path(source).rglob("*"):
+        if path.is_dir() and path.is_symlink():
+            left_out["linked folders"] += 1
         if path.is_file():
             ending = next((end for end in (*TEXT_ENDINGS, *TOKEN_ENDINGS) if has_ending(path, end)), None)
             if ending is not None:

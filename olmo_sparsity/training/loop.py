@@ -54,7 +54,7 @@ from olmo_sparsity.training.run_folder import (
     is_trained,
     run_lock,
 )
-from olmo_sparsity.training.step import deterministic, train_step
+from olmo_sparsity.training.step import deterministic, rows_per_pass_of, train_step
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,13 @@ def train(
             logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
             return
     check_trackers(training.trackers)
-    share_of_rows(training.batch_rows, process, key="training.batch_rows")  # an error here comes before long work
+    rows_per_pass_of(training, process)  # an error here comes before long work
+    share_of_rows(training.eval_rows, process, key="training.eval_rows")
+    if training.warmup_steps >= training.steps and "warmup" in training.scheduler:
+        logger.warning(
+            f"training.warmup_steps = {training.warmup_steps}: the learning rate rises in all of the {training.steps} steps, and "
+            "does not reach training.learning_rate; choose fewer"
+        )
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)

@@ -164,7 +164,12 @@ class TrainState:
     device: torch.device
 
 
-def _rows_per_pass(training: TrainingConfig, process: ProcessInfo) -> int:
+def rows_per_pass_of(training: TrainingConfig, process: ProcessInfo) -> int:
+    """Return how many rows of a batch a process computes in one pass.
+
+    Raises:
+        UserError: the rows cannot be divided equally among the processes, or among the passes.
+    """
     share = share_of_rows(training.batch_rows, process, key="training.batch_rows")
     num_rows = share.stop - share.start
     rows_per_pass = min(training.micro_batch_rows or num_rows, num_rows)
@@ -202,7 +207,7 @@ def build_train_state(
     Raises:
         UserError: the rows of a batch cannot be divided as the configuration says.
     """
-    rows_per_pass = _rows_per_pass(training, process)
+    rows_per_pass = rows_per_pass_of(training, process)
     sharded = training.parallel == "fsdp" and process.world_size > 1
     if sharded:
         if compiled:  # block by block, because the weights are gathered between blocks

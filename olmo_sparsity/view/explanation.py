@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -175,7 +176,7 @@ class Explanation:
         Raises:
             UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
-        return pages.write_page(Path(out).expanduser(), self.to_html(), overwrite=overwrite)
+        return pages.write_page(Path(os.path.expanduser(out)), self.to_html(), overwrite=overwrite)
 
     def _repr_html_(self) -> str:
         return pages.frame(self.to_html(), height=FRAME_HEIGHT, runs_scripts=False)

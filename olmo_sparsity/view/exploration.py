@@ -5,6 +5,7 @@ Shape letters: W targets; M long-range positions; K measured k.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -187,7 +188,7 @@ class Exploration:
         Raises:
             UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
-        return pages.write_page(Path(out).expanduser(), self.to_html(), overwrite=overwrite)
+        return pages.write_page(Path(os.path.expanduser(out)), self.to_html(), overwrite=overwrite)
 
     def _facts(self) -> list[tuple[str, str]]:
         """Return what was measured, as names and values."""

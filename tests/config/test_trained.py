@@ -40,6 +40,7 @@ NO_WEIGHT_DEPENDS_ON = {
         "data.processes",
         "training.parallel",
         "training.micro_batch_rows",
+        "training.log_every",
         "training.checkpoint_every",
     ),
     *("training.keep_checkpoints", "training.keep_every", "training.trackers"),

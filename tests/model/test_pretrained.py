@@ -242,6 +242,23 @@ def test_a_folder_without_weights_is_told_from_one_of_pickles_alone(copied: Path
         opened(copied, allow_pickle=True)
 
 
+def test_what_transformers_would_load_in_place_of_the_weights_is_refused(copied: Path) -> None:
+    """Its configuration may name another file, and an index may name pickles: the hash and the switch would be of others."""
+    shutil.copy(copied / "model.safetensors", copied / "other.safetensors")
+    changed_config(copied, transformers_weights="other.safetensors")
+    with pytest.raises(UserError, match=r"transformers_weights in its config\.json names a file of weights; remove it"):
+        opened(copied)
+    changed_config(copied, transformers_weights=None)
+    opened(copied)
+    torch.save(build_raw("llama").state_dict(), copied / "weights.bin")
+    names = dict.fromkeys(build_raw("llama").state_dict(), "weights.bin")
+    (copied / "model.safetensors").unlink()
+    (copied / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    for allowed in (False, True):
+        with pytest.raises(UserError, match=r"index\.json: it names weights\.bin, which is no \.safetensors file$"):
+            opened(copied, allow_pickle=allowed)
+
+
 def test_safetensors_come_first_even_where_pickles_are_allowed(copied: Path, tmp_path: Path) -> None:
     torch.save({"lm_head.weight": Exploit(tmp_path / "ran")}, copied / "pytorch_model.bin")
     opened(copied, allow_pickle=True)
@@ -481,6 +498,8 @@ def test_a_model_that_does_not_fit_says_what_takes_less(llama: Path, monkeypatch
 def test_a_path_may_begin_with_the_home_folder(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(copied.parent))
     assert opened("~/copied").record.name == "~/copied"
+    with pytest.raises(UserError, match="~nobody-of-this-name/copied: no such folder or file"):
+        PretrainedConfig(model="~nobody-of-this-name/copied").check_there()
 
 
 def test_only_the_hub_has_revisions(llama: Path) -> None:

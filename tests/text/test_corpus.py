@@ -85,6 +85,17 @@ def test_the_most_frequent_kinds_of_files_are_named_and_files_of_others_counted(
     assert folder_words(str(tmp_path)) == f"{tmp_path}: files read: 1 .txt; left out: {left_out}"
 
 
+def test_linked_folders_are_not_read_and_are_counted(tmp_path: Path) -> None:
+    """A link may lead back to its own folder."""
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    for path in (folder, elsewhere):
+        path.mkdir()
+        (path / "a.txt").write_text("text")
+    (folder / "linked").symlink_to(elsewhere)
+    assert texts_of(folder) == ["text"]
+    assert folder_words(str(folder)) == f"{folder}: files read: 1 .txt; left out: 1 linked folders"
+
+
 def test_endings_in_capitals_are_read_and_a_message_says_what_is_left_out(tmp_path: Path) -> None:
     paths = write_all_kinds(tmp_path)
     for path in paths.values():

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
 from olmo_sparsity.training import loop, processes
 from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import IGNORE_INDEX
-from olmo_sparsity.training.data import open_training_text
+from olmo_sparsity.training.data import TEXT, open_training_text
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, gradient_accumulation, share_of_rows
@@ -384,6 +385,22 @@ def test_a_rank_without_torchrun_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("warmup_steps", "scheduler", "warned"),
+    [(12, "cosine_with_warmup", True), (11, "cosine_with_warmup", False), (12, "constant", False)],
+)
+def test_a_warm_up_that_does_not_end_is_said(
+    warmup_steps: int, scheduler: str, warned: bool, tiny_config: Config, messages: Messages, tmp_path: Path
+) -> None:
+    training = dataclasses.replace(tiny_config.training, steps=12, warmup_steps=warmup_steps, scheduler=scheduler)
+    with pytest.raises(ZeroDivisionError):
+        train(
+            dataclasses.replace(tiny_config, training=training), tmp_path / "run",
+            source=dataclasses.replace(TEXT, open=lambda *_: 1 / 0),
+        )  # fmt: skip
+    assert ["in all of the 12 steps" in line for line in messages] == ([True] if warned else [])
+
+
 def test_the_rows_that_processes_cannot_share_are_named_by_their_key(tiny_config: Config) -> None:
     """Each process gets its own share of the rows of a batch, and of the held-out ones."""
     training = dataclasses.replace(tiny_config.training, batch_rows=20, eval_rows=32)
@@ -391,6 +408,10 @@ def test_the_rows_that_processes_cannot_share_are_named_by_their_key(tiny_config
         open_training_text(dataclasses.replace(tiny_config, training=training), ProcessInfo(0, 5))
     with pytest.raises(UserError, match=r"training\.batch_rows = 20: must be a multiple of the number of processes, 8"):
         open_training_text(dataclasses.replace(tiny_config, training=training), ProcessInfo(0, 8))
+    for world_size, changes, said in ((5, {}, "eval_rows = 32"), (4, {"micro_batch_rows": 2}, "micro_batch_rows = 2")):
+        config = dataclasses.replace(tiny_config, training=dataclasses.replace(training, **changes))
+        with pytest.raises(UserError, match=rf"training\.{said}: must"):  # before the text is prepared
+            train(config, Path("none"), process=ProcessInfo(0, world_size), source=MagicMock(open=lambda *_: 1 / 0))
     config = dataclasses.replace(tiny_config, training=dataclasses.replace(training, seed=3))
     whole = open_training_text(config, ProcessInfo(0, 1))
     for rank in range(4):
