@@ -78,7 +78,7 @@ def ladder(runs: list[Path]) -> list[Rung]:
     """Return the newest measurements of the runs, the smallest model first.
 
     Raises:
-        UserError: a run has no measurement, or they differ in windows, lengths, PoSE, unit, k or selectors, for example.
+        UserError: a run has no measurement, or they differ in windows, lengths, PoSE, precision, k or selectors, for example.
     """
     tables = {run: newest_finished(run) for run in runs}
     measurements = {run: load(folder) for run, folder in tables.items()}
@@ -89,6 +89,7 @@ def ladder(runs: list[Path]) -> list[Rung]:
         ("lengths", [m["context"] for m in manifests]),
         ("PoSE settings", [m.get("pose") for m in manifests]),
         ("definitions of visible", [(m.visibility, m.positions, m.anchor is None) for m in setups]),
+        ("precisions", [setup.precision for setup in setups]),
         ("units", [measurement.unit for measurement in measurements.values()]),
         ("null contexts", [measurement.null_context for measurement in measurements.values()]),
         ("k", [m["influence"]["k"] for m in manifests]),

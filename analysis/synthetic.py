@@ -298,8 +298,8 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
     """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
     selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
     sparsities = sorted({point.k for point in points})
-    parts = ("max_sparsity", "train_lengths", "max_position", "modulus")
-    setting = _only_setting([point.setting for point in points], *parts)
+    # Points of one selector are one line, whose finding and caption name no setting.
+    setting = _only_setting([point.setting for point in points], *(field.name for field in dataclasses.fields(Setting)))
     figure, axes = plt.subplots(
         1, len(sparsities) + 2, figsize=(3.1 * (len(sparsities) + 2) + 0.6, 3.4), squeeze=False, layout="constrained"
     )

@@ -16,7 +16,7 @@ from olmo_sparsity.statistics.inside_and_beyond import (
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.wording.curves import seeds_words
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.synthetic_tasks import positions_words, task_words
+from olmo_sparsity.wording.synthetic_tasks import distinct_words, positions_words, task_words
 
 DIGITS = 3
 _OF_DIFFERENCE: dict[Verdict, str] = {
@@ -36,11 +36,14 @@ _OF_PREDICTION = {
 
 
 def arm_words(setting: Setting, twin: Twin) -> str:
-    """Return how a setting was trained, beside the others; tokens are those of prompts without the query."""
-    trained = f"trained to {setting.train_lengths[1]} tokens"
-    if any(one.reference == setting for one in twin.minus_reference):
-        return f"ceiling, {trained}"
-    return f"{positions_words(setting)}, {trained}"
+    """Return how a setting was trained, told apart from the others; tokens are those of prompts without the query."""
+    references = {one.reference for one in twin.minus_reference}
+
+    def short_words(one: Setting) -> str:
+        name = "ceiling" if one in references else positions_words(one)
+        return f"{name}, trained to {one.train_lengths[1]} tokens"
+
+    return distinct_words((cell.setting for cell in twin.cells), short_words)[setting]
 
 
 def twin_sentences(twin: Twin) -> Iterator[str]:

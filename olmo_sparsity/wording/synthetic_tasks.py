@@ -13,6 +13,13 @@ from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 from olmo_sparsity.wording.comparison import INCLUDES_OPTIMISM
 from olmo_sparsity.wording.numbers import interval
 
+# What encodings of positions are called that do not depend on ``model.position_embedding``.
+_OF_ANY_EMBEDDING = {
+    "predicted": "Predictive Position Coupling",
+    "coupled": "position coupling, true IDs given",
+    "shifted": "absolute, random shift",
+}
+
 
 def setting_words(setting: Setting) -> str:
     """Return a setting in words."""
@@ -39,6 +46,10 @@ def distinct_words(settings: Iterable[Setting], name: Callable[[Setting], str] =
         lambda one: f"chunks {one.num_chunks}",
         lambda one: f"positions below {one.max_position}",
         lambda one: f"{'some' if one.hide_tokens else 'no'} tokens left out",
+        task_words,
+        lambda one: f"K_train = {one.max_sparsity}",
+        lambda one: f"planted {place_words(one.placed)}",
+        lambda one: f"embedding {one.position_embedding}" if one.positions in _OF_ANY_EMBEDDING else "",
     )
     alike = {setting: [one for one in shown if shown[one] == words] for setting, words in shown.items()}
     for setting, group in alike.items():
@@ -78,13 +89,8 @@ def task_words(setting: Setting) -> str:
 
 def encoding_words(setting: Setting) -> str:
     """Return how positions were given and embedded, as legends say it."""
-    coupled = {
-        "predicted": "Predictive Position Coupling",
-        "coupled": "position coupling, true IDs given",
-        "shifted": "absolute, random shift",
-    }
-    if setting.positions in coupled:
-        return coupled[setting.positions]
+    if setting.positions in _OF_ANY_EMBEDDING:
+        return _OF_ANY_EMBEDDING[setting.positions]
     if setting.position_embedding == "none":
         return "no positions (NoPE)"
     embedding = {"rope": "RoPE", "alibi": "ALiBi"}.get(setting.position_embedding, setting.position_embedding)

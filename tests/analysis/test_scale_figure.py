@@ -79,6 +79,7 @@ SCREENED = {"screen": 4, "screen_by": "patching"}
         ("k", {}, {"influence": {"k": [1, 2, 5]}}),
         ("selectors", {}, {"influence": {"selectors": ["random", "kl"]}}),
         ("PoSE settings", {}, {"pose": {"method": "randpos"}}),
+        ("precisions", {"precision": "fp32"}, {"precision": "bf16"}),
         ("numbers of training steps", {}, {"checkpoint": {"step": 7, "model_sha256": "0"}}),
     ],
     ids=[
@@ -90,6 +91,7 @@ SCREENED = {"screen": 4, "screen_by": "patching"}
         "k",
         "selectors",
         "pose",
+        "precision",
         "steps",
     ],
 )
@@ -115,6 +117,8 @@ def test_sizes_that_were_measured_in_other_ways_are_refused(
         ("definitions of visible", {}, {"visibility": "contextual"}),
         ("definitions of visible", {}, {"positions": "compact"}),
         ("definitions of visible", {}, {"anchor": "<s>"}),
+        ("precisions", {}, {"precision": "bf16"}),
+        ("precisions", {}, {"precision": None}),  # unknown
         ("units", {}, {"unit": "word"}),
         ("null contexts", {}, {"null_context": "shuffled"}),
         ("numbers of training steps", {"checkpoint": {"step": 7}}, {}),
@@ -129,6 +133,7 @@ def test_what_the_sizes_of_a_ladder_must_have_in_common_is_named(
         "visibility": "hidden",
         "positions": "kept",
         "anchor": None,
+        "precision": "fp32",
         "unit": "token",
         "null_context": "any",
     }

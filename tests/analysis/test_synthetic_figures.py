@@ -349,10 +349,18 @@ def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own
 
 
 @pytest.mark.parametrize(
-    ("part", "value"), [("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64), ("modulus", 4)]
-)
+    ("part", "value"),
+    [
+        ("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64), ("modulus", 4), ("num_chunks", 1),
+        ("positions", "randpos"), ("position_embedding", "alibi"), ("rope_scaling", "yarn"), ("rope_factor", 2.0),
+        ("background", "text"), ("locality", 4), ("spread", 2),
+    ],
+)  # fmt: skip
 def test_bridges_of_two_settings_are_refused(draw, part: str, value: object) -> None:
-    with pytest.raises(UserError, match=f"differ in {part}"):
+    """Their points would be joined into one line of each selector."""
+    with pytest.raises(
+        UserError, match=f"^one figure cannot show runs that differ in {part}: .*; give the runs of one of them$"
+    ):
         draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, **{part: value})))  # type: ignore[arg-type]
 
 

@@ -24,9 +24,9 @@ from olmo_sparsity.tables.reading import newest_finished
 HOLDS: Accuracies = {1: (1.0, 1.0), 2: (1.0, 1.0), 4: (0.5, 0.5)}
 FAILS: Accuracies = {1: (1.0, 1.0), 2: (1.0, 0.5), 4: (0.5, 0.25)}
 NAMES = {
-    (2, 6): "PoSE, rows of at most 6",
-    (1, 12): "ceiling, rows of at most 12",
-    (1, 6): "without PoSE, rows of at most 6",
+    (2, 6): "PoSE, trained to 6 tokens",
+    (1, 12): "ceiling, trained to 12 tokens",
+    (1, 6): "without PoSE, trained to 6 tokens",
 }
 UNLEARNED: Accuracies = {1: (1.0, 0.95), 2: (0.5, 0.5), 4: (0.25, 0.25)}
 
@@ -91,7 +91,7 @@ def test_printed_numbers_are_those_that_were_found(runs: list[Path], monkeypatch
 )
 def test_the_words_follow_the_intervals(tmp_path: Path, pose: Accuracies, said: list[str], not_said: list[str]) -> None:
     output = " ".join(printed(made(tmp_path, pose)).split())
-    (sentence,) = re.findall(r"^PoSE, rows of at most 6: .*?(?= ceiling, rows)", output)
+    (sentence,) = re.findall(r"^PoSE, trained to 6 tokens: .*?(?= ceiling, trained)", output)
     for words in said:
         assert words in sentence
     for words in not_said:
@@ -103,7 +103,7 @@ def test_the_words_follow_the_intervals(tmp_path: Path, pose: Accuracies, said: 
 def test_it_is_said_how_many_seeds_were_evaluated_whether_they_have_learned_or_not(tmp_path: Path) -> None:
     output = " ".join(printed(made(tmp_path, UNLEARNED)).split())
     assert (
-        "Models: PoSE, rows of at most 6 (2 seeds), ceiling, rows of at most 12 (2 seeds), without PoSE, rows of at most 6 "
+        "Models: PoSE, trained to 6 tokens (2 seeds), ceiling, trained to 12 tokens (2 seeds), without PoSE, trained to 6 tokens "
         "(1 seed); brackets"
     ) in output
 
