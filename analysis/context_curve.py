@@ -145,7 +145,7 @@ def _label_ends(axis: Axes, compared: ComparedCurves, *, change: bool) -> None:
 def _words(compared: ComparedCurves) -> str:
     gains = gain_beyond_lines(compared)
     if compared.row_len is None:
-        about = "No training row of these models is known, so the curve shows nothing about length generalization."
+        about = _no_row_words(compared)
     else:
         about = (
             "For a model that generalizes in length, the curve keeps falling, or stays flat, to the right of the training row, "
@@ -158,6 +158,18 @@ def _words(compared: ComparedCurves) -> str:
         f"several seeds with their variance.{seeds} {about}{listed} {curves_words(compared)} "
         f"{data_words(compared.models[0].curve)}.{_anchor_warnings(compared, anchor_warning)}"
     )
+
+
+def _no_row_words(compared: ComparedCurves) -> str:
+    """Return why no training row is marked: none is known, or those that are stated are as long as the full context."""
+    row_lens = [model.curve.lengths.train_len for model in compared.models]
+    stated = sorted({row_len for row_len in row_lens if row_len is not None})
+    if not stated:
+        return "No training row of these models is known, so the curve shows nothing about length generalization."
+    rows = f"row{'s' * (len(stated) > 1)} of {' and '.join(map(str, stated))} tokens"
+    others = " No training row of the other models is known." if None in row_lens else ""
+    them = "it" if len(stated) == 1 else "them"
+    return f"Nothing of the full context lies beyond the stated training {rows}, so no gain beyond {them} is given.{others}"
 
 
 def _finding(compared: ComparedCurves) -> str:

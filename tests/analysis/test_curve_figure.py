@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 from drawn_figures import figures_of
 from made_up import CONTEXTUAL
-from made_up_runs import FULL, ROW, VISIBLE, four_way_runs, pretrained_curve
+from made_up_runs import (
+    FULL,
+    ROW,
+    VISIBLE,
+    four_way_runs,
+    made_up_curve,
+    made_up_losses,
+    made_up_run,
+    pretrained_curve,
+)
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color, to_rgb
 from matplotlib.figure import Figure
@@ -23,6 +32,7 @@ from analysis import context_curve
 from analysis.output import save
 from analysis.paper import Width, drawn_for
 from analysis.style import RUN_LOOKS
+from olmo_sparsity.config import ContextConfig, PoseConfig
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -240,6 +250,43 @@ def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path) -
     words = str(figure.get_label())
     assert "the curve shows nothing about length generalization" in words and "generalizes" not in words
     assert "Model someone/Made-Up-2M (2.346M parameters" in words and "gain beyond" not in words.lower()
+
+
+def test_stated_rows_as_long_as_the_full_context_are_said(tmp_path: Path) -> None:
+    """They are known, and there is no gain beyond them."""
+    rows = {"exact": FULL, "longer": 32, "again": 32, "unknown": None}
+    runs = {name: pretrained_curve(tmp_path / name, gain=0.2, name=name, row_len=row) for name, row in rows.items()}
+    beyond, unknown = "Nothing of the full context lies beyond the stated training", "No training row of"
+    for names, said in (
+        (["exact"], f"{beyond} row of 24 tokens, so no gain beyond it is given. Model"),
+        (["longer", "again"], f"{beyond} row of 32 tokens, so no gain beyond it is given. Model"),
+        (["longer", "exact"], f"{beyond} rows of 24 and 32 tokens, so no gain beyond them is given. Model"),
+        (
+            ["unknown", "longer"],
+            f"{beyond} row of 32 tokens, so no gain beyond it is given. {unknown} the other models is known. Model",
+        ),
+        (
+            ["unknown"],
+            f"{unknown} these models is known, so the curve shows nothing about length generalization. Model",
+        ),
+    ):
+        words = context_curve._words(compare_curves([runs[name] for name in names]))
+        assert said in words and words.count(beyond) + words.count("these models") == 1
+
+
+def test_the_own_row_of_a_ceiling_that_is_longer_than_the_full_context_is_marked(tmp_path: Path) -> None:
+    """Measured with a shorter full context, where no other model has a row; changes are counted from there."""
+    losses_WN, doc_ids = made_up_losses(0.03)
+    pose = PoseConfig(num_chunks=1, max_position=48)
+    context = ContextConfig(local_len=ROW, full_len=32, train_len=32)
+    ceiling = made_up_run(tmp_path / "ceiling", pose=pose, context=context)
+    made_up_curve(ceiling, losses_WN, doc_ids=doc_ids, pose=pose, row_len=32)
+    for beside in ([], [pretrained_curve(tmp_path / "model", gain=0.2)]):
+        compared = compare_curves([ceiling, *beside])
+        assert context_curve._marked_lengths(compared) == {"local": ROW, "full": FULL, "training row": 32}
+        assert (compared.row_len, compared.reference_len, gain_beyond_lines(compared)) == (32, 32, [])
+        changes = {point.num_visible_tokens: point.change_nats.mean for point in compared.models[0].curve.points}
+        assert changes[32] == 0 and changes[FULL] != 0
 
 
 def test_the_caption_warns_of_the_worse_first_token(tmp_path: Path) -> None:

@@ -383,11 +383,19 @@ def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:
     made_up_curve(
         lacking, losses_WN[:, without], doc_ids=doc_ids, pose=CEILING_POSE, row_len=FULL, visible=[VISIBLE[i] for i in without]
     )  # fmt: skip
+    far = made_up_run(tmp_path / "far", pose=CEILING_POSE, row_len=FULL)
+    visible = [40 if number == 32 else number for number in VISIBLE]
+    made_up_curve(far, losses_WN, doc_ids=doc_ids, pose=CEILING_POSE, row_len=40, visible=visible)
+    model = pretrained_curve(tmp_path / "model", gain=0.2)
     for runs, said in (
         ([run, other], "run and other are of different windows"),
         ([run, longer], f"trained on rows of 8 and 12 tokens; .* and of a ceiling of {FULL}$"),
         ([run, top, second], rf"top and second are both ceilings \(rows as long as the full context, {FULL}\)"),
-        ([run, lacking], "curve of lacking has no point at 8 visible tokens"),
+        ([run, lacking], "lacking has no point at 8 visible tokens, .*; give all of these runs context.local_len = 8$"),
+        (
+            [far, model],
+            "model has no point at 40 visible tokens, .*; measure the .* of these runs with --max-visible 40$",
+        ),
     ):
         with pytest.raises(UserError, match=said) as caught:
             compare_curves(runs)

@@ -284,8 +284,9 @@ def _compared_lengths(read: Sequence[_ReadModel]) -> _ComparedLengths:
     """
     full_len = read[0].lengths.full_len
     ceilings = [model for model in read if _is_ceiling(model.lengths)]
-    known = {model.lengths.train_len for model in read if not model.lengths.is_ceiling}
-    row_lens = sorted(row_len for row_len in known if row_len is not None) or [full_len for _ in ceilings[:1]]
+    known = {model.lengths.train_len for model in read if not model.lengths.is_ceiling} - {None}
+    of_ceiling = [model.lengths.train_len for model in ceilings[:1]]
+    row_lens = sorted(row_len for row_len in known or of_ceiling if row_len is not None)
     if len(row_lens) > 1:
         raise UserError(
             f"these runs were trained on rows of {' and '.join(map(str, row_lens))} tokens; compare context curves of one "
@@ -300,8 +301,11 @@ def _compared_lengths(read: Sequence[_ReadModel]) -> _ComparedLengths:
     reference_len = read[0].lengths.local_len if row_len is None else row_len
     for model in read:
         if reference_len not in model.visible:
+            remedy = f"give all of these runs context.local_len = {reference_len}"
+            if reference_len > full_len:  # of a ceiling; there are no more local tokens than those of the full context
+                remedy = f"measure the curves of all of these runs with --max-visible {reference_len}"
             raise UserError(
                 f"the context curve of {model.manifest['run']} has no point at {reference_len} visible tokens, the training row "
-                f"of the others; give all of these runs context.local_len = {reference_len}"
+                f"of the others; {remedy}"
             )
     return _ComparedLengths(reference_len, row_len, full_len)
