@@ -391,12 +391,12 @@ def test_accuracies_inside_and_beyond_have_each_number_under_its_name(values: It
         "beyond, minus largest k of training": "beyond_minus_trained",
     }
     for row, cell, alone in zip(rows_of(accuracy_table(twin)), cells, in_a_row, strict=True):
-        name = "ceiling, rows of at most 12" if cell.setting == ceiling else "PoSE, rows of at most 6"
+        name = "ceiling, trained to 12 tokens" if cell.setting == ceiling else "PoSE, trained to 6 tokens"
         assert [row[head].text for head in ("trained", "tokens", "k")] == [name, "12", str(cell.k)]
         assert row["learned"].text == f"{3 - cell.k} of 3" and shows(row["in one row"], alone.right)
         assert {head: shows(row[head], getattr(cell, of)) for head, of in heads.items()} == dict.fromkeys(heads, True)
     for row, of in zip(rows_of(reference_table(twin)), minus, strict=True):
-        assert [row[head].text for head in ("trained", "tokens", "k")] == ["PoSE, rows of at most 6", "12", str(of.k)]
+        assert [row[head].text for head in ("trained", "tokens", "k")] == ["PoSE, trained to 6 tokens", "12", str(of.k)]
         assert shows(row["beyond"], of.beyond) and shows(row["beyond minus inside"], of.difference)
 
 
