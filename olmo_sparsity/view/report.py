@@ -22,11 +22,12 @@ from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.hypothesis import thirds_table
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
+from olmo_sparsity.view.summary_tables import screening_item
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
-from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
+from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, is_null_foreign, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import unit_definition, units_of
 
@@ -58,7 +59,9 @@ def render(report: Report) -> str:
         facts=_facts(measured),
         citation=_citation(summary),
         null_words=null_words(summary),
+        is_null_foreign=is_null_foreign(summary),
         is_screened=measured.measurement.is_screened,
+        screening=screening_item(measured, every=False),
         either_way=EITHER_WAY,
         units=units_of(summary),
         unit_definition=unit_definition(summary.unit, summary.setup.visibility),
