@@ -15,7 +15,7 @@ from olmo_sparsity.statistics.several.hypothesis import hypothesis_of
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.tables.reading import figures_folder, run_of_tables
+from olmo_sparsity.tables.reading import figures_folder, read_manifest, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
@@ -75,10 +75,11 @@ def default_out(tables: Path, run: Optional[Path] = None) -> Path:
     """Return the default path of the page: beside the figures of the tables' run.
 
     Raises:
-        UserError: the tables are not in a run folder, and no run is given.
+        UserError: there are no tables, or they are not in a run folder, and no run is given.
     """
     run = run or run_of_tables(tables)
     if run is None:
+        read_manifest(tables)
         raise UserError(f"{tables}: these tables are not in a run folder; name the HTML file with --out FILE")
     return figures_folder(run, tables) / "report.html"
 
