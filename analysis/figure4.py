@@ -56,8 +56,9 @@ ROW_HEIGHT: dict[Optional[Width], float] = {
 }  # inches, before ``fit``: a square panel and its title
 TITLE_SIZE: dict[Optional[Width], float] = {Width.screen: 8.5, Width.one: 6.5, Width.two: 6.5}
 WORDS = (
-    "Dashed: sparse gain equals long gain; cross: the means. {controls}{null} Further numbers, with 95% intervals over documents, "
-    "are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least squares. {numbers}"
+    "Dashed: sparse gain equals long gain; cross: the means. {controls}{null} Further numbers, with 95% intervals over "
+    "documents, are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least "
+    "squares. {numbers}"
 )
 SEEING_WORDS = (
     "This selector sees the target, so R(k) holds its optimism; above the panels stands the corrected gain, in nats, which under "

@@ -22,8 +22,8 @@ WORDS = "when the river rose in spring we carried every chair up to loft and wai
 def vary(folder: Path, *, unit: str = "token", **manifest: Any) -> Path:
     """Change tables of ``made_up_tables`` and return their folder.
 
-    Windows weigh 1, 2, 3, 1, 2, 3 ... and have words of their own; scores lie on both sides of 0. Tables that the settings ask for
-    beside those of ``made_up_tables`` are empty.
+    Windows weigh 1, 2, 3, 1, 2, 3 ... and have words of their own; scores lie on both sides of 0. Tables that the settings
+    ask for beside those of ``made_up_tables`` are empty.
 
     Args:
         folder: the tables.

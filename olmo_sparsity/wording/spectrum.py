@@ -198,9 +198,9 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
         f"than the largest measured k. {NEAREST}: the last k long-range {units}, so {reach}. Of a selector's "
-        f"choice: how many {units} a target needs at most{beside}. {FEWEST}: the smallest number of all rows{but}{exact}. {lasting}"
-        "Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, "
-        "too: it is no evidence that the context helps."
+        f"choice: how many {units} a target needs at most{beside}. {FEWEST}: the smallest number of all rows{but}{exact}. "
+        f"{lasting}Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text "
+        "has a spectrum, too: it is no evidence that the context helps."
         f"{rounding_words(spectra)}"
     )
 
@@ -221,6 +221,6 @@ def pairs_caption(pairs: PairSpectra, summary: Summary) -> str:
     return (
         f"{pairs.num_windows:,} windows of {pairs.num_documents:,} documents, in which every {one} and every pair was unmasked. "
         f"{ANY}: exact, the best of all sets of so many {units_of(summary)}; what is missing to 1 needs more than two, whatever "
-        f"is chosen. A choice needs as many or more{beside}. A dash: this k was not measured. Simultaneous 95% bands by bootstrap "
-        "over documents."
+        f"is chosen. A choice needs as many or more{beside}. A dash: this k was not measured. Simultaneous 95% bands by "
+        "bootstrap over documents."
     )

@@ -136,7 +136,7 @@ KEYS = [
                 "null_context=shuffled",
                 "train_overlap=false",
             )
-        ),  # fmt: skip
+        ),
         ("validate influence.num_windows=5", "validate has a key of its own; give validation.num_windows", None),
         ("validate 'influence.selectors=[kl]'", "validate has a key of its own; give validation.selectors", None),
         ("context-curve --max-visible 30 context_curve.max_visible=31", "gives context_curve.max_visible, too", None),
