@@ -13,6 +13,7 @@ from olmo_sparsity.statistics.single.breakdowns import DistanceBin, has_log_dist
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.wording.findings import distance_finding
+from olmo_sparsity.wording.setup import null_sentence
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
@@ -85,7 +86,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
     words = (
         f"Where {of_units}the {k} most influential long-range {units} of a window lie: means over windows; bands: 95% intervals "
-        "over documents. Under the null context other tokens take the place of the long-range ones."
+        f"over documents. {null_sentence(measured.summary)}"
     )
     if is_relative:
         bins_words = "have about the same width on the logarithmic axis" if is_log else "differ in width by a token"

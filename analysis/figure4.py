@@ -30,6 +30,7 @@ from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.findings import cloud_finding
 from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.numbers import interval, recovered_words
+from olmo_sparsity.wording.setup import null_sentence
 
 from .drawing import FigureOfMeasurement
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
@@ -55,9 +56,9 @@ ROW_HEIGHT: dict[Optional[Width], float] = {
 }  # inches, before ``fit``: a square panel and its title
 TITLE_SIZE: dict[Optional[Width], float] = {Width.screen: 8.5, Width.one: 6.5, Width.two: 6.5}
 WORDS = (
-    "Dashed: sparse gain equals long gain; cross: the means. {controls}In the row of the null context other tokens take the "
-    "place of the long-range ones: it shows whether their content matters. Further numbers, with 95% intervals over documents, "
-    "are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least squares. {numbers}"
+    "Dashed: sparse gain equals long gain; cross: the means. {controls}{null} Further numbers, with 95% intervals over "
+    "documents, are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least "
+    "squares. {numbers}"
 )
 SEEING_WORDS = (
     "This selector sees the target, so R(k) holds its optimism; above the panels stands the corrected gain, in nats, which under "
@@ -257,7 +258,8 @@ def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: 
     controls = SEEING_WORDS if measured.measurement.selectors[selector].sees_target else BLIND_WORDS
     if selector in drawn.sparse_gain_KWD:
         controls += RESAMPLED_WORDS.format(draws=drawn.long_gain_WD.shape[1])
-    return f"Selector {selector}. {mark}. {WORDS.format(controls=controls, numbers=numbers)}"
+    words = WORDS.format(controls=controls, null=null_sentence(measured.summary), numbers=numbers)
+    return f"Selector {selector}. {mark}. {words}"
 
 
 def figure_of(tables: Path, selector: str) -> Figure:

@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.findings import gains_finding
 from olmo_sparsity.wording.numbers import FRAGILE
+from olmo_sparsity.wording.setup import null_sentence
 from olmo_sparsity.wording.units import k_words
 
 from .drawing import FigureOfMeasurement
@@ -51,9 +52,8 @@ SEEING_WORDS = (
 )
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. {groups} Real minus null: sparse gain minus that under "
-    "other long-range tokens, window by window; it shows whether the content matters, and is no estimate of the corrected gain, "
-    "since other tokens mislead blind choices as well. Black dashed lines: 1, or the mean long gain. Fractions: linear up to 1, "
-    "logarithmic beyond."
+    "the null context, window by window, no estimate of the corrected gain, since the null context misleads blind choices as "
+    "well. {null} Black dashed lines: 1, or the mean long gain. Fractions: linear up to 1, logarithmic beyond."
 )
 
 
@@ -209,7 +209,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     handles += [context_entry(context) for context in ("real", "null", *(["resampled"] if seen else []))]
     handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="1, or long gain"))
     groups = " ".join(words for *_, words in rows)
-    caption(figure, summary, words=WORDS.format(groups=groups), handles=handles)
+    caption(figure, summary, words=WORDS.format(groups=groups, null=null_sentence(summary)), handles=handles)
     yield Drawn(figure, "recovered-fraction", gains_finding(summary))
 
 

@@ -42,7 +42,7 @@ LINE_LOOKS: dict[str, dict[str, Any]] = {
 }
 CONTEXT_WORDS = {
     "real": "real context",
-    "null": "null context (other long-range tokens)",
+    "null": "null context",
     "resampled": "resampled target (optimism)",
     "mimicry": "mimicry (null tokens that imitate)",
 }

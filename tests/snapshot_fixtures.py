@@ -15,7 +15,7 @@ from varied_tables import vary
 from benchmarks.generated_tables import PRETRAINED, write_tables
 
 BF16 = {"precision": "bf16"}
-SCREENED = {"screen": 3, "screen_by": "attention", "selectors": ["unmask-one", "kl", "random"]}
+SCREENED = {"screen": 3, "screen_by": "attention", "screen_sample": 0.01, "selectors": ["unmask-one", "kl", "random"]}
 
 
 class TextExtension(SingleFileSnapshotExtension):

@@ -13,7 +13,8 @@ from made_up import KS, M
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.schemas import schemas_of
+from olmo_sparsity.tables.parts import write_part
+from olmo_sparsity.tables.schemas import schemas_of, tables_of
 
 WORDS = "when the river rose in spring we carried every chair up to loft and waited there for three days until it fell".split()  # noqa: SIM905
 
@@ -21,7 +22,8 @@ WORDS = "when the river rose in spring we carried every chair up to loft and wai
 def vary(folder: Path, *, unit: str = "token", **manifest: Any) -> Path:
     """Change tables of ``made_up_tables`` and return their folder.
 
-    Windows weigh 1, 2, 3, 1, 2, 3 ... and have words of their own; scores lie on both sides of 0.
+    Windows weigh 1, 2, 3, 1, 2, 3 ... and have words of their own; scores lie on both sides of 0. Tables that the settings
+    ask for beside those of ``made_up_tables`` are empty.
 
     Args:
         folder: the tables.
@@ -43,6 +45,11 @@ def vary(folder: Path, *, unit: str = "token", **manifest: Any) -> Path:
                 _vary_window(row, firsts) if table == "windows" else _vary_selection(row, firsts, unit=unit)
             content = [{name: row.get(name) for name in schema.names} for row in rows]
             write_parquet(pa.Table.from_pylist(content, schema=schema.with_metadata(part.schema.metadata)), path)
+    for table in tables_of(written):
+        if not (folder / table).is_dir():
+            for number in range(written["num_parts"]):
+                empty = schemas_of(written)[table].empty_table()
+                write_part(folder, table, part=number, content=empty, metadata={"run_id": written["run_id"]})
     return folder
 
 

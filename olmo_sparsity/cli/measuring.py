@@ -26,6 +26,14 @@ from olmo_sparsity.cli.steps import check_before_torch, finish_share, interrupti
 from olmo_sparsity.errors import UserError
 
 OF_INFLUENCE_ALONE = ("influence.num_windows", "influence.k", "influence.selectors")  # `validate` has its own
+# It scores every single token of planted windows, which have neither a null context nor drawn labels.
+UNUSED_BY_VALIDATE = tuple(
+    f"influence.{name}"
+    for name in (
+        *("k_grid", "unit", "screen", "screen_by", "screen_sample", "pairs_windows"),
+        *("null_context", "resampled_draws", "train_overlap", "save_candidates"),
+    )
+)
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
 
 logger = logging.getLogger(__name__)
@@ -92,6 +100,8 @@ def validate(
     for override, key in given_keys(overrides):
         if key in OF_INFLUENCE_ALONE:
             raise UserError(f"{override}: validate has a key of its own; give {key.replace('influence', 'validation')}")
+        if key in UNUSED_BY_VALIDATE:
+            raise UserError(f"{override}: validate does not use {key}; leave it out")
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.validation import check_room

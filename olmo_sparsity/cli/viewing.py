@@ -43,6 +43,7 @@ TablesOption = Annotated[
         help="Influence folder, or the end of its name (`olmo-sparsity list` prints the names). Default: the newest of the run.",
     ),
 ]
+STATED_OF_MODEL = ("pretrained.train_len", "pretrained.rope_scaling", "pretrained.rope_factor")
 AS_RUN = "name it as RUN"  # where there is no option --run
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,34 @@ def _check_shown(overrides: Optional[list[str]], loaded: Config, folder: Path) -
             )
 
 
+def _check_stated(overrides: Optional[list[str]], loaded: Config, tables: Path) -> None:
+    """Check that no override states another training row or scaling of a pretrained model than the shown tables record.
+
+    Args:
+        overrides: as ``SECTION.KEY=VALUE``.
+        loaded: the configuration with them.
+        tables: the influence folder.
+
+    Raises:
+        UserError: one does, or there are no tables.
+    """
+    from olmo_sparsity.tables.reading import read_manifest
+
+    given = [(override, key) for override, key in given_keys(overrides) if key in STATED_OF_MODEL]
+    if not given:
+        return
+    manifest, asked = read_manifest(tables), loaded.pretrained
+    lengths, model = manifest["context"], manifest.get("model") or {}
+    row = lengths.get("train_len") if lengths.get("train_len_is_stated") else None
+    for override, key in given:
+        pair = (asked.train_len, row) if key == "pretrained.train_len" else (asked.scaling, model.get("rope_scaling"))
+        if pair[0] != pair[1]:
+            raise UserError(
+                f"{override}: {tables} was measured with {pair[1] or 'none'}; what was measured is shown as it is; measure again "
+                "with this key, or choose other tables with --tables"
+            )
+
+
 def _named(
     tables: Path,
     config: Optional[Path],
@@ -133,6 +162,7 @@ def _named(
     loaded, folder, _ = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     _check_shown(overrides, loaded, folder)
     found = named_tables(tables, folder)
+    _check_stated(overrides, loaded, found)
     own = run_of_tables(found)
     if is_named and own is not None and own.resolve() != folder.resolve():
         raise UserError(
@@ -158,7 +188,9 @@ def _shown_tables(
     _check_not_measured_now(overrides)
     loaded, folder, _ = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     _check_shown(overrides, loaded, folder)
-    return newest_shown(folder), folder
+    newest = newest_shown(folder)
+    _check_stated(overrides, loaded, newest)
+    return newest, folder
 
 
 def list_runs(
@@ -240,20 +272,22 @@ def figures(
     """Draw the figures of a run or a model as PNG and PDF. If nothing is measured yet, train runs/NAME and measure first."""
     from tqdm import tqdm
 
-    from olmo_sparsity.tables.reading import list_finished
+    from olmo_sparsity.tables.reading import list_finished, read_manifest
     from olmo_sparsity.view.figure_scripts import figure_script
 
     folder: Optional[Path]
     if tables is None:
         loaded, folder, _ = named = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
-        if list_finished(folder):
+        if finished := list_finished(folder):
             _check_not_measured_now(overrides)
             _check_shown(overrides, loaded, folder)
+            _check_stated(overrides, loaded, finished[-1])
         else:
             measure_first(named, asked=train)
     else:
         tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
         if folder is None:
+            read_manifest(tables)
             raise UserError(
                 f"{tables}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
             )

@@ -13,7 +13,7 @@ from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
 from olmo_sparsity.statistics.single.pairs import PairSpectra
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
@@ -59,11 +59,13 @@ def lengths_json(lengths: Lengths) -> Json:
 
 
 def setup_json(setup: ModelSetup) -> Json:
-    """The model (null: that of a run), the definition of visible and the anchor, with the warning about the anchor."""
+    """The model (null: that of a run), the definition of visible, precision, screening, and the anchor with its warning."""
     return {
         "model": _plain(setup.model),
         "visibility": setup.visibility,
         "positions": setup.positions,
+        "precision": setup.precision,
+        "screened": _plain(setup.screening),
         "anchor": setup.anchor and {"id": setup.anchor.id, "text": setup.anchor.text},
         "anchor_warning": anchor_warning(setup) or None,
     }
@@ -87,6 +89,7 @@ def summary_json(summary: Summary) -> Json:
         "is_fragile": summary.is_fragile,
         "estimand": summary.estimand,
         "null_context": summary.null_context,
+        "null_contexts": summary.null_contexts,
         "unit": summary.unit,
         "num_windows": summary.num_windows,
         "num_documents": summary.num_documents,
@@ -110,7 +113,7 @@ def definition_columns(summary: Summary) -> dict[str, str]:
 
     The names are the keys of ``summary_json``, but for ``k_unit``: a CSV has the unit of a number under ``unit``.
     """
-    setup, lengths = summary.setup, summary.lengths
+    setup, lengths, screened = summary.setup, summary.lengths, summary.setup.screening
     return {
         "run": summary.run,
         "model": "" if setup.model is None else setup.model.name,
@@ -118,14 +121,24 @@ def definition_columns(summary: Summary) -> dict[str, str]:
         "rope_scaling": (setup.model and setup.model.rope_scaling) or "",
         "local_len": str(lengths.local_len),
         "full_len": str(lengths.full_len),
+        "train_len": str(lengths.train_len or ""),
+        "train_len_is_stated": "true" if lengths.train_len_is_stated else "",
+        "null_context": summary.null_context,
+        "null_contexts": ", ".join(f"{kind}: {number}" for kind, number in summary.null_contexts.items()),
         "k_unit": summary.unit,
         "visibility": setup.visibility,
         "positions": setup.positions,
+        "precision": setup.precision or "",
+        "screened": "" if screened is None else _screened_words(screened),
         "anchor": "" if setup.anchor is None else setup.anchor.text,
         "anchor_warning": anchor_warning(setup),
         "gate": summary.gate,
         "beyond_gate": summary.beyond_gate,
     }
+
+
+def _screened_words(screening: Screening) -> str:
+    return f"{', '.join(screening.selectors)}: {screening.num_candidates} by {screening.ranking}"
 
 
 def spectra_json(spectra: Spectra) -> Json:

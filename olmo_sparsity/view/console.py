@@ -51,9 +51,8 @@ from olmo_sparsity.view.summary_tables import (
     blind_table,
     every_table,
     loss_table,
-    no_sample_words,
     pairs_table,
-    screening_table,
+    screening_item,
     selection_table,
     spectrum_table,
 )
@@ -137,7 +136,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     every = every or form in (Form.json, Form.csv)
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
-    losses, every_pair = screening(tables, measurement), pair_spectra(tables, measurement)
+    every_pair = pair_spectra(tables, measurement)
     of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE], lasting=[False])
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
@@ -147,7 +146,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
-                "screening": [screening_json(loss) for loss in losses],
+                "screening": [screening_json(loss) for loss in screening(tables, measurement)],
                 "pairs": None if every_pair is None else pairs_json(every_pair),
                 "spectrum": {
                     **spectra_json(measured.spectra),
@@ -183,12 +182,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     items += [Sentence(sentence) for sentence in spectrum_sentences(of_spectra, summary)]
     if every_pair is not None:
         items.append(pairs_table(every_pair, of_spectra, summary))
-    if losses:
-        items.append(
-            screening_table(losses, measurement.manifest["influence"], shown_k=summary.end_ks[-1], every=every)
-        )
-    elif measurement.is_screened:
-        items.append(Sentence(no_sample_words(measurement.manifest["influence"])))
+    if (of_screening := screening_item(measured, every=every)) is not None:
+        items.append(of_screening)
     if every:
         items += [*every_table(measured), agreement_table(pairs, k=summary.end_ks[-1])]
     print_in(form, items, summary=summary)

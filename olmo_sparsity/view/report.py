@@ -15,18 +15,19 @@ from olmo_sparsity.statistics.several.hypothesis import hypothesis_of
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.tables.reading import figures_folder, run_of_tables
+from olmo_sparsity.tables.reading import figures_folder, read_manifest, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.hypothesis import thirds_table
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
+from olmo_sparsity.view.summary_tables import screening_item
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
-from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
+from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, is_null_foreign, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import unit_definition, units_of
 
@@ -58,7 +59,9 @@ def render(report: Report) -> str:
         facts=_facts(measured),
         citation=_citation(summary),
         null_words=null_words(summary),
+        is_null_foreign=is_null_foreign(summary),
         is_screened=measured.measurement.is_screened,
+        screening=screening_item(measured, every=False),
         either_way=EITHER_WAY,
         units=units_of(summary),
         unit_definition=unit_definition(summary.unit, summary.setup.visibility),
@@ -72,10 +75,11 @@ def default_out(tables: Path, run: Optional[Path] = None) -> Path:
     """Return the default path of the page: beside the figures of the tables' run.
 
     Raises:
-        UserError: the tables are not in a run folder, and no run is given.
+        UserError: there are no tables, or they are not in a run folder, and no run is given.
     """
     run = run or run_of_tables(tables)
     if run is None:
+        read_manifest(tables)
         raise UserError(f"{tables}: these tables are not in a run folder; name the HTML file with --out FILE")
     return figures_folder(run, tables) / "report.html"
 

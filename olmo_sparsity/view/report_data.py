@@ -17,7 +17,7 @@ from olmo_sparsity.statistics.single.summary import SelectionSummary
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.as_json import Json, definition_columns, selection_json
 from olmo_sparsity.view.excerpts import Choice, Excerpt, choose_windows, read_excerpts, shown_first
-from olmo_sparsity.view.result_table import ResultTable
+from olmo_sparsity.view.result_table import Item, ResultTable
 from olmo_sparsity.view.summary_tables import (
     class_table,
     distance_table,
@@ -25,6 +25,7 @@ from olmo_sparsity.view.summary_tables import (
     every_table,
     figure4_table,
     loss_table,
+    screening_item,
     spectrum_table,
 )
 from olmo_sparsity.view.table_formats import csv_of
@@ -99,13 +100,15 @@ def shown_tables(measured: Measured) -> dict[str, ResultTable]:
 def numbers_csv(measured: Measured) -> str:
     """Return every mean of the page with its interval, in the form of ``summary --csv``; that of each class and distance, too."""
     summary, classes = measured.summary, measured.classes
-    tables = [
+    of_screening = screening_item(measured, every=True)
+    items: list[Item] = [
         loss_table(summary),
+        *([] if of_screening is None else [of_screening]),
         *every_table(measured),
         *(replace(every_selection_table(of.summary), name=f"class {of.target_class}") for of in classes),
         distance_table(measured.distances),
     ]
-    return csv_of(tables, definition_columns(summary))
+    return csv_of(items, definition_columns(summary))
 
 
 def page_json(report: Report) -> Json:

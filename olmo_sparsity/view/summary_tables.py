@@ -13,7 +13,7 @@ from olmo_sparsity.statistics.single.key_tokens import KeyTokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.pairs import ANY, LARGEST_SET, PairSpectra
-from olmo_sparsity.statistics.single.screening import ScreeningLoss
+from olmo_sparsity.statistics.single.screening import ScreeningLoss, screening
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
@@ -25,7 +25,9 @@ from olmo_sparsity.statistics.single.summary import (
 from olmo_sparsity.view.result_table import (
     Cell,
     Column,
+    Item,
     ResultTable,
+    Sentence,
     estimated,
     in_nats,
     keys,
@@ -210,6 +212,22 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, sh
         "a random sample of the windows. of a blind choice: what as many candidates at random would hold of it."
     )
     return ResultTable("screening", columns, tuple(rows), "screening", caption)
+
+
+def screening_item(measured: Measured, *, every: bool) -> Optional[Item]:
+    """Return ``screening_table``, or ``no_sample_words`` where no window is in the sample; None where nothing was screened.
+
+    Args:
+        measured: the measurement.
+        every: as of ``screening_table``.
+    """
+    measurement = measured.measurement
+    if not measurement.is_screened:
+        return None
+    settings, losses = measurement.manifest["influence"], screening(measured.tables, measurement)
+    if not losses:
+        return Sentence(no_sample_words(settings))
+    return screening_table(losses, settings, shown_k=measured.summary.end_ks[-1], every=every)
 
 
 def no_sample_words(settings: dict[str, Any]) -> str:

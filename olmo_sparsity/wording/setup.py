@@ -23,6 +23,7 @@ NULL_WORDS = {
     "shuffled": "the same tokens in random order",
 }
 FOREIGN = {"same-source", "any-source"}  # the kinds that are text of another document
+FOREIGN_TEXT = "foreign text"
 # Who sees what under each definition.
 VISIBILITY_WORDS: dict[Visibility, str] = {
     "hidden": "a hidden token is seen by no one",
@@ -118,15 +119,26 @@ def null_kind_words(asked: str, counts: Mapping[str, int]) -> str:
     return "; ".join(f"in {counts[kind]:,} window{'s' * (counts[kind] > 1)} {NULL_WORDS[kind]}" for kind in kinds)
 
 
+def null_sentence(summary: Summary) -> str:
+    """Return what stands in place of the long-range tokens in the null context, and where it is foreign text what that shows."""
+    shows = "; it shows whether the content matters" if is_null_foreign(summary) else ""
+    return f"Null context, in place of the long-range tokens: {null_words(summary)}{shows}."
+
+
+def is_null_foreign(summary: Summary) -> bool:
+    """Return whether the null context is text of another document in every window."""
+    return foreign_words(summary.null_context, summary.null_contexts) == FOREIGN_TEXT
+
+
 def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
-    """Return ``foreign text``, or ``the null context`` where it is not text of another document in every window.
+    """Return ``FOREIGN_TEXT``, or ``the null context`` where it is not text of another document in every window.
 
     Args:
         asked: the kind of the configuration.
         counts: as in ``null_kind_words``.
     """
     kinds = {kind for kind, number in counts.items() if number} or {asked}
-    return "foreign text" if kinds <= FOREIGN else "the null context"
+    return FOREIGN_TEXT if kinds <= FOREIGN else "the null context"
 
 
 def null_label(null: str) -> str:

@@ -37,6 +37,7 @@ KEY_TOKENS_CAPTION = (
     "long-short difference: the long gain. LongPPL: exp of the mean L_long over the key tokens. They are chosen by the label, so "
     "their gain is no mean gain of anything; foreign text has key tokens, too."
 )
+BY_HEAD_WORDS = "; not of a choice by head, whose k entries in each head are no set of k"
 
 
 def families_shown(spectra: Spectra, summary: Summary) -> list[str]:
@@ -188,7 +189,7 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     """Return what a reader of a table of spectra must know; ``every``: of all tolerances, first passage and lasting."""
     units = units_of(summary)
     exact = f", exact up to k = {spectra.exact_k}" if spectra.exact_k else ""
-    but = " but those by head" if by_head(summary.selectors) else ""
+    but, beside = (" but those by head", BY_HEAD_WORDS) if by_head(summary.selectors) else ("", "")
     within = "the tolerance" if every else f"{TOLERANCE:g} nats"
     lasting = f"{LASTING}: every larger measured k is enough, too. " if every else ""
     reach = "how far a target reaches"
@@ -197,9 +198,9 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
         f"than the largest measured k. {NEAREST}: the last k long-range {units}, so {reach}. Of a selector's "
-        f"choice: how many {units} a target needs at most. {FEWEST}: the smallest number of all rows{but}{exact}. {lasting}"
-        "Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, "
-        "too: it is no evidence that the context helps."
+        f"choice: how many {units} a target needs at most{beside}. {FEWEST}: the smallest number of all rows{but}{exact}. "
+        f"{lasting}Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text "
+        "has a spectrum, too: it is no evidence that the context helps."
         f"{rounding_words(spectra)}"
     )
 
@@ -216,10 +217,10 @@ def rounding_words(spectra: Spectra) -> str:
 
 def pairs_caption(pairs: PairSpectra, summary: Summary) -> str:
     """Return what a reader of the table of all pairs must know."""
-    one = units_of(summary, 1)
+    one, beside = units_of(summary, 1), BY_HEAD_WORDS if by_head(summary.selectors) else ""
     return (
         f"{pairs.num_windows:,} windows of {pairs.num_documents:,} documents, in which every {one} and every pair was unmasked. "
         f"{ANY}: exact, the best of all sets of so many {units_of(summary)}; what is missing to 1 needs more than two, whatever "
-        "is chosen. A choice needs as many or more. A dash: this k was not measured. Simultaneous 95% bands by bootstrap over "
-        "documents."
+        f"is chosen. A choice needs as many or more{beside}. A dash: this k was not measured. Simultaneous 95% bands by "
+        "bootstrap over documents."
     )

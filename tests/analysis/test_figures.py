@@ -25,6 +25,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
 from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
 from olmo_sparsity.statistics.single.breakdowns import DistanceBin
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.wording.gates import TOO_FEW_FOR_INTERVAL
 from olmo_sparsity.wording.numbers import interval
@@ -237,6 +238,18 @@ def test_agreement_names_what_was_chosen(tables: Path, unit: str, named: str, mo
     monkeypatch.setattr(agreement, "agreement", lambda *_: pairs)
     (figure,) = figures_of(agreement.draw(measured))
     assert figure.axes[0].get_title().startswith(f"common {named} among the 8 chosen")
+
+
+@pytest.mark.parametrize("name", ["distance", "figure4", "recovered-fraction"])
+def test_figures_say_what_the_null_context_is(tables: Path, name: str) -> None:
+    """The same tokens in another order are no other tokens, and show nothing of their content."""
+    found = read(tables, "kl")
+    measured = Measured(tables, found.measurement, dataclasses.replace(found.summary, null_contexts={"shuffled": 180}))
+    (figure,) = figures_of(FIGURES[name](measured))
+    words = words_on(figure)
+    assert "Null context, in place of the long-range tokens: the same tokens in random order." in words
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert "other" not in " ".join([words, *labels]) and "content" not in words
 
 
 def test_distance_shows_the_shares(tables: Path) -> None:

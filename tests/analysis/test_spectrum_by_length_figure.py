@@ -203,7 +203,7 @@ def test_lines_have_the_looks_of_their_family_and_context_and_rows_the_name_of_t
     assert labels[:3] == ["chosen by attention (how many)", "nearest (how far attention goes)", "random"]
     colors = [line.get_color() for line in figure.legends[0].legend_handles[:3]]
     assert colors == [LOOKS[family]["color"] for family in ("attention", "nearest", "random")]
-    assert labels[3:] == ["real context", "null context (other long-range tokens)", "all long-range tokens"]
+    assert labels[3:] == ["real context", "null context", "all long-range tokens"]
     both = figure_of.draw_found(dataclasses.replace(found, models=found.models * 2)).figure
     plt.close(both)
     assert [axis.get_ylabel() for axis in (both.axes[0], both.axes[4])] == [

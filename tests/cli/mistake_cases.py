@@ -100,7 +100,10 @@ MESSAGES = [
     Case("train -qx", "train: no such option: -x"),
     Case("export hf --quiet", "export hf: missing argument 'RUN'"),
     Case("synth --quiet eval -v", "synth eval: missing argument 'TASK'"),
-    Case("summary -q --tables no", "no: there are no influence tables here"),
+    *(
+        Case(f"{command} -q --tables no", "no: there are no influence tables here")
+        for command in ("summary", "report", "figures")
+    ),
 ]
 
 # A key that is given twice, or has no effect.
@@ -115,6 +118,25 @@ KEYS = [
         ),
         (f"{INFLUENCE} 'influence={{seed: 2, k: [1]}}'", "an option of this command gives influence.k, too", None),
         ("validate --local-len 4 influence.local_len=5", "an option of this command gives influence.local_len", None),
+        *(
+            (
+                f"validate influence.{given}",
+                f"validate does not use influence.{given.partition('=')[0]}; leave it out",
+                None,
+            )
+            for given in (
+                "k_grid=all",
+                "unit=sentence",
+                "screen=4",
+                "screen_by=patching",
+                "screen_sample=0.5",
+                "pairs_windows=3",
+                "resampled_draws=1",
+                "save_candidates=true",
+                "null_context=shuffled",
+                "train_overlap=false",
+            )
+        ),
         ("validate influence.num_windows=5", "validate has a key of its own; give validation.num_windows", None),
         ("validate 'influence.selectors=[kl]'", "validate has a key of its own; give validation.selectors", None),
         ("context-curve --max-visible 30 context_curve.max_visible=31", "gives context_curve.max_visible, too", None),

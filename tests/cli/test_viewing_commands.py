@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from made_up import made_up_tables
+from planted_measurements import PLANTED, write
 
 from olmo_sparsity.cli import viewing
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config.files import default_config_path
+from olmo_sparsity.config.files import default_config_path, load_config, pretrained_config_path, to_yaml
 from olmo_sparsity.errors import UserError
 
 TABLES = Path("runs/tiny/influence/made-up")
@@ -193,6 +194,37 @@ def test_tables_that_do_not_belong_to_what_is_named_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=(said or "{}: these tables are of runs/tiny, not of runs/").format(tables)):
         invoke(line.format(tables), monkeypatch)
+
+
+@pytest.mark.parametrize("command", ["summary", "report", "figures", "summary --tables m"])
+def test_a_row_or_scaling_that_was_not_measured_is_refused(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, scaled = Path("runs/heads"), ["pretrained.rope_scaling=yarn", "pretrained.rope_factor=4"]
+    write(run / "influence/m", PLANTED["heads"])  # a stated row of 30 tokens, yarn:4
+    config = load_config(pretrained_config_path(), ["pretrained.model=models/own/step70", *scaled])
+    (run / "config.yaml").write_text(to_yaml(config))
+    shown: list[Path] = []
+    monkeypatch.setattr("olmo_sparsity.view.console.print_summary", lambda tables, **_: shown.append(tables))
+    monkeypatch.setattr(
+        "olmo_sparsity.view.report.write_report", lambda tables, page, **_: shown.append(tables) or page
+    )
+    monkeypatch.setattr(
+        "olmo_sparsity.view.figure_scripts.figure_script",
+        lambda name: types.SimpleNamespace(draw_run=lambda run, tables, **_: shown.append(tables) or []),
+    )
+    for given, measured in (
+        ("pretrained.train_len=31", "30"), ("pretrained.train_len=null", "30"), ("pretrained.rope_factor=8", "yarn:4"),
+        ("pretrained.rope_scaling=linear", "yarn:4"), ("'pretrained={rope_scaling: none, rope_factor: null}'", "yarn:4"),
+    ):  # fmt: skip
+        with pytest.raises(
+            UserError, match=f"{given[:22].strip(chr(39))}.*: runs/heads/influence/m was measured with {measured};"
+        ):
+            invoke(f"{command} --run {run} {given}", monkeypatch)
+    assert not shown
+    invoke(f"{command} --run {run} pretrained.train_len=30 {' '.join(scaled)}", monkeypatch)
+    assert len(shown) == 1
 
 
 @pytest.mark.parametrize("asked", [False, True])

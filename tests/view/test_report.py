@@ -57,6 +57,7 @@ from olmo_sparsity.view.summary_tables import (
     distance_table,
     every_selection_table,
     figure4_table,
+    screening_item,
     selection_table,
     spectrum_table,
 )
@@ -72,6 +73,7 @@ from olmo_sparsity.wording.gates import (
 )
 from olmo_sparsity.wording.numbers import interval, verdict
 from olmo_sparsity.wording.setup import (
+    NULL_WORDS,
     UNKNOWN_TRAINING_TEXT,
     VISIBILITY_WORDS,
     anchor_warning,
@@ -519,6 +521,32 @@ def test_what_k_counts_is_said_once(tmp_path: Path) -> None:
     answer, _, _ = said.partition("Figure 4: sparse gain against long gain")
     assert answer.count("k counts words of entries;") == answer.count("bound no number of tokens.") == 1
     assert re.search(r"words of entries\s*A word is a run of characters without white space", answer)
+
+
+@pytest.mark.usefixtures("no_charts")
+@pytest.mark.parametrize("kind", ["any-source", "shuffled"])
+def test_the_content_is_spoken_of_where_the_null_context_is_foreign_text(tmp_path: Path, kind: str) -> None:
+    of = dataclasses.replace(PLANTED["words"], manifest={**PLANTED["words"].manifest, "null_contexts": {kind: 96}})
+    said = words_of(write_report(write(tmp_path / "tables", of), tmp_path / "words.html", num_windows=3))
+    assert f"The same window with this in place of its long-range tokens: {NULL_WORDS[kind]}. The selector" in said
+    assert "other long-range tokens" not in said
+    contents = ("the content of the long context does not matter", "It shows whether the content matters;")
+    assert [words in said for words in contents] == [kind == "any-source"] * 2
+
+
+@pytest.mark.usefixtures("no_charts")
+@pytest.mark.parametrize("name", ["run", "gap", "failed"])
+def test_the_page_says_what_screening_lost_and_calls_no_screened_optimism_exact(tmp_path: Path, name: str) -> None:
+    page = write_report(write(tmp_path / "tables", PLANTED[name]), tmp_path / "page.html", num_windows=3)
+    said, csv_text = words_of(page), gzip.decompress(base64.b64decode(data_of(page)["numbers"])).decode()
+    assert ("At k = 1 of unmask-one it is exact, over all labels." in said) == (name == "run")
+    assert ("What screening lost" in said) == (name != "run")
+    assert ("what screening lost" in tables_of(page)) == (name == "gap") == (",screening," in csv_text)
+    if name == "gap":
+        item = screening_item(Measured.read(tmp_path / "tables"), every=False)
+        assert isinstance(item, ResultTable) and tables_of(page)["what screening lost"] == shown(item)
+    if name == "failed":
+        assert "What that lost is not known: no window is in the random sample" in said
 
 
 def test_r_of_the_null_context_is_a_share_of_the_real_long_gain_as_its_term_says(
