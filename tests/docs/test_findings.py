@@ -134,6 +134,7 @@ CLAIMS: dict[str, tuple[Place, int]] = {
     "their entries have read, recover": (("results.md", SMOLLM2, "`hidden`, `attention`", "R(8)"), 1),
     "Without its BOS Gemma 3 270M gains": (("results.md", GEMMA, "without", "long gain, nats"), 1),
     "nats, with it": (("results.md", GEMMA, "with BOS", "long gain, nats"), 1),
+    "in place of 128, a share of": (("results.md", ENTRIES, "need more with 4,096 tokens", "`attention`"), 1),
     "from 8,192 to 16,384 tokens it loses": (("results.md", LONGER, "none", "16,384 minus 8,192"), 1),
 }
 

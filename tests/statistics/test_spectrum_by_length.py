@@ -223,11 +223,23 @@ def test_all_selectors_that_a_length_lacks_are_named_with_it() -> None:
     line = {LineKey(f, c): [1] * 60 for f in FAMILIES for c in ("real", "null")}
     few = {key: needs for key, needs in line.items() if key.selector == "attention"}
     measured = [planted_needs(128, line, ks=[1, 2]), planted_needs(256, few, ks=[1, 2])]
-    options = " ".join(f"--selector {name}" for name in ("attention", "nearest", "random"))
-    with pytest.raises(
-        UserError, match=f"at full_len 256: nearest and random not measured; measure it with {options}$"
-    ):
+    options = " ".join(f"--selector {name}" for name in ("attention", "nearest"))
+    with pytest.raises(UserError, match=f"at full_len 256: nearest not measured; measure it with {options}$"):
         spectrum_by_length(measured, selector="attention")
+
+
+def test_random_tokens_are_a_family_only_where_every_length_has_them() -> None:
+    needs = drawn_needs(200)
+    without = {n: {line: of for line, of in lines.items() if line.selector != "random"} for n, lines in needs.items()}
+    document_W = np.repeat(np.arange(100), 2)
+    measured = {
+        n: [planted_needs(n, of[n], ks=grid(n), document_W=document_W) for of in (needs, without)] for n in LENGTHS
+    }
+    whole = spectrum_by_length([measured[n][0] for n in LENGTHS], selector="attention")
+    mixed = spectrum_by_length([measured[n][n > 256] for n in LENGTHS], selector="attention")
+    assert (whole.families, mixed.families) == (FAMILIES, FAMILIES[:2]) and mixed.selector == "attention"
+    for family in mixed.families:
+        assert mixed.models[0].growth_of(family) == whole.models[0].growth_of(family)
 
 
 def test_the_interval_of_a_difference_knows_how_shares_go_together() -> None:

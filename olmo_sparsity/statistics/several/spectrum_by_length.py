@@ -87,17 +87,17 @@ class SpectrumByLength:
     """The spectra of models against the length of the full context.
 
     Attributes:
-        selector: the choice, which does not see the target.
+        families: the choice, suffixes, and random tokens where all were measured with them.
         models: in the order in which they were named.
     """
 
-    selector: str
+    families: tuple[str, ...]
     models: tuple[SpectrumOfModel, ...]
 
     @property
-    def families(self) -> tuple[str, ...]:
-        """The choice, suffixes, and random tokens."""
-        return (self.selector, NEAREST, RANDOM)
+    def selector(self) -> str:
+        """The choice, which does not see the target."""
+        return self.families[0]
 
     @property
     def curves(self) -> Iterator[Curve]:
@@ -112,8 +112,9 @@ def spectrum_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> 
     Raises:
         UserError: the measurements do not share their targets or their definitions, or lack a selector, or it sees the target.
     """
-    models = models_of_same_targets(measured, selector=selector, controls=[NEAREST, RANDOM])
-    return SpectrumByLength(selector, tuple(_of_model(model) for model in models))
+    models = models_of_same_targets(measured, selector=selector, controls=[NEAREST])
+    random = [RANDOM] if all(RANDOM in one.measurement.selectors for one in measured) else []
+    return SpectrumByLength((selector, NEAREST, *random), tuple(_of_model(model) for model in models))
 
 
 def _of_model(model: ModelAtLengths) -> SpectrumOfModel:
