@@ -106,11 +106,6 @@ def train(
     check_trackers(training.trackers)
     rows_per_pass_of(training, process)  # an error here comes before long work
     share_of_rows(training.eval_rows, process, key="training.eval_rows")
-    if training.warmup_steps >= training.steps and "warmup" in training.scheduler:
-        logger.warning(
-            f"training.warmup_steps = {training.warmup_steps}: the learning rate rises in all of the {training.steps} steps, and "
-            "does not reach training.learning_rate; choose fewer"
-        )
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)
@@ -129,6 +124,12 @@ def _train(
     run = prepare_run(config, folder, data=data, process=process, device=device, overwrite=overwrite)
     state = load_checkpoint(run)
     log_settings(run)
+    training = config.training
+    if training.warmup_steps >= training.steps and "warmup" in training.scheduler:
+        logger.warning(
+            f"training.warmup_steps = {training.warmup_steps}: the learning rate rises in all of the {training.steps} steps, and "
+            "does not reach training.learning_rate; choose fewer"
+        )
     _train_steps(run, state)
     _finish(run, state)
 

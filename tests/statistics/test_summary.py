@@ -435,10 +435,10 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     assert summary.at("kl", "real", 1).figure4 == LineFit(None, None, None)
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
-        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
+        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "null_contexts", "unit", "num_windows", "num_documents",
         "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, "tables_version", *LENGTHS,
-        "source", "split", "run", "run_id", "model", "visibility", "positions", "anchor", "anchor_warning", "selections",
-        "effective_sparsity",
+        "source", "split", "run", "run_id", "model", "visibility", "positions", "precision", "screened", "anchor",
+        "anchor_warning", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
     for entry, selection in zip(shown["selections"], summary.selections, strict=True):

@@ -206,7 +206,7 @@ def test_a_step_clips_the_norm_and_has_the_rate_that_it_is_given(
 def test_rows_of_a_pass_divide_those_of_a_process(tiny_config: Config) -> None:
     def rows(micro_batch_rows: int | None, processes: int) -> int:
         training = dataclasses.replace(tiny_config.training, batch_rows=12, micro_batch_rows=micro_batch_rows)
-        return training_step._rows_per_pass(training, ProcessInfo(processes - 1, processes))
+        return training_step.rows_per_pass_of(training, ProcessInfo(processes - 1, processes))
 
     assert [rows(None, 1), rows(4, 1), rows(12, 1), rows(None, 2), rows(3, 2), rows(12, 2)] == [12, 4, 12, 6, 3, 6]
     with pytest.raises(UserError, match=r"micro_batch_rows = 4: must divide the 6 rows of each of the 2 processes"):
