@@ -228,6 +228,7 @@ def run_method(method: Method, problem: Problem, models: Models, *, repeats: int
         problem.evaluator.kept_prefixes.clear()  # those of the method before: every method pays for its own
         return method.score(problem, models)
 
+    _ = problem.log_p_short_1V  # computed once, for all methods
     outcome = _timed(score)
     if outcome.seconds[0] < REPEATED_BELOW:
         for _ in range(repeats - 1):

@@ -161,7 +161,6 @@ def test_context_cite_is_a_lasso_of_the_logits(model: TransformersModel, quantit
 def test_a_method_pays_for_its_pass_over_the_window_whatever_ran_before(model: TransformersModel) -> None:
     problem, methods = problem_of(model, "tokens"), METHODS["tokens"]
     before_local = problem.evaluator.window_len(M + LOCAL) - LOCAL
-    _ = problem.log_p_short_1V  # computed once, for all methods
     for before in ([], [EXACT], [EXACT, "patching"]):
         for name in before:
             run_method(methods[name], problem, Models(None, 1.0))
