@@ -14,14 +14,7 @@ from matplotlib.figure import Figure
 from olmo_sparsity.statistics.several.same_targets import ModelAtLengths
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import (
-    FOREIGN_TEXT,
-    definition_words,
-    estimand_words,
-    foreign_words,
-    null_kind_words,
-    subject_words,
-)
+from olmo_sparsity.wording.setup import definition_words, estimand_words, is_foreign, null_kind_words, subject_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, write_above
@@ -119,7 +112,7 @@ def targets_words(models: Sequence[ModelAtLengths]) -> str:
         for of in model.measurements.values()
     ]
     targets = "The targets, and the foreign text, of a model are the same at every length."
-    if any(foreign_words(*null) != FOREIGN_TEXT for null in nulls):
+    if not all(is_foreign(*null) for null in nulls):
         kinds = " or ".join(dict.fromkeys(null_kind_words(*null) for null in nulls))
         targets = f"The targets of a model are the same at every length. Null context: {kinds}."
     return f"{targets} Those of other models are their own." if len(models) > 1 else targets

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from olmo_sparsity.config.keys import check_characters
 from olmo_sparsity.errors import UserError, printable
 
 P = ParamSpec("P")
@@ -31,7 +32,6 @@ WORDS = {
     "null": "None",
 }
 LONGEST_VALUE = 60  # characters of a value in a message
-HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
@@ -86,14 +86,10 @@ def argument(value: Any, wanted: Any, *, name: str) -> Any:
 
 
 def _check_characters(value: Any, *, name: str) -> None:
-    """Check that texts hold characters only: half a surrogate pair can neither be encoded nor written.
-
-    Raises:
-        UserError: one holds something else.
-    """
-    if isinstance(value, str) and HALF_A_PAIR.search(value):
-        raise UserError(f"{name} = {_shown(value)}: holds half a surrogate pair, which is not a character")
-    if isinstance(value, Mapping):
+    """Check every text of a value as ``check_characters`` does."""
+    if isinstance(value, str):
+        check_characters(name, value, show=_shown)
+    elif isinstance(value, Mapping):
         for key, one in value.items():
             _check_characters(key, name=name)
             _check_characters(one, name=f"{name}[{key!r}]")

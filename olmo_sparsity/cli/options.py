@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, Optional
 import typer
 
 from olmo_sparsity.cli.flags import Keys
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import (
     default_config_path,
     keys_of_override,
@@ -187,14 +187,12 @@ def resolve(
         revision = of_file.get("revision") if of_file.get("model") == model else None
     named = {name: given for name, given in {"model": model, "revision": revision}.items() if model or given}
     keys = {**keys, "pretrained": {**named, **keys.get("pretrained", {})}}
-    pretrained: Optional[PretrainedConfig] = None
-    if model is not None:
-        pretrained = load_config(config or pretrained_config_path(), overrides, keys).pretrained
+    shipped = default_config_path() if model is None else pretrained_config_path()
     folder = run
-    if folder is None and pretrained is not None:
-        folder = RUNS / pretrained.folder_name
+    if folder is None and model is not None:
+        folder = RUNS / load_config(config or shipped, overrides, keys).pretrained.folder_name
     if config is None:
-        config = default_config_path() if pretrained is None else pretrained_config_path()
+        config = shipped
         if folder is not None and (folder / "config.yaml").is_file():
             config = folder / "config.yaml"
     loaded = load_config(config, overrides, keys)

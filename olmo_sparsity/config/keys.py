@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional
 
@@ -12,6 +13,7 @@ from olmo_sparsity.errors import UserError
 
 LARGEST_LENGTH = 2**24  # tokens of a context; a table of rotary frequencies of this length takes some gigabytes
 LONGEST_NUMBER = 30  # digits in a message
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,24 @@ def check_value(item: Field[Any], value: Any, dotted: str) -> None:
             raise UserError(f"{dotted} = {shown(one)}: must be {words}{', or null' if item.default is None else ''}")
 
 
+def check_characters(name: str, text: str, *, show: Callable[[str], str] = repr) -> None:
+    """Check that a text holds characters only: half a surrogate pair can neither be encoded nor written.
+
+    Args:
+        name: of the text, for the error.
+        text: the text.
+        show: writes it on the line of the error.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    if HALF_A_PAIR.search(text):
+        raise UserError(f"{name} = {show(text)}: holds half a surrogate pair, which is not a character")
+
+
 def _check_text(dotted: str, text: str) -> None:
     """Check that a text is UTF-8 and has no NUL: otherwise neither files nor manifests could hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{dotted} = {text!r}: holds half a surrogate pair, which is not a character") from None
+    check_characters(dotted, text)
     require("\0" not in text, f"{dotted} = {text!r}: holds a NUL, which no name has")
 
 

@@ -327,7 +327,9 @@ def _load_tensors(path: Path) -> Any:
     except pickle.UnpicklingError:
         raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
     except (EOFError, LookupError, AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
-        if isinstance(error, OSError) and error.filename is not None:  # it cannot be read
+        if getattr(error, "filename", None) is not None or "allocate memory" in str(
+            error
+        ):  # it is not the file's fault
             raise
         raise UserError(f"{path}: no file of tensors, or cut short; restore it") from None
 

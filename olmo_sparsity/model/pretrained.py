@@ -151,9 +151,7 @@ def _open_with_transformers(
             check_gguf_sizes(files.weights[0])
         own = _open_tokenizer(files.folder, name=name, safe=safe)
         config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
-        if (
-            getattr(config, "transformers_weights", None) is not None
-        ):  # transformers would load this file, whatever it is
+        if getattr(config, "transformers_weights", None) is not None:  # transformers would load this file
             raise UserError(
                 f"{name}: transformers_weights in its config.json names a file of weights; remove it, and name the file "
                 "model.safetensors"

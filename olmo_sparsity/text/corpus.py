@@ -145,14 +145,14 @@ def folder_words(source: str) -> str:
     read: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     for path in Path(source).rglob("*"):
-        if path.is_dir() and path.is_symlink():
-            left_out["linked folders"] += 1
         if path.is_file():
             ending = next((end for end in (*TEXT_ENDINGS, *TOKEN_ENDINGS) if has_ending(path, end)), None)
             if ending is not None:
                 read[ending] += 1
             else:
                 left_out[path.suffix.lower() or "without an ending"] += 1
+        elif path.is_symlink() and path.is_dir():
+            left_out["linked folders"] += 1
     if not left_out:
         return ""
     return f"{source}: files read: {_counted(read)}; left out: {_counted(left_out)}"

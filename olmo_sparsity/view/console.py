@@ -17,7 +17,6 @@ from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
 from olmo_sparsity.statistics.single.pairs import pair_spectra
-from olmo_sparsity.statistics.single.screening import screening
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, spectra
 from olmo_sparsity.statistics.single.summary import QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
@@ -146,7 +145,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
-                "screening": [screening_json(loss) for loss in screening(tables, measurement)],
+                "screening": [screening_json(loss) for loss in measured.screening],
                 "pairs": None if every_pair is None else pairs_json(every_pair),
                 "spectrum": {
                     **spectra_json(measured.spectra),

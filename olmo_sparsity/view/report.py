@@ -27,7 +27,7 @@ from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
-from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, is_null_foreign, null_words, overlap_words
+from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, is_foreign, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import unit_definition, units_of
 
@@ -59,7 +59,7 @@ def render(report: Report) -> str:
         facts=_facts(measured),
         citation=_citation(summary),
         null_words=null_words(summary),
-        is_null_foreign=is_null_foreign(summary),
+        is_null_foreign=is_foreign(summary.null_context, summary.null_contexts),
         is_screened=measured.measurement.is_screened,
         screening=screening_item(measured, every=False),
         either_way=EITHER_WAY,

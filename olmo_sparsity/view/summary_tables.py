@@ -13,7 +13,7 @@ from olmo_sparsity.statistics.single.key_tokens import KeyTokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.pairs import ANY, LARGEST_SET, PairSpectra
-from olmo_sparsity.statistics.single.screening import ScreeningLoss, screening
+from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
@@ -224,10 +224,10 @@ def screening_item(measured: Measured, *, every: bool) -> Optional[Item]:
     measurement = measured.measurement
     if not measurement.is_screened:
         return None
-    settings, losses = measurement.manifest["influence"], screening(measured.tables, measurement)
-    if not losses:
+    settings = measurement.manifest["influence"]
+    if not measured.screening:
         return Sentence(no_sample_words(settings))
-    return screening_table(losses, settings, shown_k=measured.summary.end_ks[-1], every=every)
+    return screening_table(measured.screening, settings, shown_k=measured.summary.end_ks[-1], every=every)
 
 
 def no_sample_words(settings: dict[str, Any]) -> str:

@@ -23,7 +23,6 @@ NULL_WORDS = {
     "shuffled": "the same tokens in random order",
 }
 FOREIGN = {"same-source", "any-source"}  # the kinds that are text of another document
-FOREIGN_TEXT = "foreign text"
 # Who sees what under each definition.
 VISIBILITY_WORDS: dict[Visibility, str] = {
     "hidden": "a hidden token is seen by no one",
@@ -121,24 +120,24 @@ def null_kind_words(asked: str, counts: Mapping[str, int]) -> str:
 
 def null_sentence(summary: Summary) -> str:
     """Return what stands in place of the long-range tokens in the null context, and where it is foreign text what that shows."""
-    shows = "; it shows whether the content matters" if is_null_foreign(summary) else ""
+    shows = "; it shows whether the content matters" if is_foreign(summary.null_context, summary.null_contexts) else ""
     return f"Null context, in place of the long-range tokens: {null_words(summary)}{shows}."
 
 
-def is_null_foreign(summary: Summary) -> bool:
-    """Return whether the null context is text of another document in every window."""
-    return foreign_words(summary.null_context, summary.null_contexts) == FOREIGN_TEXT
-
-
-def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
-    """Return ``FOREIGN_TEXT``, or ``the null context`` where it is not text of another document in every window.
+def is_foreign(asked: str, counts: Mapping[str, int]) -> bool:
+    """Return whether the null context is text of another document in every window.
 
     Args:
         asked: the kind of the configuration.
         counts: as in ``null_kind_words``.
     """
     kinds = {kind for kind, number in counts.items() if number} or {asked}
-    return FOREIGN_TEXT if kinds <= FOREIGN else "the null context"
+    return kinds <= FOREIGN
+
+
+def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
+    """Return ``foreign text``, or where it is none ``the null context``; the arguments are those of ``is_foreign``."""
+    return "foreign text" if is_foreign(asked, counts) else "the null context"
 
 
 def null_label(null: str) -> str:

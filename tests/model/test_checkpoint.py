@@ -224,6 +224,15 @@ def test_a_file_that_holds_no_tensors_is_one_line(content: str | bytes, saved: P
         read_weights(tmp_path / "none")
 
 
+def test_too_little_memory_is_not_told_as_a_damaged_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr(torch, "load", fails)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        read_weights(saved)
+
+
 def test_a_crafted_checkpoint_runs_no_code(saved: Path, tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     pickle.loads(pickle.dumps(Exploit(tmp_path / "control")))

@@ -19,12 +19,12 @@ from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single import measured
+from olmo_sparsity.statistics.single import measured as measured_module
 from olmo_sparsity.statistics.single.breakdowns import by_class
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import Summary, summarize
-from olmo_sparsity.view import summary_tables
 from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.gates import SELECTION_ONLY, beyond_gate_words, gate_words
@@ -284,7 +284,7 @@ def test_what_screening_lost_is_printed_of_the_largest_shown_k_or_of_every(
     tables = made_up_tables(tmp_path / "tables", num_documents=20, setup=screened, selectors=["kl", "random"])
     cases = [(context, k) for context in ("real", "null") for k in KS]
     losses = [ScreeningLoss("kl", context, k, 17, Estimate(0.9), 0.3, Estimate(k / 100)) for context, k in cases]
-    monkeypatch.setattr(summary_tables, "screening", lambda *_: losses)
+    monkeypatch.setattr(measured_module, "screening", lambda *_: losses)
     (row,) = rows_of(printed(tables, capsys), "screening")
     assert row == ["kl", "real", str(SHOWN[-1]), "0.900", "0.300", "0.0800"]
     rows = rows_of(printed(tables, capsys, every=True), "screening")

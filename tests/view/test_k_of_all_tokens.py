@@ -16,11 +16,12 @@ from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import compare, main_rows
 from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single import measured as measured_module
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import Summary, summarize
-from olmo_sparsity.view import console, summary_tables
+from olmo_sparsity.view import console
 from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report_answer import answer
@@ -116,7 +117,7 @@ def test_what_screening_lost_is_shown_at_the_largest_k_up_to_a_quarter(
         "(influence.screen_sample = 0.1)"
     )
     monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setattr(summary_tables, "screening", lambda folder, measurement: losses)
+    monkeypatch.setattr(measured_module, "screening", lambda folder, measurement: losses)
     read = Measured.read(tables)
     measurement = dataclasses.replace(read.measurement, manifest={**read.measurement.manifest, "influence": settings})
     shown = dataclasses.replace(read, measurement=measurement)

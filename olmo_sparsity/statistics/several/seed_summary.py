@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows, warn_of_sources
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
+from olmo_sparsity.statistics.single.model_setup import definition_of
 from olmo_sparsity.statistics.single.summary import (
     QUANTITIES,
     SELECTION_QUANTITIES,
@@ -41,8 +42,6 @@ from olmo_sparsity.tables.reading import list_finished, newest_finished, read_ma
 
 # Keys of the section ``influence`` that no number depends on.
 EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates", "pairs_windows")
-# Entries of a manifest that a measurement is told apart by, and what it means that there is none: an earlier version.
-EARLIER = {"visibility": "hidden", "positions": "kept", "anchor": None, "screen_precision": None}
 # The range that the interval of a quantity does not leave, by its name; the correlation is that of Figure 4.
 RANGES = {
     **{name: (quantity.least, quantity.most) for name, quantity in QUANTITIES.items()},
@@ -243,7 +242,7 @@ def _settings(tables: Path) -> Any:
     influence = {key: value for key, value in settings.items() if key not in (*EXECUTION_KEYS, *unused)}
     return (
         influence,
-        [manifest.get(key, earlier) for key, earlier in EARLIER.items()],
+        [*definition_of(manifest), *(manifest.get(key) for key in ("anchor", "screen_precision"))],
         {name: entry["sha256"] for name, entry in manifest.get("own_selectors", {}).items()},
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],

@@ -9,6 +9,7 @@ from pathlib import Path
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
 from olmo_sparsity.statistics.single.key_tokens import KeyTokens, key_tokens
 from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.screening import ScreeningLoss, screening
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, Spectra, spectra
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 
@@ -57,6 +58,11 @@ class Measured:
     def key_tokens(self) -> dict[str, KeyTokens]:
         """LongPPL's key tokens, by context."""
         return key_tokens(self.measurement)
+
+    @cached_property
+    def screening(self) -> list[ScreeningLoss]:
+        """What screening lost in the sample; empty where there is none."""
+        return screening(self.tables, self.measurement)
 
     @cached_property
     def distances(self) -> list[DistanceShares]:

@@ -76,15 +76,21 @@ class ModelSetup:
     def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
         """Read the setup from the manifest of a folder of tables."""
         model, anchor, check = (manifest.get(key) for key in ("model", "anchor", "fit"))
+        visibility, positions = definition_of(manifest)
         return cls(
             model=model and msgspec.convert(model, ModelRecord),
-            visibility=manifest.get("visibility", "hidden"),
+            visibility=visibility,
             anchor=anchor and msgspec.convert(anchor, Anchor),
             anchor_check=check and check["anchor"] and msgspec.convert(check["anchor"], AnchorCheck),
             screening=_screening(manifest),
-            positions=manifest.get("positions", "kept"),
+            positions=positions,
             precision=manifest.get("precision"),
         )
+
+
+def definition_of(manifest: dict[str, Any]) -> tuple[Visibility, PositionIDs]:
+    """Return the definition of visible, and the positions of visible tokens; an earlier version, which wrote none, had one."""
+    return manifest.get("visibility", "hidden"), manifest.get("positions", "kept")
 
 
 def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
