@@ -9,9 +9,9 @@ windows: for D of KL(p_all, p_{}) - KL(p_all, p_S), for the gain of loss({}) - l
 over documents. Cost is the tokens that the model runs, as a share of those of captum's last-logits variant, which scores each
 token by itself.
 
-Prints a table for each k, writes ``set_worth.json`` and draws ``set_worth.png``. What a window gave is kept in FOLDER, so that a
-run can be stopped and continued, or divided among processes (``--shard 0/2`` and ``--shard 1/2``); with ``--num-windows 0`` it
-only shows what is there.
+Prints a table for each k, writes ``set_worth.json`` and draws ``set_worth.png``. With ``--against CHOICE`` the table compares the
+others with that choice, window by window. What a window gave is kept in FOLDER, so that a run can be stopped and continued, or
+divided among processes (``--shard 0/2`` and ``--shard 1/2``); with ``--num-windows 0`` it only shows what is there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -103,6 +103,23 @@ def measure_window(problem: Problem, models: Models, *, ks: list[int], number: i
 
 
 @dataclasses.dataclass(frozen=True)
+class Beside:
+    """What a choice is worth beside another one, on the same windows.
+
+    Attributes:
+        difference: how much more of the best sets' D(k) it reaches.
+        num_nearer: windows in which its prediction is nearer to the full-context one.
+        num_equal: windows in which both are as near.
+        num_windows: all windows.
+    """
+
+    difference: Estimate
+    num_nearer: int
+    num_equal: int
+    num_windows: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Worth:
     """What a way to choose k tokens is worth over all windows.
 
@@ -114,6 +131,7 @@ class Worth:
         cost: the same as a share of captum's.
         recall: share of J_k of `kl`; None: it was left out.
         sees_target: whether it sees the target.
+        beside: the same beside the choice that is asked for; None: none is, or it is this one.
     """
 
     name: str
@@ -123,6 +141,7 @@ class Worth:
     cost: float
     recall: Optional[float]
     sees_target: bool
+    beside: Optional[Beside] = None
 
     @property
     def is_enough(self) -> bool:
@@ -130,20 +149,41 @@ class Worth:
         return self.prediction.low is not None and self.prediction.low >= AIM_WORTH
 
 
-def worths(rows: list[Row], k: int) -> list[Worth]:
-    """Return what all choices of k tokens that every window has are worth, the cheapest first."""
+def check_compared(against: Optional[str], names: Collection[str]) -> None:
+    """Check that the choice that the others are compared with is among those that were measured.
+
+    Raises:
+        UserError: it is not.
+    """
+    if against is not None and against not in names:
+        raise UserError(f"--against {against}: not among the choices of every window; choose of: {'; '.join(names)}")
+
+
+def worths(rows: list[Row], k: int, *, against: Optional[str] = None) -> list[Worth]:
+    """Return what all choices of k tokens that every window has are worth, the cheapest first.
+
+    Raises:
+        UserError: the choice that the others are compared with is not among them.
+    """
     units = document_units(pd.Series([row["doc"] for row in rows]))
     of_k = [row["choices"][str(k)] for row in rows]
     names = [name for name in of_k[0] if all(name in choices for choices in of_k)]
+    check_compared(against, names)
     values = {name: np.array([choices[name] for choices in of_k], dtype=np.float64) for name in names}
     short_W = np.array([[row["loss_short"], row["kl_short"]] for row in rows])
     best_W2 = np.array([min(choices.values(), key=lambda value: value[1])[:2] for choices in of_k])
     sums = {(name, at): units.sums(short_W[:, at] - values[name][:, at]) for name in names for at in (0, 1)}
     wholes = {at: units.sums(short_W[:, at] - best_W2[:, at]) for at in (0, 1)}
-    found = estimates(
-        {**sums, **{("", at): whole_U for at, whole_U in wholes.items()}},
-        lambda totals: {(name, at): totals[name, at] / totals["", at] for name, at in sums},
-    )
+
+    def shares(totals: Mapping[tuple[str, int], np.ndarray]) -> dict[tuple[str, Any], np.ndarray]:
+        of_best: dict[tuple[str, Any], np.ndarray] = {
+            (name, at): totals[name, at] / totals["", at] for name, at in sums
+        }
+        if against is not None:
+            of_best |= {(name, "beside"): of_best[name, 1] - of_best[against, 1] for name in names}
+        return of_best
+
+    found = estimates({**sums, **{("", at): whole_U for at, whole_U in wholes.items()}}, shares)
     captum = float(np.mean([row["captum_tokens"] for row in rows]))
     shown = []
     for name in names:
@@ -151,7 +191,12 @@ def worths(rows: list[Row], k: int) -> list[Worth]:
         assert gain is not None and prediction is not None
         tokens, recall = (float(values[name][:, at].mean()) for at in (2, 3))
         of_kl = None if np.isnan(recall) else recall
-        shown.append(Worth(name, prediction, gain, tokens, tokens / captum, of_kl, name in SEES_TARGET))
+        beside = None
+        if against is not None and name != against:
+            difference, kl_W, other_W = found[name, "beside"], values[name][:, 1], values[against][:, 1]
+            assert difference is not None
+            beside = Beside(difference, int((kl_W < other_W).sum()), int((kl_W == other_W).sum()), len(rows))
+        shown.append(Worth(name, prediction, gain, tokens, tokens / captum, of_kl, name in SEES_TARGET, beside))
     return sorted(shown, key=lambda worth: (worth.tokens, worth.name))
 
 
@@ -181,12 +226,12 @@ def _cost(worth: Worth) -> str:
     return "none" if worth.cost == 0 else f"1/{1 / worth.cost:.3g}" if worth.cost < 1 else f"{worth.cost:.2f} times"
 
 
-def table(found: list[Worth], k: int) -> Table:
+def table(found: list[Worth], k: int, *, against: Optional[str] = None) -> Table:
     """Return the table of one k."""
-    shown = Table(
-        "choice", "tokens", "of captum's", f"share of the best D({k})", "share of its gain", "share of J_k of kl",
-        title=f"k = {k}", caption="* sees the target, so its gain holds luck",
-    )  # fmt: skip
+    columns = ["tokens", "of captum's", f"share of the best D({k})", "share of its gain", "share of J_k of kl"]
+    if against is not None:
+        columns += [f"minus that of D({k}) of {against}", "windows in which nearer than this"]
+    shown = Table("choice", *columns, title=f"k = {k}", caption="* sees the target, so its gain holds luck")
     for column in shown.columns[1:]:
         column.justify = "right"
     for worth in found:
@@ -197,8 +242,16 @@ def table(found: list[Worth], k: int) -> Table:
             interval(worth.prediction),
             interval(worth.gain),
             "-" if worth.recall is None else f"{worth.recall:.2f}",
+            *([] if against is None else _beside(worth.beside)),
         )
     return shown
+
+
+def _beside(beside: Optional[Beside]) -> list[str]:
+    if beside is None:
+        return ["", ""]
+    equal = f" ({beside.num_equal:,} equal)" if beside.num_equal else ""
+    return [interval(beside.difference), f"{beside.num_nearer:,} of {beside.num_windows:,}{equal}"]
 
 
 def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float) -> None:
@@ -308,6 +361,7 @@ def run(given: argparse.Namespace) -> list[Row]:
                 path = folder / f"{number:05d}.json"
                 if number % share.count == share.index and not path.exists():
                     row = measure_window(problem, models, ks=given.k, number=number, without=set(given.without))
+                    check_compared(given.against, row["choices"][str(given.k[0])])  # not at the end of a long run
                     write_json(path, {"doc": doc, **row})
                 bar.update()
     rows = [read_json(path) for path in sorted(folder.glob("*.json"))]
@@ -333,20 +387,21 @@ def main() -> None:
     add_options(parser, num_windows=400, out=Path("runs/set_worth"))
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16], help="sizes of sets")
     parser.add_argument("--times", type=float, default=8, help="the aim: so many times fewer tokens than captum")
+    parser.add_argument("--against", metavar="CHOICE", help="compare the others with this choice, by name")
     parser.add_argument("--without", nargs="*", default=[], metavar="CHOICE", help="choices that are not made, by name")
     parser.add_argument("--shard", metavar="I/N", help="measure only share I of N equal shares, I from 0 to N - 1")
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     with mistakes_in_one_line():
         rows = run(given)
-    if not rows:
-        sys.exit(f"--out {given.out}: it holds no windows")
-    found = {k: worths(rows, k) for k in given.k}
+        if not rows:
+            sys.exit(f"--out {given.out}: it holds no windows")
+        found = {k: worths(rows, k, against=given.against) for k in given.k}
     says = [sentence(found[k], k, num_windows=len(rows), times=given.times) for k in given.k]
     console = Console(width=150)
     for k, words in zip(given.k, says, strict=True):
         console.print(words)
-        console.print(table(found[k], k))
+        console.print(table(found[k], k, against=given.against))
     of_k = {str(k): [dataclasses.asdict(worth) for worth in found[k]] for k in given.k}
     write_json(given.out / "set_worth.json", {"says": says, "num_windows": len(rows), "k": of_k})
     draw(found, given.out / "set_worth.png", title="\n".join(says), times=given.times)

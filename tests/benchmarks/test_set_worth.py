@@ -24,13 +24,15 @@ from benchmarks.set_choices import (
     left_out_one_by_one,
     scores_of,
 )
-from benchmarks.set_worth import Row, sentence, worths
+from benchmarks.set_worth import Row, sentence, table, worths
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import divergence, log_probs
 from olmo_sparsity.measure.visible.window_batch import single_tokens
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.wording.numbers import interval
 
 LOCAL, M, ANCHOR, TARGET = 5, 14, 3, 7
 PASS = 1 + M + LOCAL
@@ -190,6 +192,27 @@ def test_shares_are_of_the_set_with_the_least_divergence() -> None:
         assert (expected in words) == is_shown
 
 
+def test_a_choice_is_compared_with_another_window_by_window() -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for number, (one, other) in enumerate(rng.uniform(0.1, 0.9, (60, 2))):
+        other = one if number < 3 else other  # the same set
+        rows.append(row_of(str(number), [2.0, 1.0], attention=[1.0, one, 10, 0], greedy_kl=[1.0, other, 90, 0]))
+    kl_W2 = np.array([[row["choices"]["2"][name][1] for name in ("attention", "greedy-kl")] for row in rows])
+    attention, greedy = worths(rows, 2, against="greedy-kl")
+    assert greedy.beside is None and attention.beside is not None
+    beside = attention.beside
+    assert (beside.num_nearer, beside.num_equal, beside.num_windows) == ((kl_W2[:, 0] < kl_W2[:, 1]).sum(), 3, 60)
+    assert beside.difference.mean == pytest.approx(np.diff(1 - kl_W2).sum() * -1 / (1 - kl_W2.min(axis=1)).sum())
+    assert beside.difference.bounds is not None
+    cells = [column._cells for column in table([attention, greedy], 2, against="greedy-kl").columns[-2:]]
+    assert cells == [[interval(beside.difference), ""], [f"{beside.num_nearer} of 60 (3 equal)", ""]]
+    with pytest.raises(
+        UserError, match="--against kl: not among the choices of every window; choose of: attention; greedy-kl"
+    ):
+        worths(rows, 2, against="kl")
+
+
 def test_intervals_are_by_document() -> None:
     rng = np.random.default_rng(0)
     numbers = rng.uniform(0.1, 1.0, (60, 2))
@@ -213,6 +236,12 @@ def test_a_run_goes_on_where_it_stopped(
     assert first.startswith("3 windows, k = 2: ") and "attention, best 3, kl" in first
     assert (out / "set_worth.png").stat().st_size > 10_000
     (out / "windows" / "00001.json").unlink()
+    monkeypatch.setattr("sys.argv", [*arguments, "--against", "patch"])
+    with pytest.raises(SystemExit) as error:
+        set_worth.main()
+    assert error.value.code == 2 and "--against patch: not among" in capsys.readouterr().err
+    assert not (out / "windows" / "00001.json").exists()
+    monkeypatch.setattr("sys.argv", arguments)
     measured: list[int] = []
     measure = set_worth.measure_window
     monkeypatch.setattr(
