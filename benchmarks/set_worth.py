@@ -227,21 +227,26 @@ def _cost(worth: Worth) -> str:
 
 
 def table(found: list[Worth], k: int, *, against: Optional[str] = None) -> Table:
-    """Return the table of one k."""
-    columns = ["tokens", "of captum's", f"share of the best D({k})", "share of its gain", "share of J_k of kl"]
-    if against is not None:
-        columns += [f"minus that of D({k}) of {against}", "windows in which nearer than this"]
-    shown = Table("choice", *columns, title=f"k = {k}", caption="* sees the target, so its gain holds luck")
-    for column in shown.columns[1:]:
-        column.justify = "right"
+    """Return the table of one k; the share of J_k of ``kl`` only where this was measured."""
+    of_kl = any(worth.recall is not None for worth in found)
+    columns = ["tokens", "of captum's", f"share of the best D({k})", "share of its gain"]
+    columns += ["share of J_k of kl"] if of_kl else []
+    columns += ["share, minus X's", "nearer than X, windows"] if against is not None else []
+    notes = ["* sees the target, so its gain holds luck"] if any(worth.sees_target for worth in found) else []
+    notes += [f"X: {against}"] if against is not None else []
+    shown = Table(title=f"k = {k}", caption="; ".join(notes) or None)
+    shown.add_column("choice", no_wrap=True)
+    for column in columns:
+        shown.add_column(column, justify="right")
     for worth in found:
+        recall = ["-" if worth.recall is None else f"{worth.recall:.2f}"] if of_kl else []
         shown.add_row(
             worth.name + (" *" if worth.sees_target else ""),
             f"{worth.tokens:,.0f}",
             _cost(worth),
             interval(worth.prediction),
             interval(worth.gain),
-            "-" if worth.recall is None else f"{worth.recall:.2f}",
+            *recall,
             *([] if against is None else _beside(worth.beside)),
         )
     return shown
