@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 
 SCREEN = 16  # candidates that screening keeps
-CAPTUM_SINGLE, CAPTUM_BATCHED = "captum, 1 a pass", "captum, 64 a pass"
+CAPTUM, LAST_ONLY = "captum, ", ", last logits only"  # what names of captum begin, and may end, with
+CAPTUM_BATCH = 64  # candidates a pass; captum is also timed with passes of as many tokens as ours
 INSEQ = "inseq occlusion (another quantity)"
 Method = Callable[[], Any]  # returns losses [W, M], NaN where not evaluated; or something else, which is not compared
 
@@ -183,6 +185,13 @@ def make_problem(size: Size, device: torch.device) -> Problem:
     )
 
 
+def fastest_captum(seconds: dict[str, list[float]]) -> float:
+    """Return the median seconds of captum, with all logits, at the number of candidates a pass at which it is fastest."""
+    return min(
+        median(times) for name, times in seconds.items() if name.startswith(CAPTUM) and not name.endswith(LAST_ONLY)
+    )
+
+
 def masked_definition(problem: Problem) -> torch.Tensor:
     """Return the losses by the definition, [W, M]."""
     return target_losses(
@@ -211,11 +220,15 @@ def methods(problem: Problem, *, slow_peers: bool) -> dict[str, Method]:
         **(in_bf16 if with_bf16 else {}),
         "plain, fp32": lambda: _singles(problem, problem.evaluator("plain")),
         "masked, fp32, all logits": lambda: _masked_all_logits(problem),
-        CAPTUM_BATCHED: lambda: _captum(problem, per_pass=64, last_logits_only=False),
-        f"{CAPTUM_BATCHED}, last logits only": lambda: _captum(problem, per_pass=64, last_logits_only=True),
     }
+    as_ours = max(1, problem.exact.batch_tokens // problem.size.full_len)
+    for per_pass in sorted({min(number, problem.size.num_long_range) for number in (CAPTUM_BATCH, as_ours)}):
+        for ending in ("", LAST_ONLY):
+            calls[f"{CAPTUM}{per_pass} a pass{ending}"] = partial(
+                _captum, problem, per_pass=per_pass, last_logits_only=bool(ending)
+            )
     if slow_peers:
-        calls[CAPTUM_SINGLE] = lambda: _captum(problem, per_pass=1, last_logits_only=False)
+        calls[f"{CAPTUM}1 a pass"] = partial(_captum, problem, per_pass=1, last_logits_only=False)
         occlusion = inseq_occlusion(problem.peer, problem.size.vocab_size)
         windows = problem.windows
         calls[INSEQ] = lambda: [

@@ -36,7 +36,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
         num_windows: windows of its held-out text.
     """
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
-    lengths = config.context
+    lengths = config.measured_lengths
     opened = open_model(config, run)
     windows = opened.windows(config.influence)
     window_ids_W = np.arange(len(windows))
@@ -51,19 +51,25 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
             full_len=lengths.full_len,
             local_len=lengths.local_len,
             precision=precision,
+            anchor_id=opened.anchor_id,
         )
 
     def scores_of(evaluator: Evaluator, screening: Optional[ScreeningSettings] = None) -> WindowScores:
         predictions = Predictions(evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens_WT), with_kl=True)
-        return WindowScores(predictions, max_k=MAX_K, screening=screening)
+        return WindowScores(predictions, max_k=min(MAX_K, lengths.num_long_range), screening=screening)
 
     exact = evaluator_in("fp32")
     fine, coarse = scores_of(exact), scores_of(evaluator_in("bf16"))
-    recall = {}
+    recall, screen = {}, min(SCREEN, max(1, fine.num_long_range * 2 // 3))  # of few tokens fewer: all would be found
     for ranking in SCREEN_RANKINGS:
-        screened = scores_of(exact, ScreeningSettings(min(SCREEN, fine.num_long_range), ranking))
-        recall[ranking] = _recall(screened, fine)
-    return {"run": run.name, "num_windows": len(windows), "recall_at_screen": recall, "bf16": _errors(coarse, fine)}
+        recall[ranking] = _recall(scores_of(exact, ScreeningSettings(screen, ranking)), fine)
+    return {
+        "run": run.name,
+        "num_windows": len(windows),
+        "screen": screen,
+        "recall_at_screen": recall,
+        "bf16": _errors(coarse, fine),
+    }
 
 
 def _recall(screened: WindowScores, exact: WindowScores) -> dict[str, float]:
@@ -73,7 +79,7 @@ def _recall(screened: WindowScores, exact: WindowScores) -> dict[str, float]:
     return {
         f"{name} k={k}": float(np.isfinite(evaluated_WM[name])[windows_W1, rank(-exact_WM[name])[:, :k]].mean())
         for name in exact_WM
-        for k in (1, MAX_K)
+        for k in (1, min(MAX_K, exact.num_long_range))
     }
 
 
@@ -81,10 +87,10 @@ def _errors(coarse: WindowScores, fine: WindowScores) -> dict[str, float]:
     """Return how far numbers in bf16 are from those in fp32."""
     coarse_WM, fine_WM = _singles(coarse), _singles(fine)
     error_WM = coarse.loss_single_WI - fine.loss_single_WI
-    overlap = {}
+    overlap, k = {}, min(MAX_K, fine.num_long_range)
     for name in fine_WM:
-        pairs = zip(rank(-fine_WM[name])[:, :MAX_K], rank(-coarse_WM[name])[:, :MAX_K], strict=True)
-        overlap[f"overlap of J_8, {name}"] = float(np.mean([len({*a} & {*b}) / MAX_K for a, b in pairs]))
+        pairs = zip(rank(-fine_WM[name])[:, :k], rank(-coarse_WM[name])[:, :k], strict=True)
+        overlap[f"overlap of J_{k}, {name}"] = float(np.mean([len({*a} & {*b}) / k for a, b in pairs]))
     return {
         "loss_single mean error, nats": float(error_WM.mean()),
         "loss_single mean |error|, nats": float(np.abs(error_WM).mean()),
