@@ -8,6 +8,8 @@ gives the full-context prediction, the attention, and the keys and values that v
 - *best N, leave-one-out* shows the N best but one, and keeps those whose absence costs most; *to first order*: by an estimate of
   it, from one pass forward and backward with all N visible;
 - *best N, greedy-kl by b* is forward selection among the N best, b tokens a step;
+- AttriBoT leaves tokens out of the text, as in its paper: other long-range tokens do not see them either, though sets are judged
+  under contextual visibility;
 - *rounds* take a part of the k tokens each, by a first-order estimate under which those of earlier rounds are visible; those of
   the selector ``greedy-patching`` double.
 """
@@ -27,6 +29,7 @@ import torch.nn.functional as F
 from benchmarks.long_fidelity import chosen
 from benchmarks.long_methods import LASSO_MASKS, METHODS, Models, run_method
 from benchmarks.long_problems import Problem
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.passes import prefix_of_some
@@ -185,6 +188,10 @@ def in_rounds(scores: WindowScores, *, k: int, num_rounds: int, first: list[int]
     return taken
 
 
+def _is_one_of(name: str, left_out: set[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}, ") for one in left_out)
+
+
 class ChoicesOfWindow:
     """Finds the choices of one window, one after the other. They share its pass, and each pays for it."""
 
@@ -204,15 +211,28 @@ class ChoicesOfWindow:
         self._kl_single_I = np.full(problem.num_groups, np.nan)  # KL(p_all, p_{j}); NaN where it has not been needed
 
     def all(self, without: set[str]) -> Iterator[tuple[int, str, Choice]]:
-        """Yield (k, name, choice) of all choices but those that are left out, by their name or what it begins with."""
-        for name in (name for name in self._ranking_names() if name not in without):
+        """Yield (k, name, choice) of all choices but those that are left out.
+
+        Args:
+            without: names of choices, or what they begin with, up to a comma.
+
+        Raises:
+            UserError: no choice has such a name.
+        """
+        names = [*self._ranking_names(), *(name for k in self._ks for name, _ in self._sets(k))]
+        for left_out in without:
+            if not any(_is_one_of(name, {left_out}) for name in names):
+                raise UserError(
+                    f"--without {left_out}: no choice has this name; choose of: {'; '.join(dict.fromkeys(names))}"
+                )
+        for name in (name for name in self._ranking_names() if not _is_one_of(name, without)):
             scored = self._ranking(name)
             for k in self._ks:
                 of_ranking = rank(scored.scores_I[None])[0, :k]  # those without a score come last
                 yield k, name, Choice(of_ranking.tolist(), scored.tokens)
         for k in self._ks:
             for name, find in self._sets(k):
-                if not any(name == left_out or name.startswith(f"{left_out}, ") for left_out in without):
+                if not _is_one_of(name, without):
                     yield k, name, find()
 
     def _ranking_names(self) -> list[str]:

@@ -39,7 +39,7 @@ from benchmarks.long_methods import WHOSE, Models, upper_half_left_out
 from benchmarks.long_problems import Problem, make_problem
 from benchmarks.long_report import COLORS
 from benchmarks.results import mistakes_in_one_line
-from benchmarks.set_choices import BLIND, SEES_TARGET, ChoicesOfWindow, captum_tokens
+from benchmarks.set_choices import BLIND, POLICIES, SEES_TARGET, ChoicesOfWindow, captum_tokens
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, open_model
@@ -53,6 +53,7 @@ from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.wording.numbers import interval
 
 AIM_WORTH = 0.95  # of the best set's D(k)
+POLICY_COLOR = "#CC79A7"
 NAMED_FROM = 0.01  # how much more a choice is worth than those that are named
 SHOWN = {
     "prediction": "D({k}) of the set, as a share of the best set's",
@@ -262,8 +263,9 @@ def _beside(beside: Optional[Beside]) -> list[str]:
 def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float) -> None:
     """Draw worth against cost: a column of panels each k, a row each for D(k) and the gain.
 
-    Named are the choices that are worth more than each cheaper one. A choice that costs nothing is a line. Those that see the
-    target are left out of the gain, since theirs holds luck.
+    Colours tell whose method ranks: this package's, a cache policy's, AttriBoT's, ContextCite's. Named are the choices that are
+    worth more than each cheaper one. A choice that costs nothing is a line. Those that see the target are left out of the gain,
+    since theirs holds luck.
     """
     ks = list(found)
     figure, axes = plt.subplots(
@@ -286,7 +288,8 @@ def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float)
                 error = None
                 if value.bounds is not None:
                     error = [[value.mean - value.bounds[0]], [value.bounds[1] - value.mean]]
-                color = COLORS[WHOSE.get(worth.name, "ours")]
+                of_policy = worth.name.split(",")[0] in POLICIES
+                color = POLICY_COLOR if of_policy else COLORS[WHOSE.get(worth.name, "ours")]
                 axis.errorbar(worth.cost, value.mean, error, fmt="o", color=color, markersize=4, elinewidth=0.7)
                 if worth.sees_target or value.mean > most + NAMED_FROM:
                     at = (worth.cost, value.mean)
@@ -331,6 +334,7 @@ def open_problems(
     if given.model is not None:
         overrides.append(f"pretrained.model={given.model}")
     config = load_config(pretrained_config_path() if given.run is None else given.run / "config.yaml", overrides)
+    config.check_k()
     opened = open_model(config, given.out / "model" if given.run is None else given.run)
     setting = {
         "weights_sha256": opened.weights_sha256,
@@ -393,7 +397,13 @@ def main() -> None:
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16], help="sizes of sets")
     parser.add_argument("--times", type=float, default=8, help="the aim: so many times fewer tokens than captum")
     parser.add_argument("--against", metavar="CHOICE", help="compare the others with this choice, by name")
-    parser.add_argument("--without", nargs="*", default=[], metavar="CHOICE", help="choices that are not made, by name")
+    parser.add_argument(
+        "--without",
+        nargs="*",
+        default=[],
+        metavar="CHOICE",
+        help="choices that are not made: names, or what they begin with",
+    )
     parser.add_argument("--shard", metavar="I/N", help="measure only share I of N equal shares, I from 0 to N - 1")
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)

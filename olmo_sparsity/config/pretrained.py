@@ -112,12 +112,12 @@ class PretrainedConfig:
         return slug(self.model) + (f"-{plain_name(self.revision)}" if self.revision else "") + scaling
 
     def check_used(self) -> None:
-        """Check that nothing is said about a pretrained model where there is none.
+        """Check that no training row and no scaling of positions is stated where there is no pretrained model.
 
         This is not checked when the configuration is loaded, since ``--model`` names the model later.
 
         Raises:
-            UserError: something is.
+            UserError: one is.
         """
         require(
             self.model is not None or (self.train_len, self.rope_scaling) == (None, "none"),

@@ -113,7 +113,13 @@ def test_choices_and_what_they_cost() -> None:
     assert isinstance(problem.evaluator.model, TransformersModel)
     models = Models(*upper_half_left_out(problem.evaluator.model))
     of_window = ChoicesOfWindow(problem, models, ks=[2, 4], number=3)
+    with pytest.raises(UserError, match="--without attribot: no choice has this name; choose of: random; nearest; "):
+        next(of_window.all({"attribot"}))
     found = {(k, name): choice for k, name, choice in of_window.all({"ContextCite, 256 masks", "snapkv"})}
+    of_all = ChoicesOfWindow(problem, models, ks=[2], number=3).all(
+        {"AttriBoT", "ContextCite", "patching", "attention"}
+    )
+    assert {name for _, name, _ in of_all if name.startswith(("A", "C", "p", "at"))} == set()
     assert all(len(set(choice.groups)) == k for (k, _), choice in found.items())
     assert not any(name.startswith(("snapkv", "ContextCite, 256")) for _, name in found)
     tokens = {name: choice.tokens for (k, name), choice in found.items() if k == 4}
@@ -261,6 +267,10 @@ def test_a_run_goes_on_where_it_stopped(
     with pytest.raises(SystemExit) as error:
         set_worth.main()
     assert error.value.code == 2 and "another setting; choose another folder" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*arguments[:-2], "--k", "99", "--out", str(tmp_path / "other")])
+    with pytest.raises(SystemExit) as error:
+        set_worth.main()
+    assert error.value.code == 2 and "influence.k = [99]: there are only M = " in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", [*arguments, "--num-windows", "0", "--k", "2", "5"])
     with pytest.raises(SystemExit) as error:
         set_worth.main()
