@@ -80,7 +80,7 @@ def test_a_comparison_is_drawn(folders: dict[str, Path], tmp_path: Path, width: 
     assert [path.name for path in paths] == ["compare.png", "compare.pdf"]
     words = (tmp_path / "compare.txt").read_text()
     assert "failed: GATE FAILED: the windows show no clear gain" in words
-    assert "passed: VALIDITY" not in words
+    assert "passed: GATE FAILED" not in words
     assert "paired, window by window" in words
 
 

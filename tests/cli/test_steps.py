@@ -94,7 +94,7 @@ def test_a_run_that_began_keeps_what_its_own_configuration_says_of_measurements(
     named = resolve(None, own.parent, overrides=["influence.num_windows=5"])
     assert (named.file, named.config.influence.num_windows) == (own, 5)
     assert resolve(tiny_yaml, own.parent, overrides=None).file == tiny_yaml
-    assert resolve(None, Path("runs"), overrides=None).file == resolve(None, None, overrides=None).file
+    assert resolve(None, Path("runs"), overrides=None).file == default_config_path()
     assert resolve(None, None, overrides=None).file == default_config_path()
     train_first(named._replace(folder=Path("runs/other")), share=WHOLE, asked=True)
     assert trained[-1][0].influence.num_windows == 61

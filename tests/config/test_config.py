@@ -373,7 +373,7 @@ def test_numbers_of_validation_rise(name: str) -> None:
 
 
 def test_fingerprint_depends_on_every_value() -> None:
-    assert fingerprint(Config()) == fingerprint(Config())
+    assert fingerprint({"a": 1}) == "2696610e7875"  # in every process
     assert fingerprint(Config()) != fingerprint(Config(name="other"))
     # Not on the order of keys: a manifest that was read again is the same measurement.
     assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint({"b": {"d": 3, "c": 2}, "a": 1})

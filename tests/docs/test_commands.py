@@ -135,6 +135,7 @@ def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
             continue
         if ON_HUB in command:
             continue
+        command = re.sub(r"--num-windows \d+", "--num-windows 24", command)
         if "--model" in command and command.startswith("influence"):
             command += " --num-windows 24"  # the folder of a model keeps no number of windows
         if command.startswith("explore") and "--selector" not in command:

@@ -209,7 +209,7 @@ def test_a_choice_by_the_target_is_not_shown_to_find_more() -> None:
 
 
 def test_length_generalization() -> None:
-    assert "up to 1.5 times its training row of 8 tokens" in README and 12 / 8 == 1.5
+    assert "up to 1.5 times its training row of 8 tokens" in README
     curve = {model: table(CURVES, model, "gain from 8 to 16") for model in ("PoSE", "ceiling")}
     assert "From 8 to 16 a model trained on rows of 16 gains four times as much" in README
     assert round(float(curve["ceiling"].mean) / float(curve["PoSE"].mean)) == 4

@@ -245,7 +245,6 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     assert manifest["bytes"] == manifest["speed"]["bytes"] == sum(len(text.encode()) for text in texts)
     assert manifest["skipped"] == {"broken": 2, "empty": 1} and manifest["made_from"] == "text"
     assert [shard["documents"] for shard in manifest["shards"]] == [40, 41, 42, 43, 44]
-    assert all(shard["seconds"] >= 0 for shard in manifest["shards"])
     message = "\n".join(describe(folder))
     for words in ("MB/s", "tokens/s", "skipped: 1 empty records"):
         assert words in message

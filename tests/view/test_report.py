@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
+import functools
 import gzip
 import html
 import io
@@ -12,7 +13,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -659,26 +660,45 @@ def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def loaded(browser: Any, pages: dict[str, Path]) -> tuple[Any, list[str]]:
-    """The page of all windows, and what it complains of."""
-    complaints: list[str] = []
-    return load_page(browser, pages["all"], complaints), complaints
+def loaded(browser: Any, pages: dict[str, Path]) -> Callable[[str], tuple[Any, list[str]]]:
+    """Return a page that is loaded once, and what it complains of."""
+
+    @functools.cache
+    def load_once(name: str) -> tuple[Any, list[str]]:
+        complaints: list[str] = []
+        return load_page(browser, pages[name], complaints), complaints
+
+    return load_once
 
 
 @pytest.fixture
-def page(loaded: tuple[Any, list[str]]) -> Iterator[Any]:
-    """The page of all windows as it begins. It is loaded once; an address that names a view sets all that tests change."""
-    page, complaints = loaded
-    page.evaluate(
-        """() => new Promise(done => {
-          addEventListener("hashchange", done, { once: true });
-          location.hash = `k=8&now=${performance.now()}`;
-        })"""
-    )
-    yield page
-    found = complaints.copy()
-    complaints.clear()
+def kept(loaded: Callable[[str], tuple[Any, list[str]]]) -> Iterator[Callable[[str, str], Any]]:
+    """Show pages that are loaded once, at an address that names a view: it sets all that tests change."""
+    complaints: list[list[str]] = []
+
+    def show(name: str, address: str) -> Any:
+        page, of_page = loaded(name)
+        complaints.append(of_page)
+        page.evaluate(
+            """address => new Promise(done => {
+              addEventListener("hashchange", done, { once: true });
+              location.hash = `${address}&now=${performance.now()}`;
+            })""",
+            address,
+        )
+        return page
+
+    yield show
+    found = list(itertools.chain.from_iterable(complaints))
+    for of_page in complaints:
+        of_page.clear()
     assert found == []
+
+
+@pytest.fixture
+def page(kept: Callable[[str, str], Any]) -> Any:
+    """The page of all windows as it begins."""
+    return kept("all", "k=8")
 
 
 def chosen(page: Any, window_id: int) -> list[str]:
@@ -1264,9 +1284,9 @@ def test_saved_windows_have_each_number_in_its_column(
 @in_browser
 @pytest.mark.parametrize(("selector", "k"), [("unmask-one", 2), ("kl", 1), ("random", 8)])
 def test_the_words_below_figure4_have_each_number_under_its_name(
-    opened: Any, tables: dict[str, Path], selector: str, k: int
+    kept: Callable[[str, str], Any], tables: dict[str, Path], selector: str, k: int
 ) -> None:
-    page = opened("signed", address=f"#selector={selector}&k={k}")
+    page = kept("signed", f"selector={selector}&k={k}")
     entry = read(tables["signed"]).summary.at(selector, "real", k)
     expected = {"excess gain": entry.excess_gain_nats}
     if entry.corrected_gain_nats is not None:
@@ -1313,10 +1333,10 @@ def number_in(text: str) -> float:
     [(3, "kl", "real", 2), (4, "unmask-one", "null", 8), (5, "unmask-one", "real", 1), (6, "attention", "null", 1)],
 )
 def test_a_card_says_each_number_of_its_window_under_its_name(
-    opened: Any, tables: dict[str, Path], window_id: int, selector: str, context: str, k: int
+    kept: Callable[[str, str], Any], tables: dict[str, Path], window_id: int, selector: str, context: str, k: int
 ) -> None:
     """From the rows of the tables: distances with the local tokens, scores, what speaks against, ranks, losses, gains."""
-    page = opened("signed", address=f"#selector={selector}&k={k}&context={context}")
+    page = kept("signed", f"selector={selector}&k={k}&context={context}")
     (window,) = (row for row in read_table(tables["signed"], "windows").to_pylist() if row["window_id"] == window_id)
     choices = read_table(tables["signed"], "selections").to_pylist()
     (row,) = (r for r in choices if (r["window_id"], r["selector"], r["context"]) == (window_id, selector, context))
@@ -1379,9 +1399,11 @@ def test_a_card_says_each_number_of_its_window_under_its_name(
 
 
 @in_browser
-def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tables: dict[str, Path]) -> None:
+def test_each_panel_of_figure4_has_the_gains_of_its_own_context(
+    kept: Callable[[str, str], Any], tables: dict[str, Path]
+) -> None:
     """Places of the points against the ticks of the axes, areas against the weights, and the numbers of title and caption."""
-    page = opened("signed", address="#selector=unmask-one&k=2")
+    page = kept("signed", "selector=unmask-one&k=2")
     drawn = read(tables["signed"])
     gains, windows = drawn.measurement.gains, drawn.measurement.windows.set_index("window_id", drop=False)
     weight = dict(zip(drawn.measurement.windows["window_id"], drawn.measurement.weights_W, strict=True))
@@ -1472,9 +1494,9 @@ def test_a_note_says_of_which_kind_a_selector_is(
 @in_browser
 @pytest.mark.parametrize("context", ["real", "null"])
 def test_a_point_that_is_hovered_says_its_gains_and_its_words(
-    opened: Any, tables: dict[str, Path], context: str
+    kept: Callable[[str, str], Any], tables: dict[str, Path], context: str
 ) -> None:
-    page = opened("signed", address="#selector=unmask-one&k=2")
+    page = kept("signed", "selector=unmask-one&k=2")
     (window,) = (row for row in read_table(tables["signed"], "windows").to_pylist() if row["window_id"] == 7)
     gain = read(tables["signed"]).measurement.gains["unmask-one", context, 2].loc[7]
     figure = page.locator("#figure4 figure").nth(["real", "null"].index(context))
@@ -1494,8 +1516,10 @@ def test_a_point_that_is_hovered_says_its_gains_and_its_words(
 
 @in_browser
 @pytest.mark.parametrize("order", ["id", "long", "sparse", "excess"])
-def test_windows_are_listed_the_largest_first(opened: Any, tables: dict[str, Path], order: str) -> None:
-    page = opened("signed", address="#selector=unmask-one&k=2")
+def test_windows_are_listed_the_largest_first(
+    kept: Callable[[str, str], Any], tables: dict[str, Path], order: str
+) -> None:
+    page = kept("signed", "selector=unmask-one&k=2")
     measurement = read(tables["signed"]).measurement
     real, null = (measurement.gains["unmask-one", context, 2] for context in ("real", "null"))
     ids = measurement.windows["window_id"].to_numpy()
