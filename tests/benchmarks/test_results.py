@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pytest
@@ -42,3 +43,28 @@ def test_the_peers_do_not_write_into_a_folder_of_something_else(tmp_path: Path) 
         with pytest.raises(UserError, match="holds something else than results"):
             long_peers.check_setting(tmp_path, {"seed": 0}, writes=writes)
     assert [path.name for path in tmp_path.iterdir()] == ["long_peers.json"]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "options", "words"),
+    [
+        (long_windows, ["--model", "/no/such/folder"], "/no/such/folder: no such folder or file"),
+        (long_windows, ["--sizes", "8", "0"], "--sizes, --local-len: a window has at least one"),
+        (long_windows, ["--local-len", "0"], "--sizes, --local-len: a window has at least one"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_before_anything_is_written(
+    benchmark: ModuleType,
+    options: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmark", *options])
+    with pytest.raises(SystemExit) as error:
+        benchmark.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error.value.code == 2 and words in line
+    assert not list(tmp_path.iterdir())
