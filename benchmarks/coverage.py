@@ -34,6 +34,8 @@ from scipy.stats import norm
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
+from benchmarks.results import mistakes_in_one_line
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals import ratios
 from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import attained_estimates, document_units, estimates
@@ -460,7 +462,7 @@ def simulate_growth(*, num_documents: Sequence[int], num_experiments: int, seed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiments", type=int, default=1000, help="experiments in each row")
+    parser.add_argument("--experiments", type=int, default=1000, help=f"experiments in each row, in steps of {AT_ONCE}")
     parser.add_argument("--documents", type=int, nargs="+", default=NUM_DOCUMENTS)
     parser.add_argument("--tables", type=Path, help="a measurement whose documents are resampled, too")
     parser.add_argument("--k", type=int, nargs="+", default=[1, 8], help="of the measurement")
@@ -469,7 +471,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     shared = {"num_documents": arguments.documents, "num_experiments": arguments.experiments, "seed": arguments.seed}
-    with patch.object(ratios, "MIN_RATIO_DOCUMENTS", 2):  # the simulation is to say where there is none
+    # The simulation is to say where there is no interval.
+    with mistakes_in_one_line(), patch.object(ratios, "MIN_RATIO_DOCUMENTS", 2):
+        if arguments.experiments < 1 or arguments.experiments % AT_ONCE:
+            raise UserError(f"--experiments {arguments.experiments}: {AT_ONCE} run at once; give a multiple of it")
         for selector, k in product(arguments.selectors, arguments.k) if arguments.tables else ():
             simulate_measurement(arguments.tables, selector, k, **shared)
         for text in TEXTS if "shares" in arguments.parts else ():

@@ -134,9 +134,11 @@ def run(given: argparse.Namespace) -> tuple[dict[tuple[str, str], Estimate], int
     """Measure what has not been measured, fit, and return what the choices are worth, and the number of windows.
 
     Raises:
-        UserError: model, text or folder are not usable, or the text has fewer documents than there are folds.
+        UserError: model, text or folder are not usable, there are no sets, or the text has fewer documents than there are folds.
     """
     k: int = given.k
+    if given.num_sets < 1:
+        raise UserError(f"--num-sets {given.num_sets}: the choice is learned from random sets; ask for at least one")
     _, problems = open_problems(given, ks=[k], setting={"num_sets": given.num_sets})
     folder, docs, windows = given.out / "windows", [], []
     with progress_bar("windows", " windows", total=given.num_windows) as bar:

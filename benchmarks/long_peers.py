@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -52,11 +53,25 @@ SHARING_PREFIX = ("gradient", "patching", "attention", BOTH)
 
 
 class KeptWindow:
-    """What is known about one window, in a file that is written whenever something is added."""
+    """What is known about one window, in a file that is written whenever something is added.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file.
+        tokens_T: int64, the window, and its target behind it.
+
+    Raises:
+        UserError: the file is of other tokens, or does not tell of which.
+    """
+
+    def __init__(self, path: Path, tokens_T: np.ndarray) -> None:
+        of_window = {"tokens_sha256": hashlib.sha256(tokens_T.tobytes()).hexdigest()}
         self._path = path
-        self._known: dict[str, Any] = read_json(path) if path.exists() else {"methods": {}, "sets": {}}
+        self._known: dict[str, Any] = read_json(path) if path.exists() else {**of_window, "methods": {}, "sets": {}}
+        if self._known.get("tokens_sha256") != of_window["tokens_sha256"]:
+            raise UserError(
+                f"{path}: these results are not of this text, or do not tell of which; choose another --out folder (make bench "
+                "PEERS=DIR)"
+            )
 
     def outcome(self, method: str) -> Outcome | None:
         """Return what a method found; None: it has not run."""
@@ -194,11 +209,16 @@ def run(
                         anchor_id=opened.bos_id,
                     )
                     problem = make_problem(evaluator, tokens_T, quantity=quantity, tokenizer=opened.tokenizer)
-                    kept = KeptWindow(out / f"{quantity}-{size}-{w}.json")
+                    kept = KeptWindow(kept_path(out, quantity, size=size, window=w), tokens_T)
                     found = measure_window(problem, models, kept, without=without[quantity])
                     rows += [{"quantity": quantity, "size": size, "window": w, **row} for row in found]
                     bar.update()
     return rows
+
+
+def kept_path(out: Path, quantity: str, *, size: int, window: int) -> Path:
+    """Return the file in which what is known about a window is kept."""
+    return out / f"{quantity}-{size}-{window}.json"
 
 
 def _has_captum() -> bool:
@@ -313,7 +333,9 @@ def main() -> None:
         check_setting(given.out, setting, writes=not given.check)
         if given.check:
             for size in given.sizes:
-                next(long_windows(parts, size, tokenizer=opened.tokenizer, seed=given.seed))
+                tokens_T = next(long_windows(parts, size, tokenizer=opened.tokenizer, seed=given.seed))
+                for quantity in QUANTITIES:
+                    KeptWindow(kept_path(given.out, quantity, size=size, window=0), tokens_T)
             return
         rows = run(opened, parts, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed, without=without)
     summary = summarize(rows)

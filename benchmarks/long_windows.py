@@ -4,7 +4,8 @@
 
 Prints a table, and writes ``long_windows.json``: for each question about one window of random tokens, its numbers at every M and
 their exponents (the slope of the logarithms over the larger half of the sizes). A size that is already in the file is not
-measured again, so that a run can be stopped and continued. Without ``--model`` the model is a small Llama with random weights.
+measured again, so that a run can be stopped and continued; a file of another model or setting is refused. Without ``--model`` the
+model is a small Llama with random weights.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.results import check_results
+from benchmarks.results import check_results, mistakes_in_one_line
 from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, single_losses
 from olmo_sparsity.measure.visible.passes import Rows
@@ -36,6 +38,7 @@ from olmo_sparsity.storage.files import read_json, write_json
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8128)
 QUADRATIC_UP_TO = 1024  # long-range tokens up to which mask-one is measured
+RANDOM = "random"  # in place of the hash of weights
 MEASURED = ("tokens", "seconds", "peak_bytes", "largest_bytes")
 Question = Callable[[Evaluator, torch.Tensor], torch.Tensor]
 
@@ -131,9 +134,21 @@ def exponents(found: dict[int, dict[str, float]]) -> dict[str, float]:
     }
 
 
-def run(evaluator: Evaluator, out: Path, *, sizes: list[int], quadratic_up_to: int) -> dict[str, Any]:
-    """Measure every question at every size that ``out`` lacks, writing after each; return all numbers and exponents."""
+def run(evaluator: Evaluator, out: Path, *, weights: str, sizes: list[int], quadratic_up_to: int) -> dict[str, Any]:
+    """Measure every question at every size that ``out`` lacks, writing after each; return all numbers and exponents.
+
+    Args:
+        evaluator: the model.
+        out: the folder.
+        weights: hash of the model's weights, or RANDOM.
+        sizes: numbers of long-range tokens.
+        quadratic_up_to: long-range tokens up to which mask-one is measured.
+
+    Raises:
+        UserError: what ``out`` holds was measured in another setting.
+    """
     setting = {
+        "weights": weights,
         "local_len": evaluator.local_len,
         "visibility": evaluator.visibility,
         "anchor": evaluator.num_anchors,
@@ -142,8 +157,14 @@ def run(evaluator: Evaluator, out: Path, *, sizes: list[int], quadratic_up_to: i
         "measured": list(MEASURED),
     }
     path = out / "long_windows.json"
-    known = read_json(path) if path.exists() else {}
-    questions = known["questions"] if known.get("setting") == setting else {}
+    known: dict[str, Any] = read_json(path) if path.exists() else {"setting": setting, "questions": {}}
+    if differing := [name for name in setting if known["setting"].get(name) != setting[name]]:
+        name = differing[0]
+        raise UserError(
+            f"{path}: it holds results with {name} = {known['setting'].get(name)}, where {setting[name]} is asked for; choose "
+            "another --out folder, or delete the file"
+        )
+    questions = known["questions"]
     found = {name: {int(size): values for size, values in questions.get(name, {}).items()} for name in QUESTIONS}
     out.mkdir(parents=True, exist_ok=True)
     for size in sizes:
@@ -172,6 +193,18 @@ def small_model(max_position: int) -> CausalModel:
         return TransformersModel(transformers.LlamaForCausalLM(config))
 
 
+def _measured(given: argparse.Namespace) -> dict[str, Any]:
+    if min(*given.sizes, given.local_len) < 1:
+        raise UserError("--sizes, --local-len: a window has at least one long-range and one local token")
+    if given.model is None:
+        model, weights = small_model(max(given.sizes) + given.local_len), RANDOM
+    else:
+        opened = open_pretrained(PretrainedConfig(given.model), device=torch.device("cpu"), precision="fp32")
+        model, weights = opened.model, opened.record.weights_sha256
+    evaluator = Evaluator(model, given.local_len, batch_tokens=1024, visibility=given.visibility)
+    return run(evaluator, given.out, weights=weights, sizes=given.sizes, quadratic_up_to=given.mask_one_up_to)
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -184,12 +217,8 @@ def main() -> None:
     given = parser.parse_args()
     check_results(given.out, "long_windows.json")
     torch.set_num_threads(1)
-    if given.model is None:
-        model = small_model(max(given.sizes) + given.local_len)
-    else:
-        model = open_pretrained(PretrainedConfig(given.model), device=torch.device("cpu"), precision="fp32").model
-    evaluator = Evaluator(model, given.local_len, batch_tokens=1024, visibility=given.visibility)
-    result = run(evaluator, given.out, sizes=given.sizes, quadratic_up_to=given.mask_one_up_to)
+    with mistakes_in_one_line():
+        result = _measured(given)
     print(json.dumps(result["setting"]))
     print(f"{'':12}{'M':>6}{'tokens':>12}{'CPU s':>10}{'all tensors, KiB':>20}{'largest tensor, KiB':>22}")
     for name, found in result["questions"].items():

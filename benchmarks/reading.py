@@ -1,12 +1,13 @@
 """Measures time and memory of reading tables: ``python -m benchmarks.reading`` (``--windows 10000`` for one size only).
 
-Writes valid tables (``generated_tables``: six selectors in two contexts, so 12 rows of selections for each window) in a temporary
-folder, runs ``olmo-sparsity summary`` and ``python -m analysis`` on them, and deletes them. A million windows need 1 GB of disk.
+Writes valid tables (``generated_tables``: six selectors and controls, 22 rows of selections for each window) in a temporary
+folder, runs ``olmo-sparsity summary`` and ``python -m analysis`` on them, and deletes them. A million windows need 2 GB of disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from pathlib import Path
 
 SIZES = (10_000, 100_000, 1_000_000)
 ROOT = Path(__file__).parent.parent
-ROWS_PER_WINDOW = 12
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,13 @@ def run(*arguments: str) -> Cost:
     )
 
 
+def num_rows(tables: Path) -> int:
+    """Return the number of rows of all tables of a folder."""
+    from pyarrow.parquet import read_metadata
+
+    return sum(read_metadata(path).num_rows for path in tables.rglob("*.parquet"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, nargs="+", default=SIZES, help="numbers of windows")
@@ -57,10 +64,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             tables = Path(temporary) / "run" / "influence" / "generated"
             run("benchmarks.generated_tables", str(tables), str(num_windows))
+            with multiprocessing.get_context("spawn").Pool(1) as elsewhere:
+                rows = elsewhere.apply(num_rows, [tables])
             megabytes = sum(path.stat().st_size for path in tables.rglob("*.parquet")) / 2**20
             for command in (("olmo_sparsity", "summary"), ("olmo_sparsity", "summary", "--every"), ("analysis",)):
                 cost = run(*command, "--run", str(Path(temporary) / "run"))
-                rows = num_windows * (1 + ROWS_PER_WINDOW)
                 words = " ".join(command).replace("olmo_sparsity", "olmo-sparsity").replace("analysis", "all figures")
                 print(
                     f"{num_windows:9} {rows:11} {megabytes:10.0f}  {words:22} {cost.wall:8.1f} {cost.processor:8.1f} "

@@ -45,6 +45,7 @@ from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import open_pretrained
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import listening
+from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.text.corpus import make_document
 
 LOCAL, ANCHOR, TARGET = 6, 5, 7
@@ -344,6 +345,10 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
             long_peers.left_out([entry])
     with pytest.raises(UserError, match="seed = 0, where 1 is asked for"):
         long_peers.check_setting(tmp_path / "out", {"seed": 1})
+    text.write_text(text.read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokens-80-0\.json: these results are not of this text"):
+        run([80], [1])
+    assert len(asked) == 17
     with pytest.raises(UserError, match="no document has 8000 characters"):
         next(long_windows([text], 1000, tokenizer=opened.tokenizer, seed=0))
 
@@ -389,3 +394,7 @@ def test_the_text_is_named_as_elsewhere_and_checked_before_anything_is_scored(
         (line,) = capsys.readouterr().err.splitlines()
         assert words in line
     assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(long_peers, "check_setting", lambda *given, **named: None)
+    (tmp_path / "out").mkdir()
+    write_json(tmp_path / "out" / "tokens-80-0.json", {"methods": {}, "sets": {}})
+    assert check("texts") == 2 and "do not tell of which; choose another" in capsys.readouterr().err

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pytest
 
-from benchmarks import influence, long_peers, long_windows
+from benchmarks import coverage, influence, learned_choice, long_peers, long_windows
 from benchmarks.results import check_results
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_json
@@ -42,3 +43,34 @@ def test_the_peers_do_not_write_into_a_folder_of_something_else(tmp_path: Path) 
         with pytest.raises(UserError, match="holds something else than results"):
             long_peers.check_setting(tmp_path, {"seed": 0}, writes=writes)
     assert [path.name for path in tmp_path.iterdir()] == ["long_peers.json"]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "options", "words"),
+    [
+        *(
+            (coverage, ["--experiments", n, "--parts"], f"--experiments {n}: 100 run at once")
+            for n in ("150", "50", "0", "-100")
+        ),
+        (coverage, ["--tables", "nope"], "nope: there are no influence tables here"),
+        (learned_choice, ["--run", "nope", "--num-sets", "0"], "--num-sets 0: the choice is learned from"),
+        (long_windows, ["--model", "/no/such/folder"], "/no/such/folder: no such folder or file"),
+        (long_windows, ["--sizes", "8", "0"], "--sizes, --local-len: a window has at least one"),
+        (long_windows, ["--local-len", "0"], "--sizes, --local-len: a window has at least one"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_before_anything_is_written(
+    benchmark: ModuleType,
+    options: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmark", *options])
+    with pytest.raises(SystemExit) as error:
+        benchmark.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error.value.code == 2 and words in line
+    assert not list(tmp_path.iterdir())
