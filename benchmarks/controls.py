@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.results import mistakes_in_one_line
 from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import load_config
@@ -99,6 +100,7 @@ def table_of(seconds: dict[str, list[float]], title: str) -> Table:
     return table
 
 
+@mistakes_in_one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a trained run")

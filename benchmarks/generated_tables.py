@@ -15,6 +15,8 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.results import mistakes_in_one_line
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.folders import make_folder
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import part_path, write_part
@@ -334,8 +336,16 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
     return {name: pa.concat_arrays([pa.array(columns[name]) for columns in choices]) for name in choices[0]}
 
 
+@mistakes_in_one_line()
+def main() -> None:
+    """Write the tables that the command line asks for."""
+    given = sys.argv[1:]
+    if len(given) < 2 or not given[1].isdecimal() or int(given[1]) < 1 or given[2:] not in ([], ["pretrained"]):
+        raise UserError("generated_tables DIR WINDOWS [pretrained]: give a new folder and a positive number of windows")
+    if Path(given[0]).exists():
+        raise UserError(f"{given[0]}: exists; name a new folder")
+    write_tables(Path(given[0]), int(given[1]), invented=PRETRAINED if given[2:] else RUN)
+
+
 if __name__ == "__main__":
-    if Path(sys.argv[1]).exists():
-        sys.exit(f"{sys.argv[1]}: exists; name a new folder")
-    is_pretrained = sys.argv[3:] == ["pretrained"]
-    write_tables(Path(sys.argv[1]), int(sys.argv[2]), invented=PRETRAINED if is_pretrained else RUN)
+    main()

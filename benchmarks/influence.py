@@ -38,8 +38,8 @@ from benchmarks.influence_methods import (
     methods,
     random_model,
 )
-from benchmarks.influence_precision import compare_precisions
-from benchmarks.results import check_results
+from benchmarks.influence_precision import compare_precisions, open_run
+from benchmarks.results import check_results, mistakes_in_one_line
 from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
@@ -273,12 +273,17 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@mistakes_in_one_line()
 def main() -> None:
     arguments = _arguments()
     device = torch.device(arguments.device)
     console = Console(width=160)
     pictures = [f"{name}{suffix}" for name in ("methods", "scaling") for suffix in (".png", ".pdf")]
     check_results(arguments.out, "table.json", *pictures)
+    if arguments.run is not None:  # opened once before, since the timings take long
+        threads = torch.get_num_threads()
+        open_run(arguments.run, arguments.num_windows)
+        torch.set_num_threads(threads)  # a run may ask for others
     arguments.out.mkdir(parents=True, exist_ok=True)
     console.print(f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if not has_bf16_units(device):

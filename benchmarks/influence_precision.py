@@ -9,16 +9,17 @@ import numpy as np
 import torch
 
 from benchmarks.influence_methods import SCREEN
-from olmo_sparsity.config import SCREEN_RANKINGS
+from olmo_sparsity.config import SCREEN_RANKINGS, Config
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
-from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, open_model
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.records.selectors import rank
+from olmo_sparsity.text.windows import Windows
 
 MAX_K = 8
 
@@ -28,6 +29,17 @@ def _singles(scores: WindowScores) -> dict[str, np.ndarray]:
     return {"loss_single": scores.loss_single_WI, "kl_single": scores.kl_single_WI}
 
 
+def open_run(run: Path, num_windows: int) -> tuple[Config, OpenedModel, Windows]:
+    """Return the configuration of a run, its model, and windows of its held-out text.
+
+    Raises:
+        UserError: the run is not usable.
+    """
+    config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
+    opened = open_model(config, run)
+    return config, opened, opened.windows(config.influence)
+
+
 def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     """Measure windows of a run in fp32, screened and in bf16, and return how the numbers differ.
 
@@ -35,10 +47,8 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
         run: folder of a trained run.
         num_windows: windows of its held-out text.
     """
-    config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
+    config, opened, windows = open_run(run, num_windows)
     lengths = config.measured_lengths
-    opened = open_model(config, run)
-    windows = opened.windows(config.influence)
     window_ids_W = np.arange(len(windows))
     rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened.device)  # the target last
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()

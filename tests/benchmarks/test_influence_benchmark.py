@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks import influence
 from benchmarks.influence_methods import fastest_captum
 from benchmarks.influence_precision import compare_precisions
 from olmo_sparsity.config import Config
@@ -37,3 +40,23 @@ def test_a_run_is_measured_as_influence_measures_it_and_screening_leaves_tokens_
     num_long_range = bos_config.measured_lengths.num_long_range
     assert 0 < found["screen"] < num_long_range
     assert any(of_k < 1 for recall in found["recall_at_screen"].values() for of_k in recall.values())
+
+
+def test_a_run_is_opened_before_anything_is_timed_and_does_not_change_the_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed: list[int] = []
+    monkeypatch.setattr(
+        influence, "compare", lambda *given, **named: timed.append(torch.get_num_threads()) or sys.exit()
+    )
+    monkeypatch.setattr(sys, "argv", ["influence", "--run", str(tmp_path / "nope"), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as error:
+        influence.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error.value.code == 2 and "nope/config.yaml: cannot read this configuration" in line
+    assert timed == [] and not list(tmp_path.iterdir())
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(influence, "open_run", lambda *given: torch.set_num_threads(threads + 1))
+    with pytest.raises(SystemExit):
+        influence.main()
+    assert timed == [threads]

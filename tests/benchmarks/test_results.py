@@ -9,7 +9,7 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 import pytest
 
-from benchmarks import coverage, influence, learned_choice, long_peers, long_windows
+from benchmarks import controls, coverage, generated_tables, influence, learned_choice, long_peers, long_windows
 from benchmarks.results import check_results
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_json
@@ -53,6 +53,12 @@ def test_the_peers_do_not_write_into_a_folder_of_something_else(tmp_path: Path) 
             for n in ("150", "50", "0", "-100")
         ),
         (coverage, ["--tables", "nope"], "nope: there are no influence tables here"),
+        (controls, ["--run", "nope"], "nope/config.yaml: cannot read this configuration"),
+        *(
+            (generated_tables, of, "give a new folder and a positive number of windows")
+            for of in ([], ["new"], ["new", "few"], ["new", "0"], ["new", "9", "other"])
+        ),
+        (generated_tables, [".", "9"], ".: exists; name a new folder"),
         (learned_choice, ["--run", "nope", "--num-sets", "0"], "--num-sets 0: the choice is learned from"),
         (long_windows, ["--model", "/no/such/folder"], "/no/such/folder: no such folder or file"),
         (long_windows, ["--sizes", "8", "0"], "--sizes, --local-len: a window has at least one"),
