@@ -45,7 +45,7 @@ def _signed(gain: Estimate) -> str:
 
 
 def gate_reason(summary: Summary) -> str:
-    """Return why the validity gate failed, or is not assessed."""
+    """Return why the validity gate failed."""
     if not summary.long_gain_nats.has_interval:
         return TOO_FEW_FOR_INTERVAL
     return MAY_BE_GAP if summary.may_be_gap else NO_LONG_GAIN
@@ -58,13 +58,9 @@ def gate_words(summary: Summary, *, short: bool = False) -> str:
         return "Gate passed: the mean long gain is clearly above 0."
     if summary.gate_passed:
         return f"Gate passed: the long context is worth {_signed(gain)}{_without_gap_words(summary)}."
-    if not gain.has_interval:
-        return (
-            f"Gate {GATE_NOT_ASSESSED}: {gate_reason(summary)}{'' if short else ', so no recovered fraction is shown'}."
-        )
     if short:
         return f"GATE FAILED: {gate_reason(summary)}."
-    number = f" ({_signed(gain)})"
+    number = f" ({_signed(gain)})" if gain.has_interval else ""
     if summary.may_be_gap and at_gate.has_interval:
         number = f": it is {_signed(gain)} in place, and {_signed(at_gate)} from the local tokens {WITHOUT_GAP}"
     return f"GATE FAILED: {gate_reason(summary)}{number}, so no recovered fraction is shown."
@@ -108,7 +104,7 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
     elif gain is None or summary.beyond_gate == "not-applicable":
         reason, follows = f"{row_has_words(lengths)}, so nothing lies beyond it", SELECTION_ONLY
     elif not gain.has_interval:
-        return f"Gate beyond the training row {GATE_NOT_ASSESSED}: {TOO_FEW_FOR_INTERVAL}."
+        reason, follows = TOO_FEW_FOR_INTERVAL, SELECTION_ONLY
     elif row == lengths.local_len:
         reason = f"it is the same gate, since {a_row} has as many tokens as the local context, {row}"
         follows = "" if summary.beyond_gate_passed else SELECTION_ONLY

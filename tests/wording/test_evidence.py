@@ -176,8 +176,8 @@ def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary
     assert gate_words(passed, short=True) == "Gate passed: the mean long gain is clearly above 0."
     assert gate_words(failed, short=True) == f"GATE FAILED: {NO_LONG_GAIN}."
     few = only("kl", num_documents=49)
-    assert gate_words(few, short=True) == "Gate not assessed: fewer than 50 documents are too few for an interval."
-    assert beyond_gate_words(few, short=True).startswith("Gate beyond the training row not assessed: fewer than 50")
+    assert gate_words(few, short=True) == "GATE FAILED: fewer than 50 documents are too few for an interval."
+    assert beyond_gate_words(few, short=True).startswith("GATE BEYOND THE TRAINING ROW FAILED: fewer than 50 documents")
     for summary in (passed, failed, few):
         assert "nats" not in gate_words(summary, short=True) + beyond_gate_words(summary, short=True)
 
