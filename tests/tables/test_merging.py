@@ -190,7 +190,7 @@ def test_parts_of_another_version_are_neither_read_nor_merged(tiny_tables: Path,
     newest, other = (Path(shutil.copytree(tiny_tables, tmp_path / name)) for name in ("newest", "other"))
     for path in other.rglob("part-*.parquet"):
         with_metadata(path, schema_version="3")
-    said = r"part-00000.parquet: schema version 3, written by another version .*; measure again with `olmo-sparsity influence"
+    said = r"part-00000.parquet: schema version 3, written by another version .*; run the same `olmo-sparsity influence` again"
     for sources in ([newest, other], [other, newest], [other]):
         with pytest.raises(UserError, match=said) as error:
             merge_folders(sources, tmp_path / f"merged-{len(list(tmp_path.iterdir()))}")

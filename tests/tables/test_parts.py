@@ -316,7 +316,7 @@ def test_parts_are_not_added_to_those_of_other_columns(whole: Path) -> None:
         pq.write_table(pq.read_table(path).drop_columns("loss_short_no_gap_nats"), path)
     (whole / "planted" / "part-00004.parquet").unlink()
     before = part_bytes(whole)
-    said = r"part-00000\.parquet: columns window_id, .* measure again with `olmo-sparsity validate --overwrite`$"
+    said = r"part-00000\.parquet: columns window_id, .* run the same `olmo-sparsity validate` again, with --overwrite$"
     with pytest.raises(UserError, match=said):
         measure_made_up(whole)
     assert part_bytes(whole) == before
