@@ -176,7 +176,7 @@ def _eligible_documents(store: TokenStore, min_preceding: int, *, exclude_ids: O
     if len(eligible_g) == 0:
         longest = int(store.lengths_G.max() - 1) if store.num_documents else 0
         left_out = ""
-        if exclude_ids is not None:
+        if num_long_enough:
             left_out = f", {num_long_enough} of them left out: the model was trained on them"
         raise UserError(
             f"the text to measure is too small: {num_long_enough:,} of its {store.num_documents:,} documents hold a window of "

@@ -155,6 +155,9 @@ def test_text_too_small_for_windows(store: TokenStore) -> None:
         UserError, match=r"0 of its 3 documents hold a window of 8 .* \(the longest document has 8 tokens"
     ):
         sample(tiny, 10, full_len=8)
+    for exclude_ids in (None, tiny.doc_ids_G):  # of those that are too short none is left out for what it is
+        with pytest.raises(UserError, match=r"a window of 8 tokens and its target \(the longest document"):
+            sample(tiny, 10, full_len=8, exclude_ids=exclude_ids)
     with pytest.raises(UserError) as refused:
         sample(tiny, 10, full_len=4, exclude_ids=tiny.doc_ids_G)
     assert str(refused.value) == (
