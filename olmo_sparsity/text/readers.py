@@ -63,8 +63,10 @@ def read_document(path: Path, text_field: str) -> str:
     """Return the text of a file that holds one document: plain text, or one record of a format that ``read_records`` reads.
 
     Raises:
-        UserError: the file is missing, is no text, or holds another number of documents.
+        UserError: the file is missing or a folder, is no text, or holds another number of documents.
     """
+    if path.is_dir():
+        raise UserError(f"{path}: this is a folder; --text names a file with one document, so name one of its files")
     if not check_regular(path).is_file():
         raise UserError(f"{path}: no such file; --text names a file with one document")
     records = list(read_records(path, text_field) if has_ending(path, TEXT_ENDINGS) else _read_txt(path))

@@ -379,7 +379,7 @@ PATHS = [
     Case("config --config no.yaml", "no.yaml: cannot read this configuration (No such file or directory)"),
     Case("config --config runs", "runs: cannot read this configuration (Is a directory)"),
     Case("explain --text no --at 5 --run runs/tiny", "no: no such file"),
-    Case("explain --text runs --at 5 --run runs/tiny", "runs: no such file"),
+    Case("explain --text runs --at 5 --run runs/tiny", "runs: this is a folder; --text names a file with one document"),
     Case("report --tables tables --out tables", "tables: this is a folder, where a file is to be written"),
     Case("report --tables tables --out words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote"),
     Case("report --tables tables --out words.jsonl/x", "words.jsonl: cannot make this folder (File exists)"),

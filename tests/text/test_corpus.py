@@ -286,6 +286,10 @@ def test_one_document_is_read_of_a_file_of_any_name_but_of_a_known_kind_as_its_k
         with pytest.raises(UserError) as refused:
             read_document(tmp_path / name, "text")
         assert str(refused.value) == f"{tmp_path / name}: {said}"
+    with pytest.raises(
+        UserError, match=r"this is a folder; --text names a file with one document, so name one of its files$"
+    ):
+        read_document(tmp_path, "text")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
