@@ -140,6 +140,8 @@ def _verdict(chosen: Spectrum, near: Spectrum, *, few: float, near_words: str) -
     if not chosen.has_intervals:
         return TOO_FEW_TO_TELL
     of_chosen, of_near = chosen.reaching(MOST), near.reaching(MOST)
+    if _at_most(of_chosen, 0) or _at_most(of_near, 0):
+        return "these targets need none of them"
     if _at_most(of_near, few):
         return near_words
     if not _at_most(of_chosen, few):

@@ -70,6 +70,8 @@ def spectra_of(
         ((1, 2, 2), (4, 4, 8), "is not clear", "sparse"),  # more than 2, and 3 were not measured
         ((1, 2, 2), None, "sparse, few chosen ones", "near, "),
         ((1, 1, 1), (1, 2, 2), "near, a short suffix", "sparse"),
+        ((0, 0, 0), (0, 0, 0), "of 12 long-range tokens: these targets need none of them.", "near, "),
+        ((0, 0, 1), (0, 0, 1), "near, a short suffix", "need none"),  # not shown of all of them
         ((2, 2, 4), (8, 8, 8), "few are not shown to suffice", "sparse"),  # 4 of 12 are more than a quarter
         (None, None, "few are not shown to suffice", "sparse"),
         ((1, 2, 2), (2, 4, 8), "is not clear", "sparse"),
