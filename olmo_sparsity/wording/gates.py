@@ -9,7 +9,7 @@ from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
-from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, fixed, interval
+from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, fixed, interval_beside_zero
 from olmo_sparsity.wording.setup import row_words
 
 WITHOUT_GAP = "without the gap in the position IDs"  # of recent tokens that begin where a row of training begins
@@ -82,7 +82,9 @@ def gap_words(summary: Summary) -> str:
     if summary.setup.positions == "compact":
         return ""
     share = f", {cost.mean / gain.mean:.0%} of the long gain" if gain.is_above_zero and cost.mean > 0 else ""
-    return f"The gap in the position IDs in front of the local tokens costs {interval(cost, 3)} nats{share}."
+    return (
+        f"The gap in the position IDs in front of the local tokens costs {interval_beside_zero(cost, 3)} nats{share}."
+    )
 
 
 def row_has_words(lengths: Lengths) -> str:

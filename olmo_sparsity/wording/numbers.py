@@ -45,6 +45,13 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
     return f"{mean} [{low}, {high}]"
 
 
+def interval_beside_zero(estimate: Estimate, digits: int) -> str:
+    """Return what ``interval`` does, with up to 3 digits more where an interval that excludes 0 would be shown as touching it."""
+    ends = (estimate.low,) if estimate.is_above_zero else (estimate.high,) if estimate.is_below_zero else ()
+    more = (more for more in range(digits, digits + 4) if all(end is not None and round(end, more) for end in ends))
+    return interval(estimate, next(more, digits))
+
+
 def percent(share: Optional[Estimate]) -> str:
     """Return a share with its interval in percent, such as ``37% [34, 41]``; a dash where there is none."""
     if share is None:

@@ -105,6 +105,20 @@ def test_a_passed_gate_says_what_is_left_without_the_gap(passed: Summary) -> Non
     )
 
 
+def test_a_cost_whose_interval_excludes_0_is_not_shown_as_touching_it(passed: Summary) -> None:
+    for cost, shown in (
+        (Estimate(-0.0094, -0.0288, -0.0001), "-0.0094 [-0.0288, -0.0001]"),
+        (Estimate(0.0094, 0.00002, 0.0288), "0.00940 [0.00002, 0.02880]"),
+        (Estimate(0.0094, 0.0, 0.0288), "0.009 [0.000, 0.029]"),
+        (Estimate(0.0094, -0.0001, 0.0288), "0.009 [0.000, 0.029]"),
+        (Estimate(0.0094, 0.001, 0.0288), "0.009 [0.001, 0.029]"),
+        (Estimate(1e-9, 1e-9, 1e-9), "0.000 [0.000, 0.000]"),
+        (Estimate(-0.0094), "-0.009"),
+    ):
+        words = gap_words(dataclasses.replace(passed, gap_cost_nats=cost)).partition(" nats")[0]
+        assert words == f"The gap in the position IDs in front of the local tokens costs {shown}"
+
+
 def test_the_gate_beyond_the_training_row_in_words(passed: Summary) -> None:
     clear, unclear = Estimate(0.02, 0.01, 0.03, 0.005), Estimate(0.002, -0.001, 0.005, 0.0015)
     words = beyond_gate_words(with_beyond(passed, clear))
