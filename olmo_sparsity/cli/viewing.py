@@ -180,7 +180,11 @@ def _shown_tables(
     model: Optional[str],
     revision: Optional[str],
 ) -> tuple[Path, Optional[Path]]:
-    """Return (the tables, by default the newest, and the folder of their run or model, if there is one)."""
+    """Return (the tables, by default the newest, and the folder of their run or model, if there is one).
+
+    Raises:
+        UserError: there are none.
+    """
     from olmo_sparsity.tables.reading import newest_shown
 
     if tables is not None:
@@ -188,6 +192,9 @@ def _shown_tables(
     _check_not_measured_now(overrides)
     loaded, folder, _ = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     _check_shown(overrides, loaded, folder)
+    if run is None and not folder.is_dir():  # no folder was named, so none is missing
+        done = "measured" if loaded.pretrained.model is not None else "trained or measured"
+        raise UserError(f"{folder}: nothing has been {done} yet; run `olmo-sparsity influence` first")
     newest = newest_shown(folder)
     _check_stated(overrides, loaded, newest)
     return newest, folder

@@ -364,6 +364,8 @@ def _some_finished(run: Path, kind: str = "influence") -> list[Path]:
     if damaged and not finished:
         raise UserError(damaged[0][1])
     _warn_of_damaged(tuple(reason for _, reason in damaged))
+    if not finished and not run.is_dir():
+        raise UserError(f"{run}: no such folder; name another, or run `olmo-sparsity {KINDS[kind].command}` first")
     if not finished:
         raise UserError(f"{run}: {KINDS[kind].not_measured.format(run=run)}")
     return finished

@@ -220,13 +220,17 @@ def test_numbers_in_the_scale_figure(runs: list[Path]) -> None:
 def test_what_is_missing_or_cannot_be_compared(
     runs: list[Path], tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
     for draw, said in (
         (context_curve.draw, "no context curve"),
         (planted.draw, "nothing has been validated"),
         (scale.draw, "nothing has been measured"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match="nowhere: no such folder; name another, or run `olmo-sparsity "):
             figures_of(draw([tmp_path / "nowhere"]))
+        with pytest.raises(UserError, match=said):
+            figures_of(draw([empty]))
     other = Path(shutil.copytree(tiny_run, tmp_path / "other", symlinks=True))
     fewer = with_windows_of_many_documents(tiny_config, num_windows=9)
     measure_context_curve(fewer, other)
@@ -257,7 +261,7 @@ def test_too_few_windows_and_no_gain_get_different_words(tiny_config: Config, ti
         capture_output=True, text=True, cwd=Path(scale.__file__).parent.parent,
     )  # fmt: skip
     assert result.returncode == 2
-    assert "nothing has been measured" in result.stderr
+    assert "nowhere: no such folder" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 

@@ -252,8 +252,8 @@ MODELS = [
     Case("validate --model no.gguf", "no.gguf: "),
     Case("context-curve --model no.gguf", "no.gguf: "),
     Case("explain --model no.gguf --text document.txt --at 5", "no.gguf: ", document),
-    Case("summary --model no.gguf", "nothing has been measured"),
-    Case("report --model no.gguf --out new.html", "nothing has been measured"),
+    Case("summary --model no.gguf", "runs/no: nothing has been measured yet; run `olmo-sparsity influence` first"),
+    Case("report --model no.gguf --out new.html", "nothing has been measured yet"),
     Case("show --model no.gguf 1", "runs/no: no such folder; expected a run or an influence folder"),
     Case("compare tables --model no.gguf", "runs/no: no such folder; expected a run or an influence folder"),
     Case("influence --model empty --revision x", "only the hub has revisions", lambda: os.mkdir("empty")),
@@ -265,7 +265,9 @@ MODELS = [
 ]
 
 FOLDERS = [
-    Case("summary --run runs/none", "nothing has been measured"),
+    Case("summary --run runs/none", "runs/none: no such folder; name another, or run `olmo-sparsity influence` first"),
+    Case("report --run words.jsonl", "words.jsonl: no such folder"),
+    Case("summary", "runs/demo: nothing has been trained or measured yet; run `olmo-sparsity influence` first"),
     Case("summary --run runs/tiny --run runs/none", "runs/none: there is no training run here"),
     Case("summary --run runs/tiny --run runs/tiny", "have the same training.seed = 0"),
     Case("summary --tables runs/tiny", "is no influence folder"),

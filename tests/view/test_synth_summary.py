@@ -144,7 +144,7 @@ def test_each_panel_shows_the_accuracies_of_its_title(runs: list[Path]) -> None:
 
 def test_runs_that_were_not_evaluated_so_are_one_line(tmp_path: Path, runs: list[Path]) -> None:
     for run, message in (
-        (tmp_path / "nothing", "no evaluation of this run is finished"),
+        (tmp_path / "nothing", "no such folder; name another, or run `olmo-sparsity synth eval` first"),
         (
             made_up_answers(tmp_path / "anywhere", HOLDS, seed=5, test_row_len=None),
             "evaluate with synthetic.test_row_len=N",
