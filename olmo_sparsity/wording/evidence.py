@@ -384,4 +384,6 @@ def _generalization_words(summary: Summary) -> str:
             f"{worth}: the model generalizes in length, but whether it does so because few {units_of(summary)} are enough "
             "is not shown."
         )
+    if not gain.has_interval:
+        return f"{worth}, {against_zero(gain)}."
     return f"{worth}, {against_zero(gain)}: {SELECTION_ONLY}."

@@ -45,22 +45,28 @@ def _signed(gain: Estimate) -> str:
 
 
 def gate_reason(summary: Summary) -> str:
-    """Return why the validity gate failed."""
+    """Return why the validity gate failed, or is not assessed."""
     if not summary.long_gain_nats.has_interval:
         return TOO_FEW_FOR_INTERVAL
     return MAY_BE_GAP if summary.may_be_gap else NO_LONG_GAIN
 
 
 def gate_words(summary: Summary, *, short: bool = False) -> str:
-    """Return the validity gate in one sentence; ``short``: without its number and what follows from it."""
+    """Return the validity gate in one sentence; ``short``: without its number and what follows from it.
+
+    Of too few documents for an interval the gate has the value of one that failed, but they are no finding.
+    """
     gain, at_gate = summary.long_gain_nats, summary.gate_gain_nats
     if summary.gate_passed and short:
         return "Gate passed: the mean long gain is clearly above 0."
     if summary.gate_passed:
         return f"Gate passed: the long context is worth {_signed(gain)}{_without_gap_words(summary)}."
+    if not gain.has_interval:
+        follows = "" if short else ", so no recovered fraction is shown"
+        return f"Gate {GATE_NOT_ASSESSED}: {gate_reason(summary)}{follows}."
     if short:
         return f"GATE FAILED: {gate_reason(summary)}."
-    number = f" ({_signed(gain)})" if gain.has_interval else ""
+    number = f" ({_signed(gain)})"
     if summary.may_be_gap and at_gate.has_interval:
         number = f": it is {_signed(gain)} in place, and {_signed(at_gate)} from the local tokens {WITHOUT_GAP}"
     return f"GATE FAILED: {gate_reason(summary)}{number}, so no recovered fraction is shown."
@@ -104,7 +110,7 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
     elif gain is None or summary.beyond_gate == "not-applicable":
         reason, follows = f"{row_has_words(lengths)}, so nothing lies beyond it", SELECTION_ONLY
     elif not gain.has_interval:
-        reason, follows = TOO_FEW_FOR_INTERVAL, SELECTION_ONLY
+        return f"Gate beyond the training row {GATE_NOT_ASSESSED}: {TOO_FEW_FOR_INTERVAL}."
     elif row == lengths.local_len:
         reason = f"it is the same gate, since {a_row} has as many tokens as the local context, {row}"
         follows = "" if summary.beyond_gate_passed else SELECTION_ONLY
@@ -153,7 +159,7 @@ def no_fraction_words(long_gain: Estimate) -> str:
 
 
 def failed_gates(summary: Summary) -> list[str]:
-    """Return the short form of each gate that failed, without full stop; a gate that does not apply has not failed."""
+    """Return the short form of each gate that failed or is not assessed, without full stop; not of one that does not apply."""
     gates = (
         (summary.gate, gate_words(summary, short=True)),
         (summary.beyond_gate, beyond_gate_words(summary, short=True)),
@@ -172,17 +178,30 @@ def multiplicity_words(num_classes: int) -> str:
 
 def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
     """Return which of several models, by name, passed the gates, in one or more sentences."""
-    failed = [name for name, summary in summaries.items() if not summary.gate_passed]
+    not_passed = {name: summary.long_gain_nats for name, summary in summaries.items() if not summary.gate_passed}
+    failed = [name for name, gain in not_passed.items() if gain.has_interval]
+    too_few = [name for name, gain in not_passed.items() if not gain.has_interval]
     fragile = [name for name, summary in summaries.items() if summary.is_fragile]
-    selecting = [name for name, summary in summaries.items() if summary.beyond_gate == "failed"]
+    not_beyond = {
+        name: summary.gain_beyond_nats for name, summary in summaries.items() if summary.beyond_gate == "failed"
+    }
+    selecting = [name for name, gain in not_beyond.items() if gain is None or gain.has_interval]
+    too_few_beyond = [name for name in not_beyond if name not in selecting]
     without = [name for name, summary in summaries.items() if summary.beyond_gate == "not-applicable"]
-    sentences = [f"GATE FAILED at {', '.join(failed)}: no R(k) there." if failed else "The gate passed everywhere."]
+    sentences = [] if not_passed else ["The gate passed everywhere."]
+    if failed:
+        sentences.append(f"GATE FAILED at {', '.join(failed)}: no R(k) there.")
+    if too_few:
+        sentences.append(f"Gate {GATE_NOT_ASSESSED} at {', '.join(too_few)}: {TOO_FEW_FOR_INTERVAL}. No R(k) there.")
     if fragile:
         sentences.append(f"R(k) is {FRAGILE} at {', '.join(fragile)}, where it misses low.")
     if selecting:
         words = SELECTION_ONLY.replace("the run shows", "these models show")
         sentences.append(f"GATE BEYOND THE TRAINING ROW not passed at {', '.join(selecting)}: {words}.")
-    elif len(without) < len(summaries):
+    if too_few_beyond:
+        names = ", ".join(too_few_beyond)
+        sentences.append(f"Gate beyond the training row {GATE_NOT_ASSESSED} at {names}: {TOO_FEW_FOR_INTERVAL}.")
+    if not not_beyond and len(without) < len(summaries):
         where = "wherever it applies" if without else "everywhere"
         sentences.append(f"The gate beyond the training row passed {where}.")
     if without:

@@ -247,6 +247,18 @@ def test_a_gate_that_fails_in_one_of_several_models_is_said_of_that_one(number: 
         assert not any(each in words for each in names if each != name)
 
 
+def test_of_several_models_those_of_too_few_documents_are_named_and_nothing_is_concluded() -> None:
+    passed, few = summarize(made_up(200, 0.5)), summarize(made_up(49, 0.5))
+    assert gates_of_models_words({"mine": passed, "theirs": few}) == (
+        "Gate not assessed at theirs: fewer than 50 documents are too few for an interval. No R(k) there. Gate beyond the "
+        "training row not assessed at theirs: fewer than 50 documents are too few for an interval."
+    )
+    failed = dataclasses.replace(passed, gate="failed", beyond_gate="failed")
+    words = gates_of_models_words({"mine": failed, "theirs": few})
+    assert "GATE FAILED at mine: no R(k)" in words and "not passed at mine: these models show selection" in words
+    assert "not assessed at theirs" in words
+
+
 def test_compact_positions_and_scaled_ones_are_named_wherever_the_setup_is() -> None:
     kept, compact = (ModelSetup.from_manifest({**PRETRAINED, "positions": name}) for name in ("kept", "compact"))
     assert kept == ModelSetup.from_manifest(PRETRAINED)

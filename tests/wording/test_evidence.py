@@ -32,7 +32,9 @@ from olmo_sparsity.wording.gates import (
     NO_LONG_GAIN,
     SELECTION_ONLY,
     beyond_gate_words,
+    failed_gates,
     gap_words,
+    gate_sentences,
     gate_words,
 )
 from olmo_sparsity.wording.numbers import interval
@@ -176,8 +178,16 @@ def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary
     assert gate_words(passed, short=True) == "Gate passed: the mean long gain is clearly above 0."
     assert gate_words(failed, short=True) == f"GATE FAILED: {NO_LONG_GAIN}."
     few = only("kl", num_documents=49)
-    assert gate_words(few, short=True) == "GATE FAILED: fewer than 50 documents are too few for an interval."
-    assert beyond_gate_words(few, short=True).startswith("GATE BEYOND THE TRAINING ROW FAILED: fewer than 50 documents")
+    too_few = "not assessed: fewer than 50 documents are too few for an interval"
+    assert (few.gate, few.beyond_gate) == ("failed", "failed")
+    assert gate_words(few) == f"Gate {too_few}, so no recovered fraction is shown."
+    assert gate_words(few, short=True) == f"Gate {too_few}."
+    for short in (False, True):
+        assert beyond_gate_words(few, short=short) == f"Gate beyond the training row {too_few}."
+    assert failed_gates(few) == [f"Gate {too_few}", f"Gate beyond the training row {too_few}"]
+    assert not any(
+        "FAILED" in words or SELECTION_ONLY in words for words in (*gate_sentences(few), *evidence_sentences(few))
+    )
     for summary in (passed, failed, few):
         assert "nats" not in gate_words(summary, short=True) + beyond_gate_words(summary, short=True)
 
