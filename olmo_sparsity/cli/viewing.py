@@ -36,11 +36,12 @@ from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.storage.manifests import read_manifest_of
 
 TablesOption = Annotated[
-    Optional[Path],
+    Optional[list[Path]],
     typer.Option(
         "--tables",
         metavar="DIR",
         help="Influence folder, or the end of its name (`olmo-sparsity list` prints the names). Default: the newest of the run.",
+        show_default=False,
     ),
 ]
 STATED_OF_MODEL = ("pretrained.train_len", "pretrained.rope_scaling", "pretrained.rope_factor")
@@ -137,6 +138,20 @@ def _check_stated(overrides: Optional[list[str]], loaded: Config, tables: Path) 
             )
 
 
+def _one_of(tables: Optional[list[Path]]) -> Optional[Path]:
+    """Return the influence folder that ``--tables`` names; None: it was not given.
+
+    Raises:
+        UserError: it was given several times.
+    """
+    if tables is not None and len(tables) > 1:
+        raise UserError(
+            f"--tables {' --tables '.join(map(str, tables))}: one measurement is shown at a time; "
+            "`olmo-sparsity compare` takes several"
+        )
+    return tables[0] if tables else None
+
+
 def _named(
     tables: Path,
     config: Optional[Path],
@@ -172,7 +187,7 @@ def _named(
 
 
 def _shown_tables(
-    tables: Optional[Path],
+    named: Optional[list[Path]],
     config: Optional[Path],
     run: Optional[Path],
     *,
@@ -183,6 +198,7 @@ def _shown_tables(
     """Return (the tables, by default the newest, and the folder of their run or model, if there is one)."""
     from olmo_sparsity.tables.reading import newest_shown
 
+    tables = _one_of(named)
     if tables is not None:
         return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
     _check_not_measured_now(overrides)
@@ -276,7 +292,8 @@ def figures(
     from olmo_sparsity.view.figure_scripts import figure_script
 
     folder: Optional[Path]
-    if tables is None:
+    shown = _one_of(tables)
+    if shown is None:
         loaded, folder, _ = named = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         if finished := list_finished(folder):
             _check_not_measured_now(overrides)
@@ -285,13 +302,13 @@ def figures(
         else:
             measure_first(named, asked=train)
     else:
-        tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
+        shown, folder = _named(shown, config, run, overrides=overrides, model=model, revision=revision)
         if folder is None:
-            read_manifest(tables)
+            read_manifest(shown)
             raise UserError(
-                f"{tables}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
+                f"{shown}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
             )
-    for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
+    for path in figure_script("every_figure").draw_run(folder, shown, width=width.value):
         with tqdm.external_write_mode(sys.stdout):  # beside a bar
             print_line(path)
 
