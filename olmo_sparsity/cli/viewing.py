@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -152,6 +152,39 @@ def _one_of(tables: Optional[list[Path]]) -> Optional[Path]:
     return tables[0] if tables else None
 
 
+def _check_same_weights(tables: Path, folder: Path, *, given: Path) -> None:
+    """Check that tables that lie outside of runs are of the weights of the run or model that is named beside them.
+
+    Their folder does not tell whose they are, and a run may have been renamed. Where the weights of one are not recorded, nothing
+    is checked.
+
+    Args:
+        tables: the influence folder.
+        folder: of the run or model.
+        given: the tables, as the user named them.
+
+    Raises:
+        UserError: they are of other weights, or there are no tables.
+    """
+    from olmo_sparsity.tables.reading import read_manifest
+
+    manifest = read_manifest(tables)
+    if not (folder / "manifest.json").is_file():
+        return
+    measured, trained = _weights_of(manifest), _weights_of(read_manifest_of(folder))
+    if measured is not None and trained is not None and measured != trained:
+        raise UserError(
+            f"{given}: these tables are of {manifest['run']}, measured with other weights than those of {folder}; leave out what "
+            f"names {folder}, or --tables"
+        )
+
+
+def _weights_of(manifest: dict[str, Any]) -> Optional[str]:
+    """Return the hash of the weights that a run or model ended with, or that tables are of; None: it is not recorded."""
+    checkpoint, model = manifest.get("checkpoint") or {}, manifest.get("model") or {}
+    return checkpoint.get("model_sha256") or model.get("weights_sha256")
+
+
 def _named(
     tables: Path,
     config: Optional[Path],
@@ -183,6 +216,8 @@ def _named(
         raise UserError(
             f"{tables}: these tables are of {own}, not of {folder}; leave out what names {folder}, or --tables"
         )
+    if is_named and own is None:
+        _check_same_weights(found, folder, given=tables)
     return found, folder if is_named else own
 
 
