@@ -72,6 +72,7 @@ ARGUMENTS = [
     ),
     Case("explore", "explore: missing option '--text'"),
     Case("explore --text words.jsonl --selector x", "explore: invalid value for '--selector'"),
+    Case("explore --text words.jsonl --selector own.py:mine", "explore takes built-in selectors only"),
     Case("summary extra", "'extra': an override is written key=value"),
     Case("summary --run a --run b --tables x", "summary: with several runs there is no --tables"),
     Case("summary --tables a --tables b", "--tables a --tables b: one measurement is shown at a time"),
