@@ -11,15 +11,15 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.api.arguments import typed
+from olmo_sparsity.api.arguments import argument, typed
 from olmo_sparsity.api.chosen_windows import ChosenWindows, windows_of_document
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.measuring import check_one_set
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
-from olmo_sparsity.records.own_selectors import sources_of
+from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, OwnSelector, sources_of
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_manifest, read_table
@@ -36,7 +36,7 @@ def explore(
     model: Model,
     text: str,
     *,
-    selectors: Optional[Sequence[str]] = None,
+    selectors: Optional[Sequence[Any]] = None,
     k: Optional[Sequence[int]] = None,
     seed: Optional[int] = None,
     source: str = "text",
@@ -51,7 +51,7 @@ def explore(
     Args:
         model: the model; its lengths are those of the windows.
         text: one document.
-        selectors: whose choices to measure; `random` is measured beside them. None: `kl` and `attention` of a run,
+        selectors: names of those whose choices to measure; `random` is measured beside them. None: `kl` and `attention` of a run,
             `attention` and `nearest` of another model.
         k: numbers of visible tokens, or groups of them, rising. None: those of the model's configuration, as far as they leave
             some long-range tokens out.
@@ -70,6 +70,7 @@ def explore(
     lengths = model.lengths
     if selectors is None:
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
+    _check_names(selectors)
     check_one_set(selectors, "explore")
     sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
     draws = model.config.influence.resampled_draws if sees_target else 0
@@ -101,6 +102,19 @@ def explore(
             selectors=settings.selectors,
         ),
     )
+
+
+def _check_names(selectors: Sequence[Any]) -> None:
+    """Check that selectors are names.
+
+    Raises:
+        UserError: one is a selector of one's own, or something else.
+    """
+    for number, given in enumerate(selectors):
+        if isinstance(given, OwnSelector) or callable(given):
+            shown = printable(getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__))
+            raise UserError(f"selectors[{number}] = {shown}: {BUILT_IN_ALONE}")
+        argument(given, str, name=f"selectors[{number}]")
 
 
 def _measured(

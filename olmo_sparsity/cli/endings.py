@@ -64,6 +64,8 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
         _check_encoding(arguments)
         code = app(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # Typer's, of Ctrl-C before or after the work that a command saves
+            _print_line("interrupted")
         return int(code or 0)
     except UserError as error:
         line = str(error)

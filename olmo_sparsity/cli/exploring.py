@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from olmo_sparsity.cli.flags import Keys
+from olmo_sparsity.cli.flags import Keys, one_of
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     ConfigOption,
@@ -17,7 +17,6 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     SeedOption,
-    SelectorName,
     TextOption,
     TrainOption,
     check_text_options,
@@ -26,6 +25,8 @@ from olmo_sparsity.cli.options import (
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
 from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.config.measuring import check_one_set
+from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, is_own
+from olmo_sparsity.records.selectors import SELECTORS
 
 FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
 
@@ -37,9 +38,11 @@ def explore(
     model: ModelOption = None,
     revision: RevisionOption = None,
     selector: Annotated[
-        Optional[list[SelectorName]],
+        Optional[list[str]],
         typer.Option(
             "--selector",
+            metavar=f"[{'|'.join(SELECTORS)}]",
+            parser=one_of(SELECTORS, also=is_own, refusal=BUILT_IN_ALONE),
             help="Selector to measure; repeat the option for several. The page begins with the first two. Default: kl and "
             "attention of a run, attention and nearest of --model.",
             show_default=False,
@@ -74,7 +77,7 @@ def explore(
     from olmo_sparsity.text.readers import read_document
     from olmo_sparsity.view.pages import check_free
 
-    chosen = selectors_named([one.value for one in selector or []])
+    chosen = selectors_named(selector or [])
     check_one_set(chosen, "explore")
     document = read_document(text, loaded.data.text_field)
     page = out or folder / FOLDER / f"{text.stem}.html"

@@ -100,14 +100,25 @@ def words_of(choices: Iterable[str]) -> str:
     return f"[{'|'.join(choices)}|FILE.py:NAME]"
 
 
-def one_of(choices: Iterable[str], *, also: Callable[[str], bool]) -> Callable[[str], str]:
-    """Return a parser that takes one of some choices, or what ``also`` says may be given besides."""
+def one_of(choices: Iterable[str], *, also: Callable[[str], bool], refusal: Optional[str] = None) -> Callable[[str], str]:
+    """Return a parser that takes one of some choices, or what ``also`` says may be given besides.
+
+    Args:
+        choices: the choices.
+        also: whether something else is FILE.py:NAME.
+        refusal: why that is refused, where it is.
+    """
     known = tuple(choices)
 
     def chosen(value: str) -> str:
-        if value not in known and not also(value):
+        if value in known:
+            return value
+        if not also(value):
             names = ", ".join(repr(choice) for choice in known)
-            raise typer.BadParameter(f"{printable(value)!r} is not one of {names}, nor FILE.py:NAME.")
+            nor = ", nor FILE.py:NAME" if refusal is None else ""
+            raise typer.BadParameter(f"{printable(value)!r} is not one of {names}{nor}.")
+        if refusal is not None:
+            raise typer.BadParameter(f"{printable(value)!r}: {refusal}.")
         return value
 
     return chosen

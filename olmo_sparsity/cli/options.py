@@ -18,10 +18,8 @@ from olmo_sparsity.config.files import (
     read_values,
 )
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.selectors import SELECTORS
 
 RUNS = Path("runs")
-SelectorName = Enum("SelectorName", {name: name for name in SELECTORS}, type=str)  # type: ignore[misc]
 
 
 class ContextName(str, Enum):

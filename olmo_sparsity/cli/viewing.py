@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -36,11 +36,12 @@ from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.storage.manifests import read_manifest_of
 
 TablesOption = Annotated[
-    Optional[Path],
+    Optional[list[Path]],
     typer.Option(
         "--tables",
         metavar="DIR",
         help="Influence folder, or the end of its name (`olmo-sparsity list` prints the names). Default: the newest of the run.",
+        show_default=False,
     ),
 ]
 STATED_OF_MODEL = ("pretrained.train_len", "pretrained.rope_scaling", "pretrained.rope_factor")
@@ -137,6 +138,53 @@ def _check_stated(overrides: Optional[list[str]], loaded: Config, tables: Path) 
             )
 
 
+def _one_of(tables: Optional[list[Path]]) -> Optional[Path]:
+    """Return the influence folder that ``--tables`` names; None: it was not given.
+
+    Raises:
+        UserError: it was given several times.
+    """
+    if tables is not None and len(tables) > 1:
+        raise UserError(
+            f"--tables {' --tables '.join(map(str, tables))}: one measurement is shown at a time; "
+            "`olmo-sparsity compare` takes several"
+        )
+    return tables[0] if tables else None
+
+
+def _check_same_weights(tables: Path, folder: Path, *, given: Path) -> None:
+    """Check that tables that lie outside of runs are of the weights of the run or model that is named beside them.
+
+    Their folder does not tell whose they are, and a run may have been renamed. Where the weights of one are not recorded, nothing
+    is checked.
+
+    Args:
+        tables: the influence folder.
+        folder: of the run or model.
+        given: the tables, as the user named them.
+
+    Raises:
+        UserError: they are of other weights, or there are no tables.
+    """
+    from olmo_sparsity.tables.reading import read_manifest
+
+    manifest = read_manifest(tables)
+    if not (folder / "manifest.json").is_file():
+        return
+    measured, trained = _weights_of(manifest), _weights_of(read_manifest_of(folder))
+    if measured is not None and trained is not None and measured != trained:
+        raise UserError(
+            f"{given}: these tables are of {manifest['run']}, measured with other weights than those of {folder}; leave out what "
+            f"names {folder}, or --tables"
+        )
+
+
+def _weights_of(manifest: dict[str, Any]) -> Optional[str]:
+    """Return the hash of the weights that a run or model ended with, or that tables are of; None: it is not recorded."""
+    checkpoint, model = manifest.get("checkpoint") or {}, manifest.get("model") or {}
+    return checkpoint.get("model_sha256") or model.get("weights_sha256")
+
+
 def _named(
     tables: Path,
     config: Optional[Path],
@@ -168,11 +216,13 @@ def _named(
         raise UserError(
             f"{tables}: these tables are of {own}, not of {folder}; leave out what names {folder}, or --tables"
         )
+    if is_named and own is None:
+        _check_same_weights(found, folder, given=tables)
     return found, folder if is_named else own
 
 
 def _shown_tables(
-    tables: Optional[Path],
+    named: Optional[list[Path]],
     config: Optional[Path],
     run: Optional[Path],
     *,
@@ -187,6 +237,7 @@ def _shown_tables(
     """
     from olmo_sparsity.tables.reading import newest_shown
 
+    tables = _one_of(named)
     if tables is not None:
         return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
     _check_not_measured_now(overrides)
@@ -283,7 +334,8 @@ def figures(
     from olmo_sparsity.view.figure_scripts import figure_script
 
     folder: Optional[Path]
-    if tables is None:
+    shown = _one_of(tables)
+    if shown is None:
         loaded, folder, _ = named = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         if finished := list_finished(folder):
             _check_not_measured_now(overrides)
@@ -292,13 +344,13 @@ def figures(
         else:
             measure_first(named, asked=train)
     else:
-        tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
+        shown, folder = _named(shown, config, run, overrides=overrides, model=model, revision=revision)
         if folder is None:
-            read_manifest(tables)
+            read_manifest(shown)
             raise UserError(
-                f"{tables}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
+                f"{shown}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
             )
-    for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
+    for path in figure_script("every_figure").draw_run(folder, shown, width=width.value):
         with tqdm.external_write_mode(sys.stdout):  # beside a bar
             print_line(path)
 

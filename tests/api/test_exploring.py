@@ -235,6 +235,14 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
         api.explore(model, TEXT, selectors=[])
     with pytest.raises(UserError, match="selector"):
         api.explore(model, TEXT, selectors=["no"])
+    for given, shown in ((lambda window: 1, "<lambda>"), (api.Selector(len, name="mine"), "mine")):
+        with pytest.raises(UserError) as refused:
+            api.explore(model, TEXT, selectors=["kl", given])
+        assert str(refused.value) == (
+            f"selectors[1] = {shown}: explore takes built-in selectors only; explain and influence take those of your own"
+        )
+    with pytest.raises(UserError, match=r"^selectors\[0\] = 5: must be text$"):
+        api.explore(model, TEXT, selectors=[5])
     with pytest.raises(UserError, match=r"influence\.k"):
         api.explore(model, TEXT, k=[13])
 

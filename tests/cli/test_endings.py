@@ -88,6 +88,18 @@ def test_the_code_and_the_line_follow_what_ended_the_command(capsys: pytest.Capt
     assert "Usage: olmo-sparsity" in shown.out + shown.err and "error:" not in shown.err
 
 
+def test_ctrl_c_outside_of_the_work_that_is_saved_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """As while a command imports torch."""
+    app = typer.Typer()
+
+    @app.command()
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    assert run(app, []) == 130
+    assert capsys.readouterr() == ("", "olmo-sparsity: interrupted\n")
+
+
 def test_standard_error_takes_all_characters_too(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.BytesIO()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(file, encoding="ascii", errors="strict"))

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import made_up_tables
+from made_up import MODEL, made_up_tables
+from made_up_runs import made_up_run
 from planted_measurements import PLANTED, write
 
 from olmo_sparsity.cli import viewing
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config.files import default_config_path, load_config, pretrained_config_path, to_yaml
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 
 TABLES = Path("runs/tiny/influence/made-up")
 
@@ -194,6 +197,45 @@ def test_tables_that_do_not_belong_to_what_is_named_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=(said or "{}: these tables are of runs/tiny, not of runs/").format(tables)):
         invoke(line.format(tables), monkeypatch)
+
+
+@pytest.mark.parametrize("command", ["summary", "report", "figures"])
+def test_tables_outside_of_runs_are_not_shown_as_those_of_other_weights(
+    command: str, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may have been renamed; where its weights are not known, as while it trains, it may be the one."""
+    shown: list[Path] = []
+    for name in ("view.console.print_summary", "view.report.write_report"):
+        monkeypatch.setattr(f"olmo_sparsity.{name}", lambda tables, *_, **__: shown.append(tables))
+    monkeypatch.setattr(
+        "olmo_sparsity.view.figure_scripts.figure_script",
+        lambda name: types.SimpleNamespace(draw_run=lambda run, tables, **_: shown.append(tables) or []),
+    )
+    shutil.copytree(measured / TABLES, tmp_path / "loose")
+    monkeypatch.chdir(tmp_path)
+    run = made_up_run(Path("runs/renamed"))
+    of_run, of_tables = (read_json(folder / "manifest.json") for folder in (run, Path("loose")))
+
+    def record(trained: str | None, measured: dict[str, Any]) -> None:
+        checkpoint = {"checkpoint": {"step": 9, "model_sha256": trained}} if trained else {}
+        write_manifest(run, {**of_run, **checkpoint})
+        write_manifest(Path("loose"), {**of_tables, "checkpoint": None, **measured})
+
+    for trained, measured_with in (
+        ("own", {"checkpoint": {"step": 9, "model_sha256": "own"}}),
+        (None, {"checkpoint": {"step": 9, "model_sha256": "other"}}),
+        ("own", {}),
+    ):
+        record(trained, measured_with)
+        invoke(f"{command} --tables loose --run runs/renamed", monkeypatch)
+    assert shown == [Path("loose")] * 3
+    for measured_with in ({"checkpoint": {"step": 9, "model_sha256": "other"}}, {"model": MODEL}):
+        record("own", measured_with)
+        with pytest.raises(
+            UserError, match="^loose: these tables are of .*, measured with other weights than those of runs/renamed; leave"
+        ):
+            invoke(f"{command} --tables loose --run runs/renamed", monkeypatch)
+    assert len(shown) == 3
 
 
 @pytest.mark.parametrize("command", ["summary", "report", "figures", "summary --tables m"])
