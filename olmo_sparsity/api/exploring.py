@@ -112,7 +112,7 @@ def _check_names(selectors: Sequence[Any]) -> None:
     """
     for number, given in enumerate(selectors):
         if isinstance(given, OwnSelector) or callable(given):
-            shown = printable(getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__))
+            shown = printable(str(getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__)))
             raise UserError(f"selectors[{number}] = {shown}: {BUILT_IN_ALONE}")
         argument(given, str, name=f"selectors[{number}]")
 

@@ -100,7 +100,9 @@ def words_of(choices: Iterable[str]) -> str:
     return f"[{'|'.join(choices)}|FILE.py:NAME]"
 
 
-def one_of(choices: Iterable[str], *, also: Callable[[str], bool], refusal: Optional[str] = None) -> Callable[[str], str]:
+def one_of(
+    choices: Iterable[str], *, also: Callable[[str], bool], refusal: Optional[str] = None
+) -> Callable[[str], str]:
     """Return a parser that takes one of some choices, or what ``also`` says may be given besides.
 
     Args:

@@ -232,7 +232,8 @@ def test_tables_outside_of_runs_are_not_shown_as_those_of_other_weights(
     for measured_with in ({"checkpoint": {"step": 9, "model_sha256": "other"}}, {"model": MODEL}):
         record("own", measured_with)
         with pytest.raises(
-            UserError, match="^loose: these tables are of .*, measured with other weights than those of runs/renamed; leave"
+            UserError,
+            match=r"^loose: these tables are of .*, measured with other weights than those of runs/renamed; leave",
         ):
             invoke(f"{command} --tables loose --run runs/renamed", monkeypatch)
     assert len(shown) == 3
