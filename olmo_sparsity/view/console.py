@@ -57,7 +57,13 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
-from olmo_sparsity.wording.comparison import compared_words, optimism_warning, pairings_words, subject_units_words
+from olmo_sparsity.wording.comparison import (
+    compared_words,
+    differences_sentences,
+    optimism_warning,
+    pairings_words,
+    subject_units_words,
+)
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
 from olmo_sparsity.wording.gates import EITHER_WAY, gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
@@ -270,7 +276,7 @@ def print_curve(tables: Path) -> None:
 
 
 def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: bool = False) -> None:
-    """Print measurements side by side, with the differences from the first.
+    """Print measurements side by side, with the differences from the first: the answer, and below it what was measured.
 
     Args:
         subjects: the measurements.
@@ -281,7 +287,10 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
     if as_json:
         print_json(comparison_json(comparison))
         return
-    items: list[Item] = []
+    first, *later = comparison.labels
+    items: list[Item] = [Sentence(words, is_bold=True) for words in differences_sentences(comparison)]
+    for label, words_of_pairing in zip(later, pairings_words(comparison), strict=True):
+        items.append(Sentence(f"{label} minus {first}: {words_of_pairing}.", is_bold=True))
     for subject in comparison.subjects:
         summary = subject.summary
         items += [
@@ -297,9 +306,6 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             optimism_warning(subject),
         )
         items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
-    first, *later = comparison.labels
-    for label, words_of_pairing in zip(later, pairings_words(comparison), strict=True):
-        items.append(Sentence(f"{label} minus {first}: {words_of_pairing}.", is_bold=True))
     print_items([*items, comparison_table(comparison, every=every)], results_console())
 
 
