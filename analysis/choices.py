@@ -29,7 +29,7 @@ from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import foreign_words, null_label, short_anchor_warning
 from olmo_sparsity.wording.units import units_of, units_words
 
-from .drawing import WidthOption, mistakes_in_one_line, print_pictures
+from .drawing import WidthOption, mistakes_in_one_line, print_pictures, run_command
 from .output import Drawn, caption_text, failed_gates_lines, measured_in_full, write_above
 from .paper import Width, drawn_for
 from .style import blind, ordered
@@ -260,4 +260,4 @@ def command(
 
 
 if __name__ == "__main__":
-    typer.run(command)
+    run_command(command)

@@ -6,15 +6,16 @@ Every figure of one measurement, or of one run, is drawn by ``olmo-sparsity figu
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.errors import UserError, printable, usage_line
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.storage.folders import check_writable
 from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_tables
@@ -23,6 +24,7 @@ from .output import Drawn, save
 from .paper import Width, drawn_for, folder_for
 
 DEFAULT_RUN = Path("runs/demo")
+UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's base class of mistakes in arguments
 WidthOption = Annotated[
     Width,
     typer.Option(
@@ -72,7 +74,7 @@ class FigureOfRuns:
             with mistakes_in_one_line(), drawn_for(width):
                 print_pictures(self.draw(run), out or first / "figures")
 
-        typer.run(command)
+        run_command(command)
 
 
 def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
@@ -101,7 +103,38 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
             for figure in figures:
                 print_pictures(figure.draw(measured), out)
 
-    typer.run(command)
+    run_command(command)
+
+
+def run_command(command: Callable[..., None]) -> None:
+    """Run the command line of a script. As in ``olmo-sparsity``, ``-h`` is help, and a mistake is one line and exit code 2."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command()(command)
+    program = _program()
+    try:
+        code = app(prog_name=program, standalone_mode=False)
+    except UsageError as error:
+        code = 2
+        _print_mistake(usage_line(error, program=program, advice=_advice(error)))
+    raise SystemExit(code)
+
+
+def _program() -> str:
+    """Return how the script was started."""
+    module = sys.modules["__main__"].__spec__
+    return Path(sys.argv[0]).name if module is None else f"python -m {module.name.removesuffix('.__main__')}"
+
+
+def _advice(error: Any) -> str:
+    """Return by which options folders are named, where one was given without an option."""
+    if "unexpected extra argument" not in error.format_message():
+        return ""
+    options = [f"--{param.name}" for param in error.ctx.command.params if param.name in ("run", "tables")]
+    return f"; name a folder with {' or '.join(options)}"
 
 
 def print_pictures(drawn: Iterable[Drawn], out: Path) -> None:
@@ -145,5 +178,9 @@ def mistakes_in_one_line() -> Iterator[None]:
         return
     finally:
         logging.getLogger("olmo_sparsity").removeHandler(handler)
-    typer.echo(f"analysis: error: {printable(line)}", err=True)
+    _print_mistake(line)
     raise typer.Exit(2)
+
+
+def _print_mistake(line: str) -> None:
+    typer.echo(f"analysis: error: {printable(line)}", err=True)

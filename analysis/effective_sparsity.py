@@ -13,7 +13,6 @@ from typing import Any, Optional
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import typer
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -35,6 +34,7 @@ from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import null_kind_words
 from olmo_sparsity.wording.units import entry_words, unit_words
 
+from .drawing import run_command
 from .of_lengths import (
     add_mark,
     command_of_lengths,
@@ -271,4 +271,4 @@ def draw(tables: list[Path], selector: str = "attention") -> Iterator[Drawn]:
 
 
 if __name__ == "__main__":
-    typer.run(command_of_lengths(draw))
+    run_command(command_of_lengths(draw))

@@ -17,7 +17,7 @@ from PIL import Image
 
 from olmo_sparsity.tables.reading import figures_folder, newest_finished
 
-from .drawing import mistakes_in_one_line
+from .drawing import mistakes_in_one_line, run_command
 
 DOCS = Path("docs/images")
 # Name in docs/images/ -> path of a picture that is no figure of the run, or one of several; {figures}: of its newest measurement.
@@ -89,4 +89,4 @@ def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("r
 
 
 if __name__ == "__main__":
-    typer.run(gallery)
+    run_command(gallery)

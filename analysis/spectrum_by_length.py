@@ -13,7 +13,6 @@ from typing import Any, Optional
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import typer
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
@@ -36,6 +35,7 @@ from olmo_sparsity.wording.spectrum import rounding_words
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
 from olmo_sparsity.wording.units import entry_words, unit_words
 
+from .drawing import run_command
 from .of_lengths import (
     add_mark,
     command_of_lengths,
@@ -214,4 +214,4 @@ def draw(tables: list[Path], selector: str = "attention") -> Iterator[Drawn]:
 
 
 if __name__ == "__main__":
-    typer.run(command_of_lengths(draw))
+    run_command(command_of_lengths(draw))

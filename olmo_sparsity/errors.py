@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
 JOINERS = "\u200c\u200d"  # zero-width; Persian, Indic scripts and emoji are written with them
@@ -18,6 +19,21 @@ class UserError(Exception):
 
 class Interrupted(Exception):
     """The user stopped the command after its work was saved; running it again continues. Exit code 130."""
+
+
+def usage_line(error: Any, *, program: str, advice: str = "") -> str:
+    """Return one line about a mistake in the arguments, with the command that it was made in.
+
+    Args:
+        error: Typer's; this module imports nothing.
+        program: the name of the program, which the line does not begin with.
+        advice: what to do, besides reading the help.
+    """
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+    command = error.ctx.command_path if error.ctx is not None else program
+    words = command.removeprefix(program).strip()
+    see = " See" if message.endswith("?") else "; see"
+    return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}{advice}{see} {command} --help"
 
 
 def printable(text: str) -> str:

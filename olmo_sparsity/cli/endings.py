@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 import typer
 
-from olmo_sparsity.errors import Interrupted, UserError, printable
+from olmo_sparsity.errors import Interrupted, UserError, printable, usage_line
 from olmo_sparsity.storage.files import final_path
 
 PROGRAM = "olmo-sparsity"
@@ -76,7 +76,7 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             error.show()
             return MISTAKE
-        line = _usage_line(error)
+        line = usage_line(error, program=PROGRAM)
     except BrokenPipeError:
         return CLOSED_PIPE
     except OSError as error:
@@ -149,15 +149,6 @@ def _check_encoding(arguments: Sequence[str]) -> None:
             raise UserError(
                 f"{argument}: this name is not UTF-8, and could not be written into tables and pages; rename it"
             ) from None
-
-
-def _usage_line(error: Any) -> str:
-    """Return one line about a mistake in the arguments, with the command that it was made in."""
-    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-    command = error.ctx.command_path if error.ctx is not None else PROGRAM
-    words = command.removeprefix(PROGRAM).strip()
-    see = " See" if message.endswith("?") else "; see"
-    return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}{see} {command} --help"
 
 
 def disk_full_line(reason: str) -> str:

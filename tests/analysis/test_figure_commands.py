@@ -160,7 +160,7 @@ def test_figures_of_lengths_are_of_all_tables_and_of_attention_where_no_selector
     monkeypatch.setattr(module, of_module[module], measured)
     monkeypatch.setattr(effective_sparsity, "slope_lines", lambda of: [f"{model}\x1b." for model in of.models])
     monkeypatch.setattr(spectrum_by_length, "length_sentences", lambda of, model: [f"{model}\x1b."])
-    command = partial(typer.run, command_of_lengths(module.draw))
+    command = partial(drawing.run_command, command_of_lengths(module.draw))
     monkeypatch.setattr(module, "draw_found", lambda of: Drawn(Figure(), "of-lengths", "It shows 1."))
     for options, selector, out, width in (
         ("", "attention", "runs/figures", "screen"),
@@ -169,6 +169,44 @@ def test_figures_of_lengths_are_of_all_tables_and_of_attention_where_no_selector
         code, lines, _ = run_script(command, f"--tables b --tables a{options}")
         assert (code, lines) == (0, ["one\ufffd.", "other\ufffd.", f"{out}/of-lengths.png"])
         assert found.pop() == ([Path("b"), Path("a")], selector, Width(width)) and not found
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),  # the rest are words of a library
+    [
+        ("top1 --out figs", " (top1); name a folder with --run or --tables; see "),
+        ("--out", "option '--out' requires an argument; see "),
+        ("--widht one", "o such option: --widht"),
+        ("--width three", "nvalid value for '--width': 'three' is not one of "),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line(run_script: Callable, line: str, said: str) -> None:
+    code, lines, error = run_script(FigureOfMeasurement(lambda measured: iter([])).command, line)
+    assert (code, lines) == (2, [])
+    assert error.startswith("analysis: error: ") and error.count("\n") == 1
+    assert said in error and error.endswith(f"ee {drawing._program()} --help\n")
+
+
+def test_a_folder_of_runs_is_named_with_its_option(run_script: Callable) -> None:
+    error = run_script(FigureOfRuns(lambda runs: iter([])).command, "top1")[2]
+    assert " (top1); name a folder with --run; see " in error
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_both_options_of_help_print_it(option: str, run_script: Callable) -> None:
+    code, lines, error = run_script(FigureOfMeasurement(lambda measured: iter([])).command, option)
+    assert (code, error) == (0, "") and "--tables" in "\n".join(lines)
+
+
+def test_a_script_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec, name in (
+        (SimpleNamespace(name="analysis.figure4"), "python -m analysis.figure4"),
+        (SimpleNamespace(name="analysis.__main__"), "python -m analysis"),
+        (None, "figure4.py"),
+    ):
+        monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))  # type: ignore[arg-type]
+        monkeypatch.setattr(sys, "argv", ["some/figure4.py"])
+        assert drawing._program() == name
 
 
 WIDTHS = "screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
@@ -195,7 +233,7 @@ OF_LENGTHS = command_of_lengths(effective_sparsity.draw)
             },
         ),
         (
-            lambda: typer.run(OF_LENGTHS),
+            lambda: drawing.run_command(OF_LENGTHS),
             {
                 "tables": ("Influence folder of one length; repeated for each.", "required"),
                 "out": (PICTURES, Path("runs/figures")),
@@ -203,7 +241,7 @@ OF_LENGTHS = command_of_lengths(effective_sparsity.draw)
             },
         ),
         (
-            lambda: typer.run(choices.command),
+            lambda: drawing.run_command(choices.command),
             {
                 "tables": ("Influence folder; repeated for each column.", "required"),
                 "out": (PICTURES, Path("runs/figures")),
@@ -217,7 +255,7 @@ def test_help_says_what_each_option_is(
     start: Callable[[], None], options: dict[str, tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = typer.Typer(add_completion=False)
-    monkeypatch.setattr(typer, "run", lambda function: app.command()(function))
+    monkeypatch.setattr(drawing, "run_command", lambda function: app.command()(function))
     start()
     asked = {
         param.name: (param.help, "required" if param.required else param.default)  # type: ignore[attr-defined]
@@ -241,7 +279,7 @@ def test_choices_are_drawn_at_8_and_told(run_script: Callable, monkeypatch: pyte
         (" --k 2 --out there --width two", 2, "there/paper-two", "two"),
     ):
         line = f"--tables elsewhere --tables runs/other/influence/only{options}"
-        code, lines, _ = run_script(lambda: typer.run(choices.command), line)
+        code, lines, _ = run_script(lambda: drawing.run_command(choices.command), line)
         assert (code, lines) == (0, [f"k = {k}.\ufffd", f"{out}/choices.png"])
         assert drawn.pop() == (["elsewhere", "runs/other/influence/only"], k, Width(width)) and not drawn
 
