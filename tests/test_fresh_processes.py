@@ -96,7 +96,9 @@ FIGURES = {
     "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
 }
 STARTED = sorted(
-    path.stem for path in (ROOT / "analysis").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")
+    path.stem
+    for path in (ROOT / "analysis").glob("*.py")
+    if path.stem == "__main__" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
 )
 
 
