@@ -280,9 +280,10 @@ def main() -> None:
     console = Console(width=160)
     pictures = [f"{name}{suffix}" for name in ("methods", "scaling") for suffix in (".png", ".pdf")]
     check_results(arguments.out, "table.json", *pictures)
-    if arguments.run is not None:  # opened once before, since the timings take long
+    opened = None
+    if arguments.run is not None:  # before the timings, which take long
         threads = torch.get_num_threads()
-        open_run(arguments.run, arguments.num_windows)
+        opened = open_run(arguments.run, arguments.num_windows)
         torch.set_num_threads(threads)  # a run may ask for others
     arguments.out.mkdir(parents=True, exist_ok=True)
     console.print(f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
@@ -298,7 +299,7 @@ def main() -> None:
         exponents = ", ".join(f"{name}^{result.exponent:.2f}" for name, result in scaling.items())
         console.print(f"cost grows with {exponents}")
         draw_scaling(scaling, arguments.out / "scaling")
-    trained = None if arguments.run is None else compare_precisions(arguments.run, arguments.num_windows)
+    trained = None if opened is None else compare_precisions(*opened)
     if trained is not None:
         console.print_json(json.dumps(trained))
     table = {

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.influence_methods import SCREEN
-from olmo_sparsity.config import SCREEN_RANKINGS, Config
+from olmo_sparsity.config import SCREEN_RANKINGS, InfluenceConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
@@ -29,26 +29,27 @@ def _singles(scores: WindowScores) -> dict[str, np.ndarray]:
     return {"loss_single": scores.loss_single_WI, "kl_single": scores.kl_single_WI}
 
 
-def open_run(run: Path, num_windows: int) -> tuple[Config, OpenedModel, Windows]:
-    """Return the configuration of a run, its model, and windows of its held-out text.
+def open_run(run: Path, num_windows: int) -> tuple[InfluenceConfig, OpenedModel, Windows]:
+    """Return how a run is measured, its model, and windows of its held-out text.
 
     Raises:
         UserError: the run is not usable.
     """
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
     opened = open_model(config, run)
-    return config, opened, opened.windows(config.influence)
+    return config.influence, opened, opened.windows(config.influence)
 
 
-def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
+def compare_precisions(settings: InfluenceConfig, opened: OpenedModel, windows: Windows) -> dict[str, Any]:
     """Measure windows of a run in fp32, screened and in bf16, and return how the numbers differ.
 
     Args:
-        run: folder of a trained run.
-        num_windows: windows of its held-out text.
+        settings: how the run is measured.
+        opened: its model.
+        windows: of its held-out text.
     """
-    config, opened, windows = open_run(run, num_windows)
-    lengths = config.measured_lengths
+    lengths = opened.lengths
+    max_k = min(MAX_K, lengths.num_long_range)
     window_ids_W = np.arange(len(windows))
     rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened.device)  # the target last
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
@@ -57,7 +58,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     def evaluator_in(precision: str) -> Evaluator:
         return make_evaluator(
             opened.model,
-            config.influence,
+            settings,
             full_len=lengths.full_len,
             local_len=lengths.local_len,
             precision=precision,
@@ -66,7 +67,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
 
     def scores_of(evaluator: Evaluator, screening: Optional[ScreeningSettings] = None) -> WindowScores:
         predictions = Predictions(evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens_WT), with_kl=True)
-        return WindowScores(predictions, max_k=min(MAX_K, lengths.num_long_range), screening=screening)
+        return WindowScores(predictions, max_k=max_k, screening=screening)
 
     exact = evaluator_in("fp32")
     fine, coarse = scores_of(exact), scores_of(evaluator_in("bf16"))
@@ -74,7 +75,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     for ranking in SCREEN_RANKINGS:
         recall[ranking] = _recall(scores_of(exact, ScreeningSettings(screen, ranking)), fine)
     return {
-        "run": run.name,
+        "run": opened.name,
         "num_windows": len(windows),
         "screen": screen,
         "recall_at_screen": recall,
@@ -89,7 +90,7 @@ def _recall(screened: WindowScores, exact: WindowScores) -> dict[str, float]:
     return {
         f"{name} k={k}": float(np.isfinite(evaluated_WM[name])[windows_W1, rank(-exact_WM[name])[:, :k]].mean())
         for name in exact_WM
-        for k in (1, min(MAX_K, exact.num_long_range))
+        for k in (1, exact.max_k)
     }
 
 
@@ -97,7 +98,7 @@ def _errors(coarse: WindowScores, fine: WindowScores) -> dict[str, float]:
     """Return how far numbers in bf16 are from those in fp32."""
     coarse_WM, fine_WM = _singles(coarse), _singles(fine)
     error_WM = coarse.loss_single_WI - fine.loss_single_WI
-    overlap, k = {}, min(MAX_K, fine.num_long_range)
+    overlap, k = {}, fine.max_k
     for name in fine_WM:
         pairs = zip(rank(-fine_WM[name])[:, :k], rank(-coarse_WM[name])[:, :k], strict=True)
         overlap[f"overlap of J_{k}, {name}"] = float(np.mean([len({*a} & {*b}) / k for a, b in pairs]))

@@ -37,7 +37,7 @@ from benchmarks.long_methods import (
 )
 from benchmarks.long_problems import QUANTITIES, VISIBILITY, Part, Problem, long_windows, make_problem, parts_of
 from benchmarks.long_report import draw, draw_recall, summarize, table
-from benchmarks.results import mistakes_in_one_line
+from benchmarks.results import check_same_setting, mistakes_in_one_line
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -248,14 +248,9 @@ def check_setting(out: Path, setting: dict[str, Any], *, writes: bool = True) ->
             out.mkdir(parents=True, exist_ok=True)
             write_json(path, setting)
         return
-    known = read_json(path)
-    differing = [name for name in setting if known.get(name) != setting[name]]
-    if differing:
-        name = differing[0]
-        raise UserError(
-            f"--out {out}: it holds results with {name} = {known.get(name)}, where {setting[name]} is asked for; choose another "
-            "folder (make bench PEERS=DIR)"
-        )
+    check_same_setting(
+        read_json(path), setting, where=f"--out {out}", advice="choose another folder (make bench PEERS=DIR)"
+    )
 
 
 def _arguments() -> argparse.Namespace:

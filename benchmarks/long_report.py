@@ -16,7 +16,9 @@ from rich.table import Table
 from benchmarks.long_methods import CAPTUM, EXACT, WHOSE
 from benchmarks.long_problems import K
 
-COLORS = {"ours": "#0072B2", "AttriBoT": "#D55E00", "ContextCite": "#009E73", "captum": "#444444"}
+COLORS = {
+    "ours": "#0072B2", "AttriBoT": "#D55E00", "ContextCite": "#009E73", "captum": "#444444", "cache policy": "#CC79A7",
+}  # fmt: skip
 MARKERS = "os^Dv<>ph*X"
 AIM_RECALL, AIM_TIMES = 0.95, 300  # what the comparison aims at: at so much recall, so many times cheaper than plain
 TITLES = {

@@ -24,7 +24,7 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.results import check_results, mistakes_in_one_line
+from benchmarks.results import check_results, check_same_setting, mistakes_in_one_line
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -158,12 +158,9 @@ def run(evaluator: Evaluator, out: Path, *, weights: str, sizes: list[int], quad
     }
     path = out / "long_windows.json"
     known: dict[str, Any] = read_json(path) if path.exists() else {"setting": setting, "questions": {}}
-    if differing := [name for name in setting if known["setting"].get(name) != setting[name]]:
-        name = differing[0]
-        raise UserError(
-            f"{path}: it holds results with {name} = {known['setting'].get(name)}, where {setting[name]} is asked for; choose "
-            "another --out folder, or delete the file"
-        )
+    check_same_setting(
+        known["setting"], setting, where=str(path), advice="choose another --out folder, or delete the file"
+    )
     questions = known["questions"]
     found = {name: {int(size): values for size, values in questions.get(name, {}).items()} for name in QUESTIONS}
     out.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             tables = Path(temporary) / "run" / "influence" / "generated"
             run("benchmarks.generated_tables", str(tables), str(num_windows))
+            # Elsewhere: a process that is started has at least the peak of memory of the one that starts it.
             with multiprocessing.get_context("spawn").Pool(1) as elsewhere:
                 rows = elsewhere.apply(num_rows, [tables])
             megabytes = sum(path.stat().st_size for path in tables.rglob("*.parquet")) / 2**20

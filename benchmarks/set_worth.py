@@ -53,7 +53,6 @@ from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.wording.numbers import interval
 
 AIM_WORTH = 0.95  # of the best set's D(k)
-POLICY_COLOR = "#CC79A7"
 NAMED_FROM = 0.01  # how much more a choice is worth than those that are named
 SHOWN = {
     "prediction": "D({k}) of the set, as a share of the best set's",
@@ -288,8 +287,8 @@ def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float)
                 error = None
                 if value.bounds is not None:
                     error = [[value.mean - value.bounds[0]], [value.bounds[1] - value.mean]]
-                of_policy = worth.name.split(",")[0] in POLICIES
-                color = POLICY_COLOR if of_policy else COLORS[WHOSE.get(worth.name, "ours")]
+                is_policy = worth.name.split(",")[0] in POLICIES
+                color = COLORS["cache policy" if is_policy else WHOSE.get(worth.name, "ours")]
                 axis.errorbar(worth.cost, value.mean, error, fmt="o", color=color, markersize=4, elinewidth=0.7)
                 if worth.sees_target or value.mean > most + NAMED_FROM:
                     at = (worth.cost, value.mean)

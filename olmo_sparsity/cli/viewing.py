@@ -138,7 +138,7 @@ def _check_stated(overrides: Optional[list[str]], loaded: Config, tables: Path) 
             )
 
 
-def _one_of(tables: Optional[list[Path]]) -> Optional[Path]:
+def _only_one(tables: Optional[list[Path]]) -> Optional[Path]:
     """Return the influence folder that ``--tables`` names; None: it was not given.
 
     Raises:
@@ -237,7 +237,7 @@ def _shown_tables(
     """
     from olmo_sparsity.tables.reading import newest_shown
 
-    tables = _one_of(named)
+    tables = _only_one(named)
     if tables is not None:
         return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
     _check_not_measured_now(overrides)
@@ -334,7 +334,7 @@ def figures(
     from olmo_sparsity.view.figure_scripts import figure_script
 
     folder: Optional[Path]
-    shown = _one_of(tables)
+    shown = _only_one(tables)
     if shown is None:
         loaded, folder, _ = named = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         if finished := list_finished(folder):

@@ -327,9 +327,8 @@ def _load_tensors(path: Path) -> Any:
     except pickle.UnpicklingError:
         raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
     except (EOFError, LookupError, AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
-        if getattr(error, "filename", None) is not None or "allocate memory" in str(
-            error
-        ):  # it is not the file's fault
+        # A file that cannot be read, or too little memory, is not the file's fault.
+        if getattr(error, "filename", None) is not None or "allocate memory" in str(error):
             raise
         raise UserError(f"{path}: no file of tensors, or cut short; restore it") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
@@ -178,17 +178,20 @@ def multiplicity_words(num_classes: int) -> str:
 
 def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
     """Return which of several models, by name, passed the gates, in one or more sentences."""
-    not_passed = {name: summary.long_gain_nats for name, summary in summaries.items() if not summary.gate_passed}
-    failed = [name for name, gain in not_passed.items() if gain.has_interval]
-    too_few = [name for name, gain in not_passed.items() if not gain.has_interval]
-    fragile = [name for name, summary in summaries.items() if summary.is_fragile]
-    not_beyond = {
-        name: summary.gain_beyond_nats for name, summary in summaries.items() if summary.beyond_gate == "failed"
-    }
-    selecting = [name for name, gain in not_beyond.items() if gain is None or gain.has_interval]
-    too_few_beyond = [name for name in not_beyond if name not in selecting]
-    without = [name for name, summary in summaries.items() if summary.beyond_gate == "not-applicable"]
-    sentences = [] if not_passed else ["The gate passed everywhere."]
+
+    def names_where(holds: Callable[[Summary], bool]) -> list[str]:
+        return [name for name, summary in summaries.items() if holds(summary)]
+
+    failed = names_where(lambda summary: not summary.gate_passed and summary.long_gain_nats.has_interval)
+    too_few = names_where(lambda summary: not summary.long_gain_nats.has_interval)
+    fragile = names_where(lambda summary: summary.is_fragile)
+    not_beyond = names_where(lambda summary: summary.beyond_gate == "failed")
+    too_few_beyond = [
+        name for name in not_beyond if (gain := summaries[name].gain_beyond_nats) and not gain.has_interval
+    ]
+    selecting = [name for name in not_beyond if name not in too_few_beyond]
+    without = names_where(lambda summary: summary.beyond_gate == "not-applicable")
+    sentences = [] if failed or too_few else ["The gate passed everywhere."]
     if failed:
         sentences.append(f"GATE FAILED at {', '.join(failed)}: no R(k) there.")
     if too_few:

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import influence
 from benchmarks.influence_methods import fastest_captum
-from benchmarks.influence_precision import compare_precisions
+from benchmarks.influence_precision import compare_precisions, open_run
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.single.measurement import load
@@ -34,7 +34,7 @@ def test_a_run_is_measured_as_influence_measures_it_and_screening_leaves_tokens_
     """With its BOS, and fewer candidates than long-range tokens."""
     settings = dataclasses.replace(bos_config.influence, selectors=["unmask-one", "kl"], k=[1])
     windows = load(measure(dataclasses.replace(bos_config, influence=settings), bos_run)).windows
-    found = compare_precisions(bos_run, len(windows))
+    found = compare_precisions(*open_run(bos_run, len(windows)))
     long_gain = windows["gain_long_nats"].mean()
     assert found["bf16"]["long gain, fp32"] == pytest.approx(long_gain, abs=1e-6)
     num_long_range = bos_config.measured_lengths.num_long_range
