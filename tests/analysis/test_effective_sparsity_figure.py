@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from made_up import CONTEXTUAL, made_up_tables
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -274,7 +275,7 @@ def test_the_table_has_the_slope_of_each_line_and_share_with_its_interval(found:
 
 def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=2, setup=CONTEXTUAL)
-    app = effective_sparsity.typer.Typer()
+    app = typer.Typer()
     app.command()(command_of_lengths(effective_sparsity.draw))
     result = CliRunner().invoke(app, ["--tables", str(tables), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
