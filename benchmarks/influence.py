@@ -23,7 +23,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.ticker import NullFormatter
 from rich.console import Console
 from rich.table import Table
 
@@ -227,10 +226,15 @@ def draw_methods(comparisons: list[Comparison], path: Path) -> None:
         colors = ["#0072B2" if name.startswith(("compact", "screened")) else "#999999" for name in names]
         axis.barh(names, medians, xerr=[low, high], color=colors, error_kw={"linewidth": 0.8})
         for i, value in enumerate(medians):
-            axis.text(max(value, value + high[i]) * 1.08, i, f"{captum / value:.1f}x", va="center", fontsize=7)
-        axis.set_xscale("log")
-        axis.xaxis.set_minor_formatter(NullFormatter())  # over less than two decades its labels would overlap
-        axis.set_xlim(right=max(medians) * 3)
+            axis.annotate(
+                f"{captum / value:.1f}x",
+                (value + high[i], i),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
+        axis.set_xlim(0, 1.2 * max(map(max, seconds.values())))
         axis.set_xlabel("seconds (median, min to max)")
         axis.set_title(f"{comparison.size}: {comparison.num_parameters / 1e6:.1f}M parameters", fontsize=9)
         axis.tick_params(labelsize=7)
@@ -309,7 +313,8 @@ def main() -> None:
         "trained": trained,
     }
     (arguments.out / "table.json").write_text(json.dumps(table, indent=2))
-    console.print(f"{arguments.out}: table.json, methods.png, scaling.png")
+    pictures = ["methods.png"] if scaling is None else ["methods.png", "scaling.png"]
+    console.print(f"{arguments.out}: {', '.join(['table.json', *pictures])}")
 
 
 if __name__ == "__main__":
