@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from olmo_sparsity.statistics.several.same_targets import ModelAtLengths
 from olmo_sparsity.statistics.single.summary import gate_of
+from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import definition_words, estimand_words, is_foreign, null_kind_words, subject_words
 
@@ -68,26 +69,27 @@ def make_room(axis: Axes, below: Mapping[tuple[int, float], int]) -> None:
     axis.set_ylim(*scale.inverted().transform(np.array([low, high])))
 
 
-def _failed_lengths(model: ModelAtLengths) -> list[str]:
-    """Return the full lengths at which the windows show no long gain, or one that may be the cost of the gap: the gate failed."""
-    return [f"{length:,}" for length, gain in model.gate_gains_nats.items() if gate_of(gain) == "failed"]
+def _not_passed(model: ModelAtLengths) -> list[str]:
+    """Return where the gate failed, and where it is not assessed: there too few documents give an interval."""
+    by_verdict: dict[str, list[str]] = {}
+    for length, gain in model.gate_gains_nats.items():
+        if gate_of(gain) == "failed":
+            verdict = "FAILED" if gain.has_interval else f"is {GATE_NOT_ASSESSED}"
+            by_verdict.setdefault(verdict, []).append(f"{length:,}")
+    return [f"{verdict} at full_len {', '.join(lengths)}" for verdict, lengths in by_verdict.items()]
 
 
 def gate_words(model: ModelAtLengths) -> str:
-    """Return the long gain at each length, and at which the gate failed."""
-    failed = _failed_lengths(model)
+    """Return the long gain at each length, and at which the gate did not pass."""
+    not_passed = _not_passed(model)
     gains = ", ".join(f"{length:,}: {interval(gain, 3)}" for length, gain in model.long_gains_nats.items())
-    verdict = f"the gate FAILED at full_len {', '.join(failed)}" if failed else "the gate passed at every length"
+    verdict = f"the gate {' and '.join(not_passed)}" if not_passed else "the gate passed at every length"
     return f"{model.name}: long gain, nats, at {gains}: {verdict}."
 
 
 def write_failed_gates(figure: Figure, models: Iterable[ModelAtLengths]) -> None:
-    """Write above a figure at which lengths a gate failed."""
-    above = [
-        f"{model.name}: GATE FAILED at full_len {', '.join(failed)}"
-        for model in models
-        if (failed := _failed_lengths(model))
-    ]
+    """Write above a figure at which lengths a gate did not pass."""
+    above = [f"{model.name}: gate {' and '.join(verdicts)}" for model in models if (verdicts := _not_passed(model))]
     if above:
         write_above(figure, above)
 

@@ -146,7 +146,7 @@ def blind_words(summary: Summary, selector: str) -> str:
             gained += "" if random is None else f" (random: {interval(random.recovered_fraction)})"
         clauses.append(gained)
     words = f"Chosen by {selector}, which does not see the target, {'; '.join(clauses)}"
-    said = f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
+    said = f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate did not pass."
     return " ".join(filter(None, (said, harm_words(summary))))
 
 

@@ -11,7 +11,7 @@ from olmo_sparsity.statistics.single.summary import Summary
 
 REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
 TOO_FEW_DOCUMENTS = "too few documents"
-NO_R_BESIDE = "The gate failed, so no R(k) stands beside it."
+NO_R_BESIDE = "No R(k) stands beside it, since the gate did not pass."
 TOO_FEW_TO_TELL = f"{TOO_FEW_DOCUMENTS} to tell"
 NO_INTERVAL = f"{TOO_FEW_DOCUMENTS} for an interval"
 FRAGILE = "fragile"

@@ -188,7 +188,7 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     ):
         assert expected in words
     above = figure._suptitle  # what nobody may miss
-    assert above is not None and above.get_text() == "someone/Smaller: GATE FAILED at full_len 128, 256"
+    assert above is not None and above.get_text() == "someone/Smaller: gate FAILED at full_len 128, 256"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
     handles = figure.legends[0].legend_handles
@@ -322,3 +322,12 @@ def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the
     gain = f"{np.average(windows['gain_long_nats'], weights=windows['weight']):.3f}"
     caption = re.sub(r" \[.*?\]", "", str(drawn.figure.get_label()))
     assert f"long gain, nats, at 128: {gain}, 256: {gain}: the gate FAILED at full_len 256." in caption
+
+
+def test_too_few_documents_do_not_fail_a_gate() -> None:
+    few = sparsity_by_length([planted_length(length, num_documents=40) for length in (128, 256)], selector="attention")
+    drawn = effective_sparsity.draw_found(few)
+    plt.close(drawn.figure)
+    assert "the gate is not assessed at full_len 128, 256." in str(drawn.figure.get_label())
+    above = drawn.figure._suptitle
+    assert above is not None and above.get_text() == "someone/Made-Up-2M: gate is not assessed at full_len 128, 256"

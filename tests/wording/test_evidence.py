@@ -278,7 +278,7 @@ def test_a_selector_that_does_not_see_the_target_is_described_alike_at_both_ends
         recovered = f"R({k}) = {interval(entry.recovered_fraction)} (random: {interval(random.recovered_fraction)})"
         assert recovered in words
     words = blind_words(failed, "kl")
-    assert "R(1)" not in words and "R(4)" not in words and "no R(k) is shown, since the gate failed" in words
+    assert "R(1)" not in words and "R(4)" not in words and "no R(k) is shown, since the gate did not pass" in words
 
 
 def test_without_random_or_null_context_there_is_no_number_of_theirs(passed: Summary) -> None:
@@ -343,7 +343,7 @@ def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> Non
         assert f"mimicry by kl {interval(of.mimicry)})" in words
     assert words.endswith(NO_EVIDENCE) and "not measured" not in words and "gate" not in words
     assert passed.prediction_recovered("kl", 1).mimicry == passed.at("kl", "mimicry", 1).prediction_recovered
-    assert "The gate failed, so no R(k) stands beside it." in prediction_words(failed, "kl")
+    assert "No R(k) stands beside it, since the gate did not pass." in prediction_words(failed, "kl")
 
 
 def test_d_of_too_few_documents_says_why_it_has_no_interval(passed: Summary) -> None:

@@ -160,7 +160,7 @@ def test_r_of_k_stands_beside_unless_the_gate_failed(measured: Measured) -> None
     (_, _, one) = spectrum_sentences(spectra_of((1, 1, 1), (8, 8, 8)), kl_only)
     assert "In the real context one token chosen by kl gives back R(1) = " in one
     failed = replace(kl_only.without_recovered_fractions(), gate="failed")
-    assert "R(2)" not in reaction(failed) and "The gate failed, so no R(k)" in reaction(failed)
+    assert "R(2)" not in reaction(failed) and "No R(k) stands beside it" in reaction(failed)
 
 
 def test_tables_hold_what_the_spectra_say(measured: Measured) -> None:
