@@ -24,7 +24,7 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.files import to_json
 from olmo_sparsity.tables.reading import list_finished
 from olmo_sparsity.view.as_json import compared_curves_json
-from olmo_sparsity.wording.curves import curves_words, gain_beyond_lines, model_labels
+from olmo_sparsity.wording.curves import SHOWS_NOTHING, curves_words, gain_beyond_lines, model_labels
 from olmo_sparsity.wording.setup import anchor_warning, data_words, short_anchor_warning
 
 from .drawing import FigureOfRuns
@@ -165,7 +165,7 @@ def _no_row_words(compared: ComparedCurves) -> str:
     row_lens = [model.curve.lengths.train_len for model in compared.models]
     stated = sorted({row_len for row_len in row_lens if row_len is not None})
     if not stated:
-        return "No training row of these models is known, so the curve shows nothing about length generalization."
+        return f"No training row of these models is known, so {SHOWS_NOTHING}."
     rows = f"row{'s' * (len(stated) > 1)} of {' and '.join(map(str, stated))} tokens"
     others = " No training row of the other models is known." if None in row_lens else ""
     them = "it" if len(stated) == 1 else "them"

@@ -13,34 +13,23 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.tables.reading import list_finished, newest_finished
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.detection import detection_finding, suite_gate_words, suite_words
 from olmo_sparsity.wording.setup import anchor_warning, setup_words, short_anchor_warning
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
 from .style import LOOKS
 
-SUITES = {
-    "needle-name": "needle: name",
-    "needle-number": "needle: number",
-}
 THIRDS = ((0.2, "<"), (0.0, "o"), (-0.2, ">"))  # offset and marker of near, middle and far planted tokens
-
-
-def _suite_title(suite: Suite) -> str:
-    """Return the suite and its number of planted tokens."""
-    return f"{SUITES[suite.suite]}, {suite.num_planted} {'copy' if suite.num_planted == 1 else 'copies'}"
 
 
 def _title(suite: Suite) -> str:
     """Return the suite, its losses, and why its gate failed."""
-    reason = "no gain is shown" if suite.long_gain_nats.has_interval else "too few windows"
-    if suite.long_gain_nats.is_above_zero:
-        reason = "perhaps the cost of the gap"
-    gate = "" if suite.gate == "passed" else f"\ngate failed: {reason}"
+    gate = suite_gate_words(suite)
+    below = f"\n{gate}" if gate else ""
     return (
-        f"{_suite_title(suite)}\nL short {suite.loss_short_nats.mean:.2f}, long {suite.loss_long_nats.mean:.2f}, "
-        f"planted {suite.loss_planted_nats.mean:.2f}{gate}"
+        f"{suite_words(suite)}\nL short {suite.loss_short_nats.mean:.2f}, long {suite.loss_long_nats.mean:.2f}, "
+        f"planted {suite.loss_planted_nats.mean:.2f}{below}"
     )
 
 
@@ -84,18 +73,6 @@ def _words(numbers: Detection) -> str:
     ).strip()
 
 
-def _finding(numbers: Detection) -> str:
-    """Return the highest and the lowest precision of each suite with their selectors."""
-    clauses = []
-    for suite in numbers.suites:
-        known = [(of.precision_at_truth, of.selector) for of in suite.selectors if of.precision_at_truth is not None]
-        if known:
-            known.sort(key=lambda entry: entry[0].mean)
-            (low, worst), (high, best) = known[0], known[-1]
-            clauses.append(f"{_suite_title(suite)}: {best} {interval(high)} at best, {worst} {interval(low)} at worst")
-    return f"Share of the planted tokens that the selectors find, {'; '.join(clauses)}."
-
-
 def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``planted``, of the newest validation of a run.
 
@@ -116,7 +93,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     for axis in axes[-1]:
         axis.set_xlabel("precision at truth")
     caption_text(figure, _words(numbers), last=short_anchor_warning(numbers.setup))
-    yield Drawn(figure, "planted", _finding(numbers))
+    yield Drawn(figure, "planted", detection_finding(numbers))
 
 
 FIGURE = FigureOfRuns(draw, is_of=lambda run: bool(list_finished(run, "validation")))

@@ -64,6 +64,8 @@ from olmo_sparsity.wording.comparison import (
     pairings_words,
     subject_units_words,
 )
+from olmo_sparsity.wording.curves import curve_finding
+from olmo_sparsity.wording.detection import detection_finding
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
 from olmo_sparsity.wording.gates import EITHER_WAY, gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
@@ -195,13 +197,14 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
 
 
 def print_detection(tables: Path, as_json: bool = False) -> None:
-    """Print one validation: the losses of each suite, and the precision at truth of every selector."""
+    """Print one validation: its finding, the losses of each suite, and the precision at truth of every selector."""
     numbers = detection(tables)
     if as_json:
         print_json(detection_json(numbers))
         return
     items: list[Item] = [
-        Sentence(str(tables), is_bold=True),
+        Sentence(detection_finding(numbers), is_bold=True),
+        Sentence(str(tables)),
         Sentence(f"{setup_words(numbers.run, numbers.setup)}."),
         _suite_table(numbers),
         *_anchor_warnings(numbers.setup),
@@ -256,8 +259,8 @@ def _precision_table(numbers: Detection) -> ResultTable:
 
 
 def print_curve(tables: Path) -> None:
-    """Print one context curve: the loss at each number of visible tokens, and its change from the length of a training row, or
-    from the local tokens where no row is known."""
+    """Print one context curve: its finding, the loss at each number of visible tokens, and its change from the length of a
+    training row, or from the local tokens where no row is known."""
     curve = context_curve(tables)
     columns = (*keys("visible tokens"), *in_nats("loss", f"change from {curve.lengths.len_before_gain} tokens"))
     rows = tuple(
@@ -265,7 +268,8 @@ def print_curve(tables: Path) -> None:
         for point in curve.points
     )
     items: list[Item] = [
-        Sentence(str(tables), is_bold=True),
+        Sentence(curve_finding(curve), is_bold=True),
+        Sentence(str(tables)),
         Sentence(f"{measured_words(curve)}."),
         Sentence(f"{data_words(curve)}; {INTERVALS}"),
         *([Sentence(length_words(curve.lengths))] if curve.lengths.train_len_is_stated else []),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.single.model_setup import subject_names
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO
-from olmo_sparsity.wording.numbers import FRAGILE, REACHES_ZERO, interval
-from olmo_sparsity.wording.setup import anchor_words, short_positions_words, subject_words
+from olmo_sparsity.wording.numbers import FRAGILE, REACHES_ZERO, against_zero, interval, interval_beside_zero
+from olmo_sparsity.wording.setup import anchor_words, row_words, short_positions_words, subject_words
 
+SHOWS_NOTHING = "the curve shows nothing about length generalization"
 OF_ONE_SEED = "intervals of models with 1 seed do not include what another seed would change"
 
 
@@ -25,6 +27,20 @@ def model_labels(compared: ComparedCurves) -> list[str]:
         word if words.count(word) == 1 else f"{model.curve.run} ({word})"
         for word, model in zip(words, compared.models, strict=True)
     ]
+
+
+def curve_finding(curve: ContextCurve) -> str:
+    """Return what the tokens beyond a training row, or beyond the local ones where no row is known, do to the loss."""
+    lengths, by_number = curve.lengths, {point.num_visible_tokens: point for point in curve.points}
+    if lengths.is_ceiling:
+        return f"Nothing of the full context lies beyond {row_words(lengths)}, so {SHOWS_NOTHING}."
+    end = by_number.get(lengths.full_len, curve.points[-1])
+    row = "the local tokens" if lengths.train_len is None else row_words(lengths)
+    unknown = "" if lengths.train_len is not None else f". No training row is known, so {SHOWS_NOTHING}"
+    return (
+        f"Seeing {end.num_visible_tokens} recent tokens in place of {lengths.len_before_gain} ({row}) changes the loss by "
+        f"{interval_beside_zero(end.change_nats, 4)} nats, {against_zero(end.change_nats)}{unknown}."
+    )
 
 
 def curves_words(compared: ComparedCurves) -> str:
