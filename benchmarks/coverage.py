@@ -323,11 +323,19 @@ def line_of(name: str, scores: Mapping[tuple[str, str], Score]) -> str:
 
 
 def measured_sums(tables: Path, selector: str, k: int) -> dict[str, np.ndarray]:
-    """Return what a measurement's selection leaves, and the whole reaction, summed over each document, [documents] each."""
-    measurement = load(tables)
+    """Return what a measurement's selection leaves, and the whole reaction, summed over each document, [documents] each.
+
+    Raises:
+        UserError: it has no such selection.
+    """
+    measurement, key = load(tables), SelectionKey(selector, "real", k)
+    if key not in measurement.divergences:
+        keys = [SelectionKey(*column) for column in measurement.divergences.columns]
+        known = [f"{of.selector} {of.k}" for of in keys if of.context == "real"]
+        raise UserError(f"{tables}: it has no {selector} at k = {k}; choose of: {', '.join(known)}")
     units = document_units(measurement.windows["doc_id"])
     whole_W = measurement.windows[SHORT_DIVERGENCE["real"]].to_numpy(np.float64)
-    left_W = measurement.divergences[SelectionKey(selector, "real", k)].to_numpy(np.float64)
+    left_W = measurement.divergences[key].to_numpy(np.float64)
     return {name: units.sums(measurement.weights_W * of) for name, of in (("left", left_W), ("whole", whole_W))}
 
 
@@ -475,6 +483,8 @@ def main() -> None:
     with mistakes_in_one_line(), patch.object(ratios, "MIN_RATIO_DOCUMENTS", 2):
         if arguments.experiments < 1 or arguments.experiments % AT_ONCE:
             raise UserError(f"--experiments {arguments.experiments}: {AT_ONCE} run at once; give a multiple of it")
+        if (fewest := min(arguments.documents)) < 2:
+            raise UserError(f"--documents {fewest}: an interval takes at least 2")
         for selector, k in product(arguments.selectors, arguments.k) if arguments.tables else ():
             simulate_measurement(arguments.tables, selector, k, **shared)
         for text in TEXTS if "shares" in arguments.parts else ():

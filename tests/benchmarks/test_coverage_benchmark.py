@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +37,25 @@ def test_fieller_s_interval_ends_where_the_difference_from_a_multiple_is_just_no
 
 def test_a_missing_interval_covers_nothing() -> None:
     assert score([(0.0, 1.0), (0.6, 0.8), None, (0.5, 0.7)], 0.5) == coverage.Score(0.5, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--documents 300 0", "--documents 0: an interval takes at least 2"),
+        ("--experiments 150", "--experiments 150: 100 run at once; give a multiple of it"),
+        ("--tables {tables} --k 99", "{tables}: it has no kl at k = 99; choose of: attention 1, attention 2, "),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_runs(
+    given: str, said: str, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["coverage", *given.format(tables=tables).split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{said.format(tables=tables)}")
 
 
 def test_lines_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
