@@ -33,13 +33,18 @@ from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, ta
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 logger = logging.getLogger(__name__)
 ONE_ROW_PER_WINDOW = ("windows", "curve", "planted")
-# How a command is run again: it measures parts that are missing, and only with --overwrite those that are there.
+# How a command is run again: it measures parts that are missing; with --overwrite it deletes all and begins anew.
 CONTINUES, OVERWRITES = "it continues", "with --overwrite"
 
 
-def _again(kind: str, how: str) -> str:
+def run_again(kind: str, how: str) -> str:
     """Return the advice to run the command again that measured a kind of tables: as it was run, for it may name another run."""
     return f"run the same `olmo-sparsity {KINDS[kind].command}` again, {how}"
+
+
+def _again_without_it(kind: str) -> str:
+    """Return the advice to measure again what a damaged file held, and nothing else."""
+    return f"delete it, then {run_again(kind, CONTINUES)}"
 
 
 def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
@@ -52,7 +57,7 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     if manifest is None:
         raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {KINDS[kind].command}` first")
     if manifest.get("status") != "complete":
-        raise UserError(f"{folder}: these tables are unfinished; {_again(kind, CONTINUES)}")
+        raise UserError(f"{folder}: these tables are unfinished; {run_again(kind, CONTINUES)}")
     need(manifest, *KINDS[kind].needed, where=folder / "manifest.json")
     declare_recorded(manifest.get("own_selectors", {}), where=str(folder / "manifest.json"))
     return manifest
@@ -81,12 +86,12 @@ def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -
     """
     check_regular(path)
     try:
-        with said_if_damaged(path, f"{path}: not a Parquet file, or cut short; {_again(kind, OVERWRITES)}"):
+        with said_if_damaged(path, f"{path}: not a Parquet file, or cut short; {_again_without_it(kind)}"):
             # Without this, a damaged page passes for other numbers.
             file = pq.ParquetFile(path.absolute(), page_checksum_verification=True)
             schema = file.schema_arrow
     except FileNotFoundError:
-        raise UserError(f"{path}: this part is missing; {_again(kind, CONTINUES)}") from None
+        raise UserError(f"{path}: this part is missing; {run_again(kind, CONTINUES)}") from None
     check_schema(schema, path, manifest=manifest, table=table)
     return file
 
@@ -112,13 +117,13 @@ def check_schema(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], tab
     if version != SCHEMA_VERSION:
         raise UserError(
             f"{path}: schema version {version}, written by another version of olmo-sparsity, which this one, of schema version "
-            f"{SCHEMA_VERSION}, does not read; {_again(manifest['kind'], OVERWRITES)}"
+            f"{SCHEMA_VERSION}, does not read; {run_again(manifest['kind'], OVERWRITES)}"
         )
     expected = schemas_of(manifest)[table]
     if not schema.equals(expected, check_metadata=False):
         raise UserError(
             f"{path}: columns {', '.join(schema.names)}; this is olmo-sparsity's {table} table, with "
-            f"{', '.join(expected.names)}; {_again(manifest['kind'], OVERWRITES)}"
+            f"{', '.join(expected.names)}; {run_again(manifest['kind'], OVERWRITES)}"
         )
 
 
@@ -190,7 +195,7 @@ def check_values(
             if not _all(are_as_long) or not np.array_equal(values, np.tile(first, len(content))):
                 wrong = f"other numbers than {first}, which the first row of the folder holds"
         if wrong is not None:
-            remedy = f"; {_again(manifest['kind'], OVERWRITES)}" if isinstance(where, Path) else ""
+            remedy = f"; {run_again(manifest['kind'], OVERWRITES)}" if isinstance(where, Path) else ""
             raise UserError(f"{where}: column {column.name} holds {wrong}{remedy}")
 
 
@@ -220,7 +225,7 @@ def _parts(
         path = part_path(folder, table, part=number)
         with _open_part(path, table, kind=kind, manifest=manifest) as file:
             check_identity(file.schema_arrow, path, manifest=manifest, table=table, part=number)
-            with said_if_damaged(path, f"{path}: damaged; {_again(kind, OVERWRITES)}"):
+            with said_if_damaged(path, f"{path}: damaged; {_again_without_it(kind)}"):
                 if wanted is not None:
                     ids = read_verified(file, path, columns=["window_id"])["window_id"]
                     in_part = wanted.intersection(ids.unique().to_pylist())
@@ -235,7 +240,7 @@ def _parts(
     if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
         raise UserError(
             f"{folder / table}: {num_rows} rows, where {folder / 'manifest.json'} counts num_windows = {num_windows}; parts are "
-            f"missing, or the manifest was changed; {_again(kind, OVERWRITES)}"
+            f"missing, or the manifest was changed; {run_again(kind, OVERWRITES)}"
         )
 
 

@@ -141,7 +141,7 @@ def test_a_window_without_its_selections_is_refused(tmp_path: Path) -> None:
         write_parquet(spoil(table).cast(table.schema), path)
         with pytest.raises(UserError) as error:
             load(tables)
-        assert str(error.value) == f"{tables}: {said}; measure again with --overwrite"
+        assert str(error.value) == f"{tables}: {said}; run the same `olmo-sparsity influence` again, with --overwrite"
 
 
 def test_what_is_unknown_of_one_window_is_no_number_of_all(tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def test_a_damaged_page_is_found_by_every_way_to_read(tables: Path, table: str) 
         lambda: read_table(tables, table, columns=["window_id"]),
         lambda: read_windows(tables, table, window_ids=[0]),
     ):
-        with pytest.raises(UserError, match=r"part-00000\.parquet: damaged; run the same .* again, with --overwrite$"):
+        with pytest.raises(
+            UserError,
+            match=r"part-00000\.parquet: damaged; delete it, then run the same .* again, it continues$",
+        ):
             read()
 
 
@@ -134,7 +137,9 @@ def test_a_folder_in_place_of_a_part_is_no_parquet_file(tables: Path) -> None:
     write_manifest(tables, {**read_manifest_of(tables), "num_windows": read_table(tables, "windows").num_rows})
     path.unlink()
     path.mkdir()
-    said = r"part-00000\.parquet: not a Parquet file, or cut short; run the same `olmo-sparsity .*` again, with --overwrite$"
+    said = (
+        r"part-00000\.parquet: not a Parquet file, or cut short; delete it, then run the same .* again, it continues$"
+    )
     with pytest.raises(UserError, match=said):
         read_table(tables, "selections")
     assert f"{path}: damaged, or no Parquet file" in check_tables(tables).problems

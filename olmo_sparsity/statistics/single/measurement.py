@@ -19,7 +19,7 @@ from olmo_sparsity.records.measured import Lengths as Lengths
 from olmo_sparsity.records.measured import NullContext as NullContext
 from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
+from olmo_sparsity.tables.reading import OVERWRITES, list_rows, read_manifest, read_parts, rows_by_choice, run_again
 from olmo_sparsity.tables.schemas import RESAMPLED
 
 CONTEXTS = ("real", "null")
@@ -272,14 +272,14 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) ->
                 of_context.add(part.filter(pc.field("context") == context), windows=windows)
         except KeyError:
             raise UserError(
-                f"{where}: its parts belong to different measurements; measure again with --overwrite"
+                f"{where}: its parts belong to different measurements; {run_again('influence', OVERWRITES)}"
             ) from None
         for choice in rows_by_choice(measured):
             sees_target[choice.selector] = measured["sees_target"][int(choice.rows_r[0])].as_py()
             cost = pc.mean(measured["num_evaluations"].take(pa.array(choice.rows_r))).as_py()
             costs.setdefault(choice.selector, []).append(cost)
     if not all(of.is_complete for of in (gathered, *drawn.values())):
-        raise UserError(f"{where}: some windows lack selections; measure again with --overwrite")
+        raise UserError(f"{where}: some windows lack selections; {run_again('influence', OVERWRITES)}")
     optimisms = pd.concat([_optimisms(drawn[RESAMPLED[context]], context, windows) for context in CONTEXTS], axis=1)
     for context, exact_W in exact.items():
         if exact_W.notna().all() and ("unmask-one", context, 1) in gathered.keys:
