@@ -82,21 +82,25 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
 
     def command(
         run: Annotated[
-            Optional[Path], typer.Option(help=f"Folder of the run. Default: that of --tables, or {DEFAULT_RUN}.")
+            Optional[list[Path]],
+            typer.Option(help=f"Folder of the run. Default: that of --tables, or {DEFAULT_RUN}.", show_default=False),
         ] = None,
-        tables: Annotated[Optional[Path], typer.Option(help="Influence folder. Default: the run's newest.")] = None,
+        tables: Annotated[
+            Optional[list[Path]], typer.Option(help="Influence folder. Default: the run's newest.", show_default=False)
+        ] = None,
         out: Annotated[
             Optional[Path], typer.Option(help="Folder for the pictures. Default: RUN/figures/NAME OF THE TABLES.")
         ] = None,
         width: WidthOption = Width.screen,
     ) -> None:
         with mistakes_in_one_line(), drawn_for(width):
-            shown = tables or newest_shown(run or DEFAULT_RUN)
-            folder = run or run_of_tables(shown)
+            of_run = _one("--run", run)
+            shown = _one("--tables", tables) or newest_shown(of_run or DEFAULT_RUN)
+            folder = of_run or run_of_tables(shown)
             if out is None:
                 if folder is None:
                     raise UserError(
-                        f"{tables}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
+                        f"{shown}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
                     )
                 out = figures_folder(folder, shown)
             measured = Measured.read(shown)
@@ -104,6 +108,17 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
                 print_pictures(figure.draw(measured), out)
 
     run_command(command)
+
+
+def _one(option: str, given: Optional[list[Path]]) -> Optional[Path]:
+    """Return the folder that an option names; None: it was not given.
+
+    Raises:
+        UserError: it was given several times.
+    """
+    if given and len(given) > 1:
+        raise UserError(f"{option} {given[1]}: these figures are of one measurement; draw each by itself")
+    return given[0] if given else None
 
 
 def run_command(command: Callable[..., None]) -> None:
