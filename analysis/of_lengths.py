@@ -30,6 +30,8 @@ def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
     """Make the axis of lengths logarithmic, with a tick at each."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    if len(lengths) == 1:  # else lines side by side would fill the panel, and look like several lengths
+        axis.set_xlim(lengths[0] / 2, lengths[0] * 2)
     axis.minorticks_off()
     axis.grid(color="#DDDDDD", linewidth=0.5)
     axis.set_axisbelow(True)

@@ -115,6 +115,18 @@ def test_the_last_panel_is_of_targets_that_need_more(figure: Figure, found: Spec
     assert figure.axes[-1].get_title() == "targets that need more than at 128"
 
 
+def test_points_of_one_longer_context_stand_together_at_its_length() -> None:
+    figure = figure_of.draw_found(found_of(60, (128, 256))).figure
+    figure.canvas.draw()
+    axis = figure.axes[-1]
+    places = axis.transAxes.inverted().transform(
+        [axis.transData.transform((line.get_xdata()[0], 0)) for line in axis.lines]
+    )
+    assert len(places) == 6 and np.ptp(places[:, 0]) < 0.25  # of the width of the panel
+    assert places[:, 0].mean() == pytest.approx(0.5, abs=0.02)
+    plt.close(figure)
+
+
 def test_the_sentences_follow_the_numbers(found: SpectrumByLength) -> None:
     (model,) = found.models
     needs, growth, difference, null = length_sentences(found, model)
