@@ -111,9 +111,12 @@ def train(
     device = device_of_process(pick_device(training.device), process)
     check_memory(config, process, source=source, device=device)
     data = source.open(config, process)
-    if resumes:
-        check_same_text(run, data.manifest_entries["tokens_sha256"])
     with process_group(process, device), run_lock(run, process), deterministic():
+        if is_folder_of_kind(run, "run") and not overwrite:
+            # Again: opening the text may take long, and another training may have begun or finished a run here meanwhile.
+            check_same_source(run, is_synthetic=source.is_synthetic)
+            check_same_experiment(run, config)
+            check_same_text(run, data.manifest_entries["tokens_sha256"])
         # In a function of its own, because process_group must not exit while a variable refers to the model.
         _train(config, run, data=data, process=process, device=device, overwrite=overwrite)
 

@@ -24,11 +24,11 @@ from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.torchrun import SINGLE_PROCESS
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training import loop
 from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
+from olmo_sparsity.training.data import TEXT, VALIDATION_SEED, TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run import LoopState
@@ -454,6 +454,20 @@ def test_only_one_process_trains_a_run_at_a_time(tiny_run: Path, tiny_config: Co
     train(tiny_config, run)
     assert_equal(weights(run), weights(tiny_run))
     assert not (tmp_path / ".run.lock").exists()
+
+
+def test_a_run_that_another_training_made_meanwhile_is_not_taken_over(tiny_config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def open_late(config: Config, process: ProcessInfo) -> TrainingData:
+        train(tiny_config, run)  # while the text of the other is prepared
+        return TEXT.open(config, process)
+
+    other = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, seed=7))
+    with pytest.raises(UserError, match=r"made with training\.seed = 0, not 7"):
+        train(other, run, source=dataclasses.replace(TEXT, open=open_late))
+    manifest = read_json(run / "manifest.json")
+    assert (manifest["status"], manifest["config"]["training"]["seed"]) == ("complete", 0)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: Path) -> None:
