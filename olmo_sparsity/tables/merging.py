@@ -228,9 +228,8 @@ def merge_folders(sources: list[Path], out: Path) -> None:
         _copy_parts(source, out, manifest=manifest) for source in sources if source.resolve() != out.resolve()
     )
     num_parts, num_missing = manifest["num_parts"], finalize(out)
-    logger.info(
-        f"{out}: copied {num_copied} parts from {len(sources)} folders; {num_parts - num_missing} of {num_parts} are there"
-    )
+    copied = f"{counted(num_copied, 'part')} from {counted(len(sources), 'folder')}"
+    logger.info(f"{out}: copied {copied}; {num_parts - num_missing} of {num_parts} are there")
 
 
 def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
@@ -254,12 +253,13 @@ def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
 
 
 def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:
-    """Copy the finished parts and session records of one folder, and return the number of parts.
+    """Copy the finished parts and session records of one folder, and return the number of parts that were not there yet.
 
     Raises:
         UserError: a part is damaged, or differs from that in ``out``.
     """
     finished = sorted(set(range(manifest["num_parts"])) - set(missing_parts(source, manifest)))
+    copied = set()
     for part in finished:
         # In the order in which they are measured: the first table's part is written last.
         for table in reversed(tables_of(manifest)):
@@ -269,11 +269,12 @@ def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:
             content = read_verified_part(theirs, table, part=part, manifest=manifest)
             if not ours.is_file():
                 _link_or_copy(theirs, ours)
+                copied.add(part)
             elif not content.equals(read_verified_part(ours, table, part=part, manifest=manifest)):
                 raise UserError(f"{theirs}: this part has other values than {ours}; delete one of the two")
     for session in sorted((source / "sessions").glob("*.json")):
         _link_or_copy(session, out / "sessions" / session.name)
-    return len(finished)
+    return len(copied)
 
 
 def _check_files(folder: Path, manifest: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import multiprocessing
 import re
 import signal
 import threading
@@ -66,13 +67,14 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     ``if __name__ == "__main__":``, as every script that starts processes does.
 
     Raises:
-        UserError: the source or the tokenizer is not usable.
+        UserError: the source or the tokenizer is not usable, or a script lacks this line.
         KeyboardInterrupt: on Ctrl-C and SIGTERM.
     """
     if words := corpus.folder_words(data.source):
         logger.info(words)
     folder = store_folder(data, tokenizer_file)
     if not is_prepared(folder) or (folder / "shards").exists():
+        _check_guarded()
         with (
             _removed_if_empty(folder.parent),
             _terminated_as_interrupted(),
@@ -84,6 +86,19 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
             if (folder / "shards").exists():
                 remove_folder(folder / "shards")
     return folder
+
+
+def _check_guarded() -> None:
+    """Check that this is no worker process that imports the script of its parent, which holds the lock and waits for the worker.
+
+    Raises:
+        UserError: it is one.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself finds it out
+        raise UserError(
+            "text is prepared in several processes, each of which imports the script that started them; put what the script does "
+            'under `if __name__ == "__main__":`'
+        )
 
 
 @contextmanager

@@ -87,8 +87,8 @@ def train(
         source: where the data of the run comes from.
 
     Raises:
-        UserError: the folder belongs to another experiment, another process is training the run, or the text, tokenizer
-            or checkpoint is not usable.
+        UserError: the folder belongs to another experiment, another process is training the run, the text, tokenizer
+            or checkpoint is not usable, or keys of a synthetic task are set where the data is text.
         Interrupted: SIGINT or SIGTERM was received; the run is saved.
     """
     training = config.training
@@ -103,6 +103,8 @@ def train(
             steps = read_manifest_of(run, "steps")["steps"]
             logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
             return
+    if not (resumes or source.is_synthetic):
+        config.synthetic.check_unused()
     check_trackers(training.trackers)
     rows_per_pass_of(training, process)  # an error here comes before long work
     share_of_rows(training.eval_rows, process, key="training.eval_rows")
@@ -111,9 +113,12 @@ def train(
     device = device_of_process(pick_device(training.device), process)
     check_memory(config, process, source=source, device=device)
     data = source.open(config, process)
-    if resumes:
-        check_same_text(run, data.manifest_entries["tokens_sha256"])
     with process_group(process, device), run_lock(run, process), deterministic():
+        if is_folder_of_kind(run, "run") and not overwrite:
+            # Again: opening the text may take long, and another training may have begun or finished a run here meanwhile.
+            check_same_source(run, is_synthetic=source.is_synthetic)
+            check_same_experiment(run, config)
+            check_same_text(run, data.manifest_entries["tokens_sha256"])
         # In a function of its own, because process_group must not exit while a variable refers to the model.
         _train(config, run, data=data, process=process, device=device, overwrite=overwrite)
 

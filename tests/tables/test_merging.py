@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from conftest import Messages
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -314,13 +315,27 @@ def test_merged_shares_equal_one_measurement(
     assert read_table(tmp_path / "out", "windows").num_rows == 60 and files_of(tmp_path / "out") == merged
 
 
+def test_a_merge_counts_the_parts_that_were_not_there_yet(
+    halves: tuple[Path, Path], tmp_path: Path, messages: Messages
+) -> None:
+    out, (first, second) = tmp_path / "out", halves
+    merge_folders([first], out)
+    merge_folders([second, first, second], out)
+    merge_folders([first, second], out)
+    assert [line for line in messages if "copied" in line] == [
+        f"{out}: copied 2 parts from 1 folder; 2 of 3 are there",
+        f"{out}: copied 1 part from 3 folders; 3 of 3 are there",
+        f"{out}: copied 0 parts from 2 folders; 3 of 3 are there",
+    ]
+
+
 def test_a_partial_merge_can_be_continued(
     halves: tuple[Path, Path], tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     merged = CliRunner().invoke(app, ["merge", str(halves[0]), "--out", str(out)])
     assert merged.exit_code == 2
-    assert f"{out}: copied 2 parts from 1 folders; 2 of 3 are there" in merged.stderr
+    assert f"{out}: copied 2 parts from 1 folder; 2 of 3 are there" in merged.stderr
     assert "windows: windows 25-49 are missing" in merged.stderr
     assert read_json(out / "manifest.json")["status"] == "running"
     other = Path(shutil.copytree(out, tmp_path / "other"))

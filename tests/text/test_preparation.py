@@ -555,6 +555,20 @@ def test_a_worker_that_is_killed_ends_the_preparation_with_one_line(shards: Data
     assert files_of(prepare(shards)) == files_of(prepare(in_other_cache(shards, "expected")))
 
 
+def test_a_script_whose_workers_would_prepare_the_text_again_is_told_so(shards: DataConfig, tmp_path: Path) -> None:
+    """They import the script, and would wait without end for the lock that it holds."""
+    script = tmp_path / "unguarded.py"
+    settings = {**dataclasses.asdict(shards), "processes": 2}
+    script.write_text(
+        "from olmo_sparsity.config import DataConfig\n"
+        "from olmo_sparsity.text.preparation import prepare\n"
+        f"prepare(DataConfig(**{settings!r}))\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert 'put what the script does under `if __name__ == "__main__":`' in ended.stderr
+
+
 @pytest.mark.parametrize("kind", ["bpe", "file", "measured"])
 def test_the_tokenizer_of_an_interrupted_preparation_is_the_one_that_it_began_with(
     kind: str, shards: DataConfig, tokenizer_file: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch

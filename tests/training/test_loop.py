@@ -18,17 +18,18 @@ from started_commands import start_command
 from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.torchrun import SINGLE_PROCESS
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training import loop
 from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import TEXT, VALIDATION_SEED
+from olmo_sparsity.training.data import TEXT, VALIDATION_SEED, TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run import LoopState
@@ -456,6 +457,29 @@ def test_only_one_process_trains_a_run_at_a_time(tiny_run: Path, tiny_config: Co
     assert not (tmp_path / ".run.lock").exists()
 
 
+def test_text_is_not_trained_on_with_the_keys_of_a_synthetic_task(tiny_config: Config, tmp_path: Path) -> None:
+    task = load_config(config_folder() / "synthetic" / "parity-cpu.yaml").synthetic
+    with pytest.raises(
+        UserError, match=r"^synthetic\.test_lengths = \[8, .*; train a task with `olmo-sparsity synth train`"
+    ):
+        train(dataclasses.replace(tiny_config, synthetic=task), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_another_training_made_meanwhile_is_not_taken_over(tiny_config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def open_late(config: Config, process: ProcessInfo) -> TrainingData:
+        train(tiny_config, run)  # while the text of the other is prepared
+        return TEXT.open(config, process)
+
+    other = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, seed=7))
+    with pytest.raises(UserError, match=r"made with training\.seed = 0, not 7"):
+        train(other, run, source=dataclasses.replace(TEXT, open=open_late))
+    manifest = read_json(run / "manifest.json")
+    assert (manifest["status"], manifest["config"]["training"]["seed"]) == ("complete", 0)
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: Path) -> None:
     wild = dataclasses.replace(
         tiny_config.training, learning_rate=1e30, max_grad_norm=1e30, warmup_steps=0, checkpoint_every=100
@@ -548,7 +572,11 @@ def test_a_step_is_built_as_configuration_and_data_say(
         raise UserError("it is built")
 
     monkeypatch.setattr(training_run, "build_train_state", build)
-    few = dataclasses.replace(TEXT, open=lambda *given: dataclasses.replace(TEXT.open(*given), few_targets=True))
+
+    def open_few(*given: Any) -> TrainingData:
+        return dataclasses.replace(TEXT.open(*given), few_targets=True)
+
+    few = dataclasses.replace(TEXT, open=open_few, is_synthetic=True)
     config = dataclasses.replace(
         tiny_config,
         training=dataclasses.replace(tiny_config.training, precision="bf16"),
