@@ -37,7 +37,7 @@ def fit(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
-@pytest.mark.parametrize("kind", [*FITTING, *WINDOWED])
+@pytest.mark.parametrize("kind", [*FITTING, *WINDOWED, "gemma-4"])
 def test_models_that_fit(kind: str, anchor_id: Optional[int], dtype: torch.dtype) -> None:
     checks = fit(build(kind).in_dtype(dtype), anchor_id=anchor_id, dtype=dtype)
     assert all(check.holds for check in checks)
