@@ -113,7 +113,7 @@ def validate(
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
 
-    check_room(loaded.validation, loaded.measured_lengths.num_long_range)
+    check_room(loaded.validation, loaded.measured_lengths)
     train_first(named, share=share, asked=train, kind="validation", out=out)
     with interruptible():
         tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
