@@ -136,10 +136,12 @@ def _prepare(
     # The windows that needles are planted into, fewer if the text has fewer.
     num_natural = num_windows * len(_needle_kinds(settings))
     natural = opened.windows(dataclasses.replace(influence, num_windows=num_natural))
+    suites = _needle_suites(
+        settings, opened, natural
+    )  # it may find no room, and comparing first tokens may take minutes
     entries = fit_entries(opened, natural, drawn=influence, begun=begun)
     # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
     evaluator = opened.evaluator(influence)
-    suites = _needle_suites(settings, opened, natural)
     logger.info(f"{folder}: {num_windows:,} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:

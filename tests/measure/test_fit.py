@@ -639,7 +639,9 @@ def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:
     kept = {"checks": [], "anchor": {"number": 1}}
     assert fit_module.fit_entries(opened_as(asked), windows, begun=kept)["fit"]["anchor"] == {"number": 1}
     assert len(asked.checked) == 1 and not asked.compared
-    assert fit_module.fit_entries(opened_as(asked, record=None), windows) == {}
+    tried: list[int] = []
+    nothing = fit_module.fit_entries(opened_as(asked, record=None), windows, before_comparing=lambda: tried.append(1))
+    assert nothing == {} and tried == [1]
     without_room = opened_as(asked, model=SimpleNamespace(max_position=FULL))
     assert fit_module.fit_entries(without_room, windows)["fit"]["anchor"] is None
     assert not asked.compared and not asked.drawn
