@@ -80,6 +80,15 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         transformers.GptOssConfig,
         GROUPED | {"head_dim": 8, "sliding_window": 10, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
+    # Layers of either kind have heads of keys of another width and number.
+    "gemma-4": (
+        transformers.Gemma4ForCausalLM,
+        transformers.Gemma4TextConfig,
+        GROUPED
+        | {"head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+        | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64, "num_kv_shared_layers": 0}
+        | {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB},
+    ),
     "falcon with ALiBi": (transformers.FalconForCausalLM, transformers.FalconConfig, SHARED | {"alibi": True}),
     "bloom": (
         transformers.BloomForCausalLM,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -33,6 +34,11 @@ UNUSED_BY_VALIDATE = tuple(
         *("k_grid", "unit", "screen", "screen_by", "screen_sample", "pairs_windows"),
         *("null_context", "resampled_draws", "train_overlap", "save_candidates"),
     )
+)
+# It hides all but the most recent tokens, whatever a selector would choose, in parts of one size.
+UNUSED_BY_CURVE = (
+    *UNUSED_BY_VALIDATE,
+    *(f"influence.{name}" for name in ("k", "selectors", "lasso_masks", "positions", "windows_per_part")),
 )
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
 
@@ -100,15 +106,14 @@ def validate(
     for override, key in given_keys(overrides):
         if key in OF_INFLUENCE_ALONE:
             raise UserError(f"{override}: validate has a key of its own; give {key.replace('influence', 'validation')}")
-        if key in UNUSED_BY_VALIDATE:
-            raise UserError(f"{override}: validate does not use {key}; leave it out")
+    _check_used(overrides, UNUSED_BY_VALIDATE, command="validate")
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.validation import check_room
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
 
-    check_room(loaded.validation, loaded.measured_lengths.num_long_range)
+    check_room(loaded.validation, loaded.measured_lengths)
     train_first(named, share=share, asked=train, kind="validation", out=out)
     with interruptible():
         tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
@@ -136,6 +141,7 @@ def context_curve(
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
+    _check_used(overrides, UNUSED_BY_CURVE, command="context-curve")
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
@@ -149,6 +155,17 @@ def context_curve(
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
         print_curve(tables)
+
+
+def _check_used(overrides: Optional[list[str]], unused: Collection[str], *, command: str) -> None:
+    """Check that no override gives a key that a command does not use.
+
+    Raises:
+        UserError: one does.
+    """
+    for override, key in given_keys(overrides):
+        if key in unused:
+            raise UserError(f"{override}: {command} does not use {key}; leave it out")
 
 
 def merge(

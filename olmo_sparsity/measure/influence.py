@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from dataclasses import dataclass
@@ -144,12 +145,19 @@ def _prepare(
             f"the text has only {len(windows):,} windows, from {num_documents:,} documents, not the {settings.num_windows:,} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
-    fit = fit_entries(opened, windows, drawn=settings, begun=begun)
-    evaluator = opened.evaluator(settings)
     null_contexts = draw_null_contexts(
         windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
     )
-    try_selectors(evaluator, null_contexts, settings=settings, tokenizer=opened.tokenizer)
+    evaluator_that_fits = functools.cache(lambda: opened.evaluator(settings))  # on a GPU making one runs the model
+    fit = fit_entries(
+        opened,
+        windows,
+        drawn=settings,
+        begun=begun,
+        before_comparing=lambda: try_selectors(
+            evaluator_that_fits(), null_contexts, settings=settings, tokenizer=opened.tokenizer
+        ),
+    )
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
         logger.info(
@@ -167,7 +175,7 @@ def _prepare(
     return prepare_windows(
         settings,
         opened,
-        evaluator=evaluator,
+        evaluator=evaluator_that_fits(),
         null_contexts=null_contexts,
         fit=fit,
         train_overlap_W=train_overlap_W,

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.errors import UserError
 
 NEEDLES = ("needle-name", "needle-number")
-MAX_NEEDLE_TOKENS = 4
+LEAST_NEEDLE_TOKENS, MAX_NEEDLE_TOKENS = 2, 4
 MAX_ATTEMPTS = 1000
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
@@ -71,11 +71,11 @@ def made_up_word(rng: np.random.Generator, suite: str) -> str:
 def _needle(rng: np.random.Generator, suite: str, *, tokenizer: Tokenizer, max_tokens: int) -> list[int]:
     for _ in range(MAX_ATTEMPTS):
         tokens: list[int] = tokenizer.encode(made_up_word(rng, suite), add_special_tokens=False).ids
-        if 2 <= len(tokens) <= max_tokens:
+        if LEAST_NEEDLE_TOKENS <= len(tokens) <= max_tokens:
             return tokens
     raise UserError(
-        f"{suite}: with this tokenizer no made-up word has 2 to {max_tokens} tokens, so nothing can be planted; "
-        "validation.needle_copies or the number of local tokens may leave too little room"
+        f"{suite}: with this tokenizer no made-up word has {LEAST_NEEDLE_TOKENS} to {max_tokens} tokens, so nothing can be "
+        "planted; validation.needle_copies or the number of local tokens may leave too little room"
     )
 
 

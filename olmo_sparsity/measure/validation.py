@@ -20,7 +20,13 @@ from olmo_sparsity.config import Config, InfluenceConfig, ValidationConfig, fing
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
+from olmo_sparsity.measure.planted import (
+    LEAST_NEEDLE_TOKENS,
+    MAX_NEEDLE_TOKENS,
+    NEEDLES,
+    PlantedWindows,
+    needle_windows,
+)
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import loss_of_recent_tokens
@@ -30,6 +36,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import mask_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, rank
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
@@ -53,15 +60,24 @@ class PlantedFindings:
     ranked_WM: dict[str, np.ndarray]  # of each selector: long-range positions, most influential first, int64
 
 
-def check_room(settings: ValidationConfig, num_long_range: int) -> None:
-    """Check that there are as many long-range tokens as ``validation.k`` asks for.
+def check_room(settings: ValidationConfig, lengths: MeasuredLengths) -> None:
+    """Check that windows have as many long-range tokens as ``validation.k`` asks for, and room for needles.
 
     Raises:
-        UserError: there are fewer.
+        UserError: they do not.
     """
-    if max(settings.k) > num_long_range:
+    long_range, copies = counted(lengths.num_long_range, "long-range token"), max(settings.needle_copies)
+    if max(settings.k) > lengths.num_long_range:
+        raise UserError(f"validation.k = {list(settings.k)}: the planted windows have only {long_range}")
+    if copies * LEAST_NEEDLE_TOKENS > lengths.num_long_range:
         raise UserError(
-            f"validation.k = {list(settings.k)}: the planted windows have only {counted(num_long_range, 'long-range token')}"
+            f"validation.needle_copies = {list(settings.needle_copies)}: a needle takes at least {LEAST_NEEDLE_TOKENS} tokens, "
+            f"and the windows have only {long_range}"
+        )
+    if lengths.local_len < LEAST_NEEDLE_TOKENS:
+        raise UserError(
+            f"local_len = {lengths.local_len}: a needle takes at least {LEAST_NEEDLE_TOKENS} tokens, and the local ones must "
+            f"have room for it; use --local-len {LEAST_NEEDLE_TOKENS} or more"
         )
 
 
@@ -86,7 +102,7 @@ def validate(
         UserError: the text, the model, the run or the folder is not usable, or there is no room to plant.
     """
     settings = config.validation
-    check_room(settings, config.measured_lengths.num_long_range)
+    check_room(settings, config.measured_lengths)
     opened = open_model(config, run)
     run_id = fingerprint(
         SCHEMA_VERSION,
@@ -120,10 +136,12 @@ def _prepare(
     # The windows that needles are planted into, fewer if the text has fewer.
     num_natural = num_windows * len(_needle_kinds(settings))
     natural = opened.windows(dataclasses.replace(influence, num_windows=num_natural))
+    suites = _needle_suites(
+        settings, opened, natural
+    )  # it may find no room, and comparing first tokens may take minutes
     entries = fit_entries(opened, natural, drawn=influence, begun=begun)
     # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
     evaluator = opened.evaluator(influence)
-    suites = _needle_suites(settings, opened, natural)
     logger.info(f"{folder}: {num_windows:,} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:

@@ -14,6 +14,7 @@ from typing import Optional
 
 import torch
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import attention_elements
 from olmo_sparsity.records.window_input import OBSERVED_QUERIES
 
@@ -74,7 +75,17 @@ class Observer:
         self._keep("hidden_states", x_BTD[:, self.long_range])
 
     def result(self) -> dict[str, torch.Tensor]:
-        """Return each need, fp32 [B, layers, ...], on the CPU."""
+        """Return each need, fp32 [B, layers, ...], on the CPU.
+
+        Raises:
+            UserError: the layers have heads of other numbers or widths than one another, so that a need is no one array.
+        """
+        for name, layers in self.collected.items():
+            if len({layer.shape for layer in layers}) > 1:
+                raise UserError(
+                    f"the layers of this model have {name} of different shapes, which a selector gets as one array; leave out "
+                    f"the selectors that need {name}"
+                )
         return {name: torch.stack(layers, dim=1) for name, layers in self.collected.items()}
 
     def _keep(self, name: str, values: torch.Tensor) -> None:

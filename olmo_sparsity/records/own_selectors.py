@@ -275,11 +275,11 @@ def as_selector(own: OwnSelector, *, name: Optional[str], source: OwnSource, fil
     Raises:
         UserError: something about it is unusable.
     """
-    function = own.score
+    function = _called(own.score)
     code = getattr(function, "__code__", None)
     file = file or (code.co_filename if code is not None else source.file)
     where = source.file if code is None or code.co_filename != file else f"{source.file}:{code.co_firstlineno}"
-    name = str(own.name or name or getattr(function, "__name__", ""))
+    name = str(own.name or name or getattr(own.score, "__name__", ""))
     _check(where, name, own)
     needs = tuple(own.needs)
     number = _number(name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selector import Look, ScoredWindows, Selector, of_window, rank
 from olmo_sparsity.records.window_input import WindowInput
 
@@ -148,6 +149,21 @@ def best_entries(scores: np.ndarray, number: int, *, num_key_heads: int) -> np.n
     return rank(of_keys)[..., :number]
 
 
+def _num_key_heads(window: WindowInput) -> int:
+    """Return H, the number of heads of keys of each layer.
+
+    Raises:
+        UserError: some layers have more than others.
+    """
+    numbers = sorted({int(number) for number in window.key_heads})
+    if len(numbers) > 1:
+        raise UserError(
+            f"the layers of this model have {numbers[0]} to {numbers[-1]} heads of keys, and choices by head take as many in "
+            f"each layer; leave out the selectors whose names end in {BY_HEAD}"
+        )
+    return numbers[0]
+
+
 def share_of_heads(entries_WLHS: np.ndarray, num_long_range: int) -> np.ndarray:
     """Return the share of the heads of all layers that keep each entry, float64 [W, M]."""
     import numpy as np
@@ -229,7 +245,7 @@ def _policy(
 
         return np.stack(
             [
-                best_entries(function(window), cache.max_k, num_key_heads=int(window.key_heads[0]))
+                best_entries(function(window), cache.max_k, num_key_heads=_num_key_heads(window))
                 for window in cache.inputs((*needs, "key_heads"))
             ]
         )
@@ -261,7 +277,7 @@ def _random_entries(cache: ScoredWindows) -> np.ndarray:
 
     entries = []
     for generator, window in zip(cache.windows.generators(RANDOM_ENTRIES), cache.inputs(("key_heads",)), strict=True):
-        num_layers, num_heads = len(window.key_heads), int(window.key_heads[0])
+        num_layers, num_heads = len(window.key_heads), _num_key_heads(window)
         scores = generator.random((num_layers, num_heads, window.num_long_range))
         entries.append(best_entries(scores, cache.max_k, num_key_heads=num_heads))
     return np.stack(entries)

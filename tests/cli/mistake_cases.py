@@ -143,6 +143,21 @@ KEYS = [
         ),
         ("validate influence.num_windows=5", "validate has a key of its own; give validation.num_windows", None),
         ("validate 'influence.selectors=[kl]'", "validate has a key of its own; give validation.selectors", None),
+        *(
+            (
+                f"context-curve {override}",
+                f"context-curve does not use influence.{name}; leave it out",
+                None,
+            )
+            for override, name in (
+                ("'influence.k=[1]'", "k"),
+                ("'influence.selectors=[kl]'", "selectors"),
+                ("'influence={seed: 2, lasso_masks: 9}'", "lasso_masks"),
+                ("influence.positions=compact", "positions"),
+                ("influence.windows_per_part=7", "windows_per_part"),
+                ("influence.unit=word", "unit"),
+            )
+        ),
         ("context-curve --max-visible 30 context_curve.max_visible=31", "gives context_curve.max_visible, too", None),
         (
             "influence --model no.gguf --rope-scaling yarn:4 pretrained.rope_factor=2",

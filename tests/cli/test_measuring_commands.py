@@ -161,6 +161,14 @@ def test_options_reach_what_explains(
             "validate --train --local-len 9 --full-len 16 validation.k=[1,8]",
             "planted windows have only 7 long-range tokens",
         ),
+        (
+            "validate --train validation.needle_copies=[1,7]",
+            r"^validation\.needle_copies = \[1, 7\]: a needle takes at least 2 tokens, and the windows have only 12 long-range",
+        ),
+        (
+            "validate --train --local-len 1 validation.needle_copies=[9]",
+            "^local_len = 1: a needle .* --local-len 2 or more$",
+        ),
         ("context-curve --train --local-len 1 --full-len 3", "the curve ends at 6 tokens where"),
         ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
         (

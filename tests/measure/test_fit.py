@@ -37,7 +37,7 @@ def fit(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
-@pytest.mark.parametrize("kind", [*FITTING, *WINDOWED])
+@pytest.mark.parametrize("kind", [*FITTING, *WINDOWED, "gemma-4"])
 def test_models_that_fit(kind: str, anchor_id: Optional[int], dtype: torch.dtype) -> None:
     checks = fit(build(kind).in_dtype(dtype), anchor_id=anchor_id, dtype=dtype)
     assert all(check.holds for check in checks)
@@ -639,7 +639,9 @@ def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:
     kept = {"checks": [], "anchor": {"number": 1}}
     assert fit_module.fit_entries(opened_as(asked), windows, begun=kept)["fit"]["anchor"] == {"number": 1}
     assert len(asked.checked) == 1 and not asked.compared
-    assert fit_module.fit_entries(opened_as(asked, record=None), windows) == {}
+    tried: list[int] = []
+    nothing = fit_module.fit_entries(opened_as(asked, record=None), windows, before_comparing=lambda: tried.append(1))
+    assert nothing == {} and tried == [1]
     without_room = opened_as(asked, model=SimpleNamespace(max_position=FULL))
     assert fit_module.fit_entries(without_room, windows)["fit"]["anchor"] is None
     assert not asked.compared and not asked.drawn

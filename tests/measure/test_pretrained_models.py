@@ -22,6 +22,7 @@ from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, Pr
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.measure import influence, validation
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import begin_pretrained
@@ -67,6 +68,27 @@ def with_settings(config: Config, **changes: object) -> Config:
 
 def rows_of(tables: Path, table: str) -> list[dict]:
     return read_table(tables, table).to_pylist()
+
+
+def test_what_fails_soon_fails_before_the_first_tokens_are_compared(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may take minutes: a selector that cannot be, and needles for which there is no room; but not before the checks."""
+    checked, check_fit = [], fit.check_fit
+    monkeypatch.setattr(fit, "check_fit", lambda *given, **named: checked.append(1) or check_fit(*given, **named))
+    monkeypatch.setattr(fit, "compare_first_tokens", None)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise UserError("it fails")
+
+    monkeypatch.setattr(influence, "try_selectors", failing)
+    monkeypatch.setattr(validation, "needle_windows", failing)
+    with pytest.raises(UserError, match=r"^it fails$"):
+        measure(config, tmp_path / "run")
+    assert checked == [1]
+    with pytest.raises(UserError, match=r"^it fails$"):
+        validate(dataclasses.replace(config, validation=ValidationConfig(k=[1])), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_losses_are_those_of_transformers_with_a_bos_in_front(tables: Path, config: Config) -> None:

@@ -344,6 +344,12 @@ def test_what_a_model_cannot_run_is_found_on_the_first_window() -> None:
         tried("gemma-3, window of 7", "streaming-llm", "random-heads")
     with pytest.raises(UserError, match="cannot be read of such a model"):
         tried("gemma-2", "h2o")
+    for name in ("h2o-heads", "random-heads"):
+        with pytest.raises(
+            UserError, match=r"have 1 to 2 heads of keys, .*; leave out the selectors whose names end in -heads$"
+        ):
+            tried("gemma-4", "kl", name)
+    assert tried("gemma-4", "h2o", "snapkv") == [[0]]
     assert tried("llama", "kl", "h2o", "h2o-heads") == [[0]]
     assert tried("gemma-2", "kl", "streaming-llm") == tried("gemma-2", "h2o", num=0) == []  # nothing that could fail
 

@@ -16,9 +16,10 @@ from conftest import Messages
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
-from olmo_sparsity.measure.validation import find_planted, validate
+from olmo_sparsity.measure.validation import check_room, find_planted, validate
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import LASSO_ALPHA
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
@@ -187,6 +188,22 @@ def test_more_found_than_there_is(tiny_config: Config, tiny_run: Path, tmp_path:
     with pytest.raises(UserError, match="only 12 long-range tokens"):
         validate(config, tiny_run, out=tmp_path / "v")
     assert not (tmp_path / "v").exists()
+
+
+def test_there_must_be_room_for_needles_of_two_tokens() -> None:
+    def room(num_long_range: int, *copies: int, local_len: int = 2) -> None:
+        lengths = MeasuredLengths(local_len, local_len + num_long_range, None, None, num_long_range)
+        check_room(ValidationConfig(k=[1], needle_copies=list(copies)), lengths)
+
+    room(12, 1, 6)
+    with pytest.raises(
+        UserError, match=r"^validation.needle_copies = \[1, 7\]: .* the windows have only 13 long-range tokens$"
+    ):
+        room(13, 1, 7)
+    with pytest.raises(
+        UserError, match=r"^local_len = 1: .* the local ones must have room for it; use --local-len 2 or more$"
+    ):
+        room(12, 1, local_len=1)
 
 
 def test_windows_are_used_repeatedly_where_the_text_has_too_few(

@@ -170,6 +170,21 @@ def test_layers_of_transformers_models_are_those_of_their_plain_implementation(
         assert found["values"][:, layer] == pytest.approx(of_layer.values[:, :, far].numpy(), rel=1e-5, abs=1e-5)
 
 
+def test_layers_with_other_heads_than_one_another_give_what_is_one_array() -> None:
+    """As in Gemma 4; the rest is refused in words."""
+    evaluator = Evaluator(build_transformers("gemma-4"), LOCAL, visibility="contextual")
+    tokens = torch.randint(3, VOCAB, (2, FULL), generator=torch.Generator().manual_seed(1))
+    for name in OF_PASS:
+        if name in ("queries", "keys", "values"):
+            with pytest.raises(
+                UserError, match=f"^the layers .* {name} of different shapes.*; leave out .* need {name}$"
+            ):
+                observed(evaluator, tokens, needs=["attention", name])
+        else:
+            assert observed(evaluator, tokens, needs=[name])[name].shape[0] == 2
+    assert observed(evaluator, tokens, needs=["key_heads"])["key_heads"].tolist() == [[2, 1]] * 2
+
+
 def test_one_pass_serves_all_selectors(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[set[str]] = []
     observe = window_inputs.observed

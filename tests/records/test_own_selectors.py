@@ -243,6 +243,32 @@ def test_a_function_that_is_given_from_python_is_known_by_its_own_lines(folder: 
     assert own_selectors.sources_of(["kl", "named"]) == [("named", own.sha256)]
 
 
+def test_a_function_with_some_of_its_arguments_says_what_the_function_says(folder: Path) -> None:
+    """And not what ``functools.partial`` is; its errors have the line of the function."""
+    text = "from functools import partial\ndef g(power, window):\n    '''How long.'''\n    return 1 / power\nf = partial(g, 0)"
+    (folder / "own.py").write_text(text)
+    declared_selectors(["own.py:f"])
+    assert SELECTORS["f"].meaning == SELECTORS["f"].definition == "How long."
+    assert refused("def g(window): ...\nfrom functools import partial\nf = partial(g, 0)").startswith(
+        "own.py:1: f must"
+    )
+    names_of(
+        [OwnSelector(functools.partial(divided, 0), name="part"), OwnSelector(functools.partial(len), name="built-in")]
+    )
+    assert (SELECTORS["part"].meaning, SELECTORS["built-in"].meaning) == (
+        "One by a number.",
+        (len.__doc__ or "").partition("\n")[0],
+    )
+    line = divided.__code__.co_firstlineno + 2
+    with pytest.raises(UserError, match=rf"^test_own_selectors\.py:{line}: selector part: ZeroDivisionError"):
+        SELECTORS["part"].score(OneWindow())  # type: ignore[arg-type]
+
+
+def divided(number: int, window: WindowInput) -> float:
+    """One by a number."""
+    return 1 / number
+
+
 WEIGHT = 2.0
 
 

@@ -433,6 +433,7 @@ def fit_entries(
     *,
     drawn: Optional[InfluenceConfig] = None,
     begun: Optional[dict[str, Any]] = None,
+    before_comparing: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Check on a few windows that a pretrained model fits, and return the manifest's entry about it; of a run, none.
 
@@ -445,11 +446,13 @@ def fit_entries(
             which the first are those to measure. None: they were not drawn, and the first tokens are compared on these alone.
         begun: the entry in the manifest of an interrupted measurement of the same model on the same windows, whose comparison of
             the first tokens, which may take minutes, is kept; None: there is none.
+        before_comparing: called once the model fits, before the first tokens are compared: what may fail soon; of a run at once.
 
     Raises:
         UserError: the model does not do what the measurement takes for granted.
     """
     if opened.record is None:
+        before_comparing()
         return {}
     lengths = opened.lengths
     rows_WT = _tokens(opened, windows, CHECKED_WINDOWS)
@@ -473,6 +476,7 @@ def fit_entries(
         rows_WT = rows_WT[:, -1 - LONGEST_CHECKED :]
     if rows_WT.shape[1] - 1 > min(checked_len, LONGEST_MASKED):
         checks.append(check_longest_row(opened.model, rows_WT, **options))
+    before_comparing()
     return {
         "fit": {
             "checks": [dataclasses.asdict(check) for check in checks],
