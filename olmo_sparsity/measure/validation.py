@@ -136,9 +136,8 @@ def _prepare(
     # The windows that needles are planted into, fewer if the text has fewer.
     num_natural = num_windows * len(_needle_kinds(settings))
     natural = opened.windows(dataclasses.replace(influence, num_windows=num_natural))
-    suites = _needle_suites(
-        settings, opened, natural
-    )  # it may find no room, and comparing first tokens may take minutes
+    # Before the first tokens are compared, which may take minutes: it may find no room.
+    suites = _needle_suites(settings, opened, natural)
     entries = fit_entries(opened, natural, drawn=influence, begun=begun)
     # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
     evaluator = opened.evaluator(influence)
