@@ -72,7 +72,9 @@ def share_sentence(entry: SparsityAndGain) -> str:
     """Return whether the model reaches a larger share of the ceiling's gain where reactions are sparse."""
     difference = entry.contrasts.share_of_ceiling
     if difference is None:
-        return f"{entry.gain_of}: the share of the ceiling's gain is not defined here."
+        return (
+            f"{entry.gain_of}: the ceiling does not gain from all of these targets, so there is no share of its gain."
+        )
     shares = ", ".join(interval(third.share_of_ceiling, SHARE_DIGITS) for third in entry.thirds)
     return (
         f"{entry.gain_of}: {_verdict(difference, _OF_SHARE)}. Its share of the ceiling's gain is {shares} (dense, middle, "

@@ -77,7 +77,9 @@ def test_shares_of_the_ceiling_are_of_dense_middle_and_sparse_targets(values: It
         f"{dense}, {middle}, {sparse} (dense, middle, sparse); sparse minus dense {written(of.contrasts.share_of_ceiling, 2)}."
     )
     without = dataclasses.replace(of, contrasts=dataclasses.replace(of.contrasts, share_of_ceiling=None))
-    assert share_sentence(without) == "pose: the share of the ceiling's gain is not defined here."
+    assert share_sentence(without) == (
+        "pose: the ceiling does not gain from all of these targets, so there is no share of its gain."
+    )
 
 
 UNCLEAR, BELOW, ABOVE, NONE = (-0.1, 0.3), (-0.3, -0.1), (0.1, 0.3), (None, None)
