@@ -28,6 +28,7 @@ from olmo_sparsity.wording.numbers import (
     recovered_words,
     smallest_k_words,
 )
+from olmo_sparsity.wording.selection import missing_blind_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.9  # the share of the targets that the sentences are about
@@ -99,7 +100,8 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     """Return how many tokens most targets need of each kind, and whether that is sparse, near, or neither."""
     names = _names(spectra, summary)
     if not names:
-        return "No selector that does not see the target was measured, so it is not said how many tokens most targets need."
+        kind = missing_blind_words(summary)
+        return f"No selector {kind} was measured, so it is not said how many {units_of(summary)} most targets need."
     listed = _listed(spectra, names, "real")
     number = summary.num_units
     of_all = f"{number:g} long-range {units_of(summary)}"
