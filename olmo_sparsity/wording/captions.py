@@ -49,7 +49,7 @@ def class_gates_words(classes: Sequence[ClassSummary]) -> str:
 
 def classes_caption(whole: Summary, classes: Sequence[ClassSummary]) -> str:
     """Return what a reader of a table or figure of classes must know."""
-    no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows failed."
+    no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows did not pass."
     return (
         f"{class_gates_words(classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
         "target among the long-range tokens, so a model that merely repeats words gains there. Compare the long gain under the "
