@@ -90,6 +90,7 @@ class Explanation:
     @property
     def finding(self) -> str:
         """What the target gains from all long-range tokens, from the null context, and from the chosen ones, in one sentence."""
+        number = len(self.windows[0].visible_groups)  # a window may have fewer than k
         return place_finding(
             self.excerpt.target_text,
             long_nats=self.excerpt.gain_long_nats,
@@ -100,7 +101,7 @@ class Explanation:
                 window.selector + " (sees the target)" * window.sees_target: window.gain_sparse_nats
                 for window in self.windows
             },
-            visible=f"{self.windows[0].k} {self.windows[0].units(self.windows[0].k)}",
+            visible=f"{number} {self.windows[0].units(number)}",
         )
 
     @property

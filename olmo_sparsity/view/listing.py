@@ -53,6 +53,8 @@ class ListedTables:
         num_windows: that were measured, or are to be.
         local_len, full_len: in tokens; None of a synthetic task.
         gate, beyond_gate: of finished influence tables; otherwise None.
+        has_intervals: False where there are too few documents for an interval, so that ``failed`` tells nothing; None where there
+            are no gates.
     """
 
     run: str
@@ -65,6 +67,7 @@ class ListedTables:
     full_len: Optional[int]
     gate: Optional[Gate]
     beyond_gate: Optional[Gate]
+    has_intervals: Optional[bool]
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,11 @@ def _run(folder: Path, manifest: dict[str, Any]) -> ListedRun:
 
 def _tables(folder: Path, manifest: dict[str, Any]) -> ListedTables:
     gates: tuple[Optional[Gate], Optional[Gate]] = (None, None)
+    has_intervals: Optional[bool] = None
     is_finished = manifest.get("status") == "complete"
     if is_finished and manifest["kind"] == "influence":
         summary = summarize(load(folder, has_selections=False))
-        gates = (summary.gate, summary.beyond_gate)
+        gates, has_intervals = (summary.gate, summary.beyond_gate), summary.long_gain_nats.has_interval
     lengths = manifest["context"]
     return ListedTables(
         run=str(folder.parent.parent),
@@ -130,6 +134,7 @@ def _tables(folder: Path, manifest: dict[str, Any]) -> ListedTables:
         full_len=lengths.get("full_len"),
         gate=gates[0],
         beyond_gate=gates[1],
+        has_intervals=has_intervals,
     )
 
 
@@ -182,13 +187,18 @@ def _tables_table(run: str, tables: Sequence[ListedTables]) -> ResultTable:
             *words(of.finished[:16].replace("T", " ") or "unfinished"),
             number(of.num_windows or None),
             *words("" if of.full_len is None else f"{of.local_len} of {of.full_len}"),
-            *words(", ".join(GATES[gate] for gate in (of.gate, of.beyond_gate) if gate), of.text),
+            *words(", ".join(_gate_words(gate, of) for gate in (of.gate, of.beyond_gate) if gate), of.text),
         )
         for of, name in zip(tables, names, strict=True)
     )
     columns = (*keys("name"), *plain("finished, UTC", "windows", "tokens", "gates", "text"))
     caption = (
         "name: how the folder's name ends; --tables NAME shows it, otherwise commands take the influence tables that were "
-        "finished last. tokens: local of full. gates: of the long gain, of the gain beyond the training row."
+        "finished last. tokens: local of full. gates: of the long gain, of the gain beyond the training row; too few documents: "
+        "not assessed."
     )
     return ResultTable(run, columns, rows, title=run, caption=caption)
+
+
+def _gate_words(gate: Gate, of: ListedTables) -> str:
+    return "too few" if gate == "failed" and not of.has_intervals else GATES[gate]

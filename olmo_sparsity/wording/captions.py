@@ -38,14 +38,18 @@ def blind_caption(summary: Summary) -> str:
 
 
 def class_gates_words(classes: Sequence[ClassSummary]) -> str:
-    """Return how often some class passes its gate by chance, and which classes fail it although their long gain is above 0."""
+    """Return how often some class passes its gate by chance, and which classes fail it although their long gain is above 0.
+
+    Classes of too few documents for an interval pass no gate, and do not count.
+    """
+    num_assessed = sum(entry.summary.long_gain_nats.has_interval for entry in classes)
     of_gap = ", ".join(entry.target_class for entry in classes if entry.summary.may_be_gap)
-    return multiplicity_words(len(classes)) + (f" The gate of {of_gap} failed: {MAY_BE_GAP}." if of_gap else "")
+    return multiplicity_words(num_assessed) + (f" The gate of {of_gap} failed: {MAY_BE_GAP}." if of_gap else "")
 
 
 def classes_caption(whole: Summary, classes: Sequence[ClassSummary]) -> str:
     """Return what a reader of a table or figure of classes must know."""
-    no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows failed."
+    no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows did not pass."
     return (
         f"{class_gates_words(classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
         "target among the long-range tokens, so a model that merely repeats words gains there. Compare the long gain under the "

@@ -19,13 +19,14 @@ from olmo_sparsity.wording.numbers import (
     no_interval_words,
     recovered_words,
 )
+from olmo_sparsity.wording.selection import BLIND, missing_blind_words
 from olmo_sparsity.wording.setup import foreign_words, null_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
 FEW_WORDS = "at most a quarter of the long-range tokens"
 CLAIM = "The paper claims that few tokens give back what the long context is worth, and that this explains length generalization."
-NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
+NO_HEADLINE = f"No selector {BLIND} was measured, so there is no headline number."
 NO_SEEING = "No selector that sees the target was measured, so there is no optimism to take off."
 NO_EVIDENCE = "D is no evidence that the context helps."
 
@@ -64,7 +65,7 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
     """Return whether few tokens give back the gain, against random ones and the null context, as a clause."""
     few, all_units = f"few {units_of(summary)}", f"{summary.lengths.num_long_range} long-range {units_of(summary)}"
     if selector is None:
-        return f"whether {few} give the gain back is not shown without a selector that does not see the target"
+        return f"whether {few} give the gain back is not shown without a selector {missing_blind_words(summary)}"
     supports = _supports(summary, selector)
     reached = max(supports.values())
     if reached == 0:
@@ -107,7 +108,7 @@ def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[st
     seeing, selector = summary.seeing_selectors, first_blind(summary, first)
     return [
         value_words(summary),
-        NO_HEADLINE if selector is None else blind_words(summary, selector),
+        blind_words(summary, selector) if selector else NO_HEADLINE.replace(BLIND, missing_blind_words(summary)),
         seeing_words(summary, seeing[0]) if seeing else NO_SEEING,
         prediction_words(summary, selector or next(iter(seeing), "random")),
         f"{CLAIM} {_sparsity_words(summary, selector)} {_generalization_words(summary)}",
@@ -198,7 +199,8 @@ def prediction_words(summary: Summary, selector: str) -> str:
     """
     no_prediction = f"D(k), the share of the model's reaction that k {units_of(summary)} reproduce, is not shown:"
     if selector == "random":
-        return f"{no_prediction} only random was measured."
+        only = f"no selector {missing_blind_words(summary)}" if summary.blind_selectors else "only random"
+        return f"{no_prediction} {only} was measured."
     if "random" not in summary.selectors:
         return f"{no_prediction} random was not measured beside it."
     found = {k: summary.prediction_recovered(selector, k) for k in summary.end_ks}
@@ -250,7 +252,7 @@ def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
             f"These windows do not show a long gain that {few} could give back, which is no proof that there is none."
         )
     if selector is None:
-        return f"Without a selector that does not see the target, it is not shown whether {few} do so."
+        return f"Without a selector {missing_blind_words(summary)}, it is not shown whether {few} do so."
     clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few]
     said = f"Here (visibility {summary.setup.visibility}, chosen by {selector}) {'; '.join(clauses)}."
     return f"{said} {_verdict_words(summary, selector)}"

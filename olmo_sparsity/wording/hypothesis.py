@@ -46,21 +46,35 @@ def short_null_name(null: str) -> str:
 
 
 def gain_sentence(entry: SparsityAndGain, null: str) -> str:
-    """Return whether sparse reactions gain more than dense ones, and more than under the null context; ``null``: its name."""
+    """Return whether sparse reactions gain more than dense ones, and by more than under the null context; ``null``: its name."""
     difference = entry.contrasts.real_minus_null_nats
     numbers = (
         f"{interval(difference, GAIN_DIGITS)} nats more than under {null} (real "
         f"{interval(entry.contrasts.gain_nats, GAIN_DIGITS)}, {short_null_name(null)} "
         f"{interval(entry.contrasts.null_gain_nats, GAIN_DIGITS)})"
     )
-    return f"{entry.gain_of}: {_verdict(difference, _OF_GAIN)}. Sparse minus dense: {numbers}."
+    return f"{entry.gain_of}: {_gain_verdict(entry, null)}. Sparse minus dense: {numbers}."
+
+
+def _gain_verdict(entry: SparsityAndGain, null: str) -> str:
+    """Return which reactions gain more by the gain itself, and where it is the sparse ones, whether the null context gives less.
+
+    The gain over the null context alone does not tell: sparse reactions may gain less than dense ones, and lose less there.
+    """
+    gain, difference = entry.contrasts.gain_nats, entry.contrasts.real_minus_null_nats
+    words = _verdict(gain if difference.has_interval else difference, _OF_GAIN)
+    if not (difference.has_interval and gain.is_above_zero) or difference.is_above_zero:
+        return words
+    return f"{words}, but {'by less' if difference.is_below_zero else 'not clearly by more'} than under {null}"
 
 
 def share_sentence(entry: SparsityAndGain) -> str:
     """Return whether the model reaches a larger share of the ceiling's gain where reactions are sparse."""
     difference = entry.contrasts.share_of_ceiling
     if difference is None:
-        return f"{entry.gain_of}: the share of the ceiling's gain is not defined here."
+        return (
+            f"{entry.gain_of}: the ceiling does not gain from all of these targets, so there is no share of its gain."
+        )
     shares = ", ".join(interval(third.share_of_ceiling, SHARE_DIGITS) for third in entry.thirds)
     return (
         f"{entry.gain_of}: {_verdict(difference, _OF_SHARE)}. Its share of the ceiling's gain is {shares} (dense, middle, "

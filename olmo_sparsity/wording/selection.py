@@ -7,6 +7,7 @@ from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval
 
 ALL_TOKENS = "all tokens"
+BLIND = "that does not see the target"
 RANDOM = "random"  # the selector that is the check
 SEEING = "A selector that sees the target gains by choosing for this target alone."
 SELECTION_CAPTION = (
@@ -14,6 +15,11 @@ SELECTION_CAPTION = (
     "from the short-context prediction. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected "
     "gain under the null context; it must not be above 0. The placebo of all tokens, which select nothing, is their gain."
 )
+
+
+def missing_blind_words(summary: Summary) -> str:
+    """Return which kind of selector was not measured where there is no headline: those by head have none, and may have been."""
+    return f"{BLIND} and chooses one set for all heads" if summary.blind_selectors else BLIND
 
 
 def selection_words(summary: Summary) -> str:

@@ -28,6 +28,7 @@ from olmo_sparsity.wording.numbers import (
     recovered_words,
     smallest_k_words,
 )
+from olmo_sparsity.wording.selection import missing_blind_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.9  # the share of the targets that the sentences are about
@@ -99,13 +100,14 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     """Return how many tokens most targets need of each kind, and whether that is sparse, near, or neither."""
     names = _names(spectra, summary)
     if not names:
-        return "No selector that does not see the target was measured, so it is not said how many tokens most targets need."
+        kind = missing_blind_words(summary)
+        return f"No selector {kind} was measured, so it is not said how many {units_of(summary)} most targets need."
     listed = _listed(spectra, names, "real")
     number = summary.num_units
     of_all = f"{number:g} long-range {units_of(summary)}"
     if number != round(number):
         of_all = f"{number:.1f} long-range {units_of(summary)} on average"
-    words = f"{MOST:.0%} of the targets need {listed}, of {of_all}"
+    words = f"Enough for {MOST:.0%} of the targets are {listed}, of {of_all}"
     chosen, near = spectra.of(next(iter(names))), spectra.of(NEAREST)
     if chosen is None or near is None or chosen.curve.family in (NEAREST, RANDOM):
         return f"{words}."
@@ -124,14 +126,16 @@ def _names(spectra: Spectra, summary: Summary) -> dict[str, str]:
 
 
 def _listed(spectra: Spectra, names: Mapping[str, str], context: str) -> str:
-    """Return the k that most targets need of each kind, such as ``at most 2 [2, 3] chosen by kl, more than 8 nearest ones``."""
+    """Return the k that is enough for most targets, of each kind: ``2 [2, 3] chosen by kl, more than 8 [8, > 8] nearest ones``.
+
+    It is not said that most targets need more than 8: 8 are too few for most, and may be enough for nearly as many.
+    """
     words = []
     for family, name in names.items():
         spectrum = spectra.of(family, context)
         assert spectrum is not None, family
-        beyond = spectrum.reaching(MOST).value is None
-        needed = f"more than {spectra.max_k}" if beyond else f"at most {needed_words(spectrum, MOST, spectra.max_k)}"
-        words.append(f"{needed} {name}")
+        needed = needed_words(spectrum, MOST, spectra.max_k)
+        words.append(f"{f'more than {needed[2:]}' if needed.startswith('> ') else needed} {name}")
     return ", ".join(words)
 
 
@@ -168,7 +172,7 @@ def _reaction_words(spectra: Spectra, summary: Summary) -> str:
     """Return that a spectrum is of the reaction, useful or not: that under foreign text, and R(k) of the chosen tokens."""
     words, names = ["This is the model's reaction, useful or not"], _names(spectra, summary)
     if names:
-        words.append(f": under the null context {MOST:.0%} need {_listed(spectra, names, 'null')}")
+        words.append(f": under the null context, enough for {MOST:.0%} are {_listed(spectra, names, 'null')}")
     worth = _worth_words(spectra, summary)
     return "".join([*words, ".", *([" ", worth] if worth else [])])
 

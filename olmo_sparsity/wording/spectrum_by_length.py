@@ -15,7 +15,7 @@ def family_words(family: str) -> str:
 
 
 def length_sentences(found: SpectrumByLength, model: SpectrumOfModel) -> list[str]:
-    """Return what most targets of a model need at both ends, how many need more at the longest, and the same of foreign text."""
+    """Return what is enough for most targets at both ends, how many need more at the longest, and the same of foreign text."""
     shortest, *_, longest = model.lengths
     growths = [f"{percent(model.growth_of(family).more)} {family_words(family)}" for family in found.families]
     chosen = model.growth_of(found.selector)
@@ -30,8 +30,8 @@ def length_sentences(found: SpectrumByLength, model: SpectrumOfModel) -> list[st
         for family in (found.selector, NEAREST)
     )
     return [
-        f"{model.name}: within {TOLERANCE:g} nats {MOST:.0%} of the targets need, at {shortest:,} and {longest:,} tokens, "
-        f"{'; '.join(needs)}.",
+        f"{model.name}: enough for {MOST:.0%} of the targets, within {TOLERANCE:g} nats, are at {shortest:,} and {longest:,} "
+        f"tokens {'; '.join(needs)}.",
         f"From {shortest:,} to {longest:,} tokens these targets need more: {', '.join(growths)}; fewer: "
         f"{percent(chosen.fewer)} {family_words(found.selector)}, {percent(model.growth_of(NEAREST).fewer)} nearest.",
         f"Suffix minus choice: {_points_words(difference)}: {_verdict(difference)}.",

@@ -216,6 +216,15 @@ def test_mistakes(model: api.Model) -> None:
         api.explain(model, HOSTILE * 3, at=150, k=[13])
 
 
+def test_no_more_words_are_said_to_be_chosen_than_there_are(model: api.Model, documents: dict[str, str]) -> None:
+    """k may be more than the words of a window; all of them are visible then."""
+    text = max(documents.values(), key=len)
+    explanation = api.explain(model, text, at=len(text) - 3, selectors=["kl"], k=[1, 12], unit="word")
+    row = explanation.window_row
+    assert len(row["group_first"]) < 12
+    assert f" from the {len(row['group_first'])} words chosen by kl." in explanation.finding
+
+
 def test_words_are_explained_and_counted(model: api.Model, documents: dict[str, str], tmp_path: Path) -> None:
     text = max(documents.values(), key=len)
     explanation = api.explain(model, text, at=len(text) - 3, selectors=["kl", "unmask-one"], k=[1, 2], unit="word")

@@ -382,6 +382,19 @@ def test_the_share_tells_a_constant_share_from_one_that_grows() -> None:
     np.testing.assert_allclose(shares, expected, atol=0.03)
 
 
+def test_of_a_ceiling_that_loses_there_is_no_share() -> None:
+    """Where both lose, the ratio is positive, and rises with sparsity: 0.2 to 0.8 of the ceiling's loss."""
+    loss = np.full((2, NUM_TARGETS), -0.4)
+    model = a_model("model", range(30, 38), gain_CW=loss * (0.2 + 0.6 * TRUE_SPARSITY_CW))
+    found = sparsity_and_gain(model, model, a_model("ceiling", range(10, 18), gain_CW=loss), UNMATCHED)
+    assert [third.share_of_ceiling for third in found.thirds] == [None] * 3
+    assert found.contrasts.share_of_ceiling is None and found.contrasts.ceiling_gain_nats is not None
+    dense_loses = a_model("ceiling", range(10, 18), gain_CW=slope(2.0, 2.0) + 0.1)
+    found = sparsity_and_gain(model, model, dense_loses, UNMATCHED)
+    assert [third.share_of_ceiling is None for third in found.thirds] == [True, False, False]
+    assert found.contrasts.share_of_ceiling is None
+
+
 def test_matching_takes_away_what_the_size_alone_explains() -> None:
     """Gain that follows the size of the reaction, which is larger where the reaction is sparse: nothing is left in cells."""
     size_CW = np.exp(2 * TRUE_SPARSITY_CW) * SHARED.gamma(4.0, 0.05, (2, NUM_TARGETS))
@@ -517,7 +530,7 @@ def test_there_are_intervals_where_enough_documents_are_compared(num_documents: 
 @pytest.mark.parametrize(("num_dense", "has_interval"), [(49, False), (50, True)])
 def test_a_third_of_few_documents_has_no_interval_and_no_contrast(num_dense: int, has_interval: bool) -> None:
     """The dense reactions to the real text are those of 49 documents of 300; of foreign text all thirds are of many."""
-    run = a_run(0, gain_CW=slope(0.3, 0.0))
+    run = a_run(0, gain_CW=0.4 + slope(0.3, 0.0))
     doc_ids = np.array([f"{w // PER_DOCUMENT:016x}" for w in range(NUM_TARGETS)])
     is_dense = plain_thirds(run, 0) == THIRDS.index("dense")
     doc_ids[is_dense] = [f"{w % num_dense:016x}" for w in range(is_dense.sum())]

@@ -62,14 +62,13 @@ from olmo_sparsity.view.summary_tables import (
     selection_table,
     spectrum_table,
 )
-from olmo_sparsity.wording.captions import contrast_words
+from olmo_sparsity.wording.captions import class_gates_words, contrast_words
 from olmo_sparsity.wording.evidence import NO_HEADLINE, NO_SEEING, evidence_sentences
 from olmo_sparsity.wording.gates import (
     SELECTION_ONLY,
     beyond_gate_words,
     fragile_words,
     gate_words,
-    multiplicity_words,
     no_fraction_words,
 )
 from olmo_sparsity.wording.numbers import interval, verdict
@@ -376,7 +375,7 @@ def test_the_class_whose_rule_looks_for_the_target_has_its_contrast(
         words = contrast_words(entry)
         assert (words != "") == (entry.target_class in ("induction", "repeat"))
         assert minus(words) in said
-    assert multiplicity_words(len(classes)) in said
+    assert class_gates_words(classes) in said
 
 
 def test_numbers_that_mean_nothing_are_gone(pages: dict[str, Path]) -> None:

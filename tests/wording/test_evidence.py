@@ -13,6 +13,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.measurement import NullContext
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.spectrum import spectra
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary, beyond_gate_of, summarize
 from olmo_sparsity.wording.captions import blind_caption, every_caption
 from olmo_sparsity.wording.evidence import (
@@ -40,6 +41,7 @@ from olmo_sparsity.wording.gates import (
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import NULL_WORDS
+from olmo_sparsity.wording.spectrum import spectrum_sentences
 
 CLEAR, UNCLEAR, LOSS = (
     Estimate(0.05, 0.02, 0.08, 0.015),
@@ -331,6 +333,22 @@ def test_a_kind_of_selector_that_was_not_measured_is_named() -> None:
     assert "Without a selector that does not see the target, it is not shown whether few tokens do so." in conclusion(
         seeing
     )
+
+
+@pytest.mark.parametrize("selectors", [{"kl": "h2o-heads"}, {"kl": "h2o-heads", "random": "random"}])
+def test_selectors_by_head_are_not_said_to_be_unmeasured(selectors: dict[str, str]) -> None:
+    """They do not see the target, and have no headline: k entries of each head are not k entries."""
+    measurement = made_up(400, 0.5).restrict_selectors(selectors)
+    summary = summarize(measurement)
+    kind = "that does not see the target and chooses one set for all heads"
+    sentences = evidence_sentences(summary)
+    assert sentences[1] == f"No selector {kind} was measured, so there is no headline number."
+    assert sentences[3].endswith(f"is not shown: no selector {kind} was measured.")
+    assert f"Without a selector {kind}, it is not shown whether few tokens do so." in sentences[4]
+    assert verdict_words(summary).endswith(f"is not shown without a selector {kind}.")
+    assert prediction_words(only("random"), "random").endswith("is not shown: only random was measured.")
+    (_, needed, _) = spectrum_sentences(spectra(measurement), summary)
+    assert needed.startswith(f"No selector {kind} was measured, so " if "random" not in selectors else "Enough for 90%")
 
 
 def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> None:

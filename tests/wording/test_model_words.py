@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,43 +77,68 @@ def test_shares_of_the_ceiling_are_of_dense_middle_and_sparse_targets(values: It
         f"{dense}, {middle}, {sparse} (dense, middle, sparse); sparse minus dense {written(of.contrasts.share_of_ceiling, 2)}."
     )
     without = dataclasses.replace(of, contrasts=dataclasses.replace(of.contrasts, share_of_ceiling=None))
-    assert share_sentence(without) == "pose: the share of the ceiling's gain is not defined here."
+    assert share_sentence(without) == (
+        "pose: the ceiling does not gain from all of these targets, so there is no share of its gain."
+    )
+
+
+UNCLEAR, BELOW, ABOVE, NONE = (-0.1, 0.3), (-0.3, -0.1), (0.1, 0.3), (None, None)
+MORE, LESS = (
+    f": targets whose reaction is sparse gain {which} from beyond the training row than targets whose reaction is as large and "
+    "dense"
+    for which in ("more", "less")
+)
+NOT_SHOWN = (
+    ": it is not shown that targets whose reaction is sparse gain more from beyond the training row than dense ones. "
+)
+TOO_FEW = ": there are too few documents to tell sparse from dense reactions. "
 
 
 @pytest.mark.parametrize(
-    ("bounds", "of_gain", "of_share"),
+    ("real", "over_null", "words"),
     [
-        (
-            (0.1, 0.3),
-            ": targets whose reaction is sparse gain more from beyond the training row than targets whose reaction is as large "
-            "and dense. ",
-            ": it reaches a larger share of the ceiling's gain where the reaction is sparse. ",
-        ),
-        (
-            (-0.3, -0.1),
-            ": targets whose reaction is sparse gain less from beyond the training row than targets whose reaction is as large "
-            "and dense. ",
-            ": it reaches a smaller share of the ceiling's gain where the reaction is sparse. ",
-        ),
-        (
-            (-0.1, 0.3),
-            ": it is not shown that targets whose reaction is sparse gain more from beyond the training row than dense ones. ",
-            ": it is not shown that it reaches a larger share of the ceiling's gain where the reaction is sparse. ",
-        ),
-        ((None, None), "there are too few documents to tell sparse", "there are too few documents to tell sparse"),
+        (ABOVE, ABOVE, f"{MORE}. "),
+        (ABOVE, UNCLEAR, f"{MORE}, but not clearly by more than under foreign text. "),
+        (ABOVE, BELOW, f"{MORE}, but by less than under foreign text. "),
+        (UNCLEAR, ABOVE, NOT_SHOWN),
+        (UNCLEAR, BELOW, NOT_SHOWN),
+        (BELOW, ABOVE, f"{LESS}. "),  # under foreign text they lose still more
+        (BELOW, BELOW, f"{LESS}. "),
+        (ABOVE, NONE, TOO_FEW),
+        (NONE, NONE, TOO_FEW),
     ],
 )
-def test_the_verdict_is_that_of_the_interval(
-    bounds: tuple[Optional[float], Optional[float]], of_gain: str, of_share: str, values: Iterator[int]
+def test_sparse_reactions_gain_more_only_where_the_gain_itself_shows_it(
+    real: tuple[Optional[float], Optional[float]],
+    over_null: tuple[Optional[float], Optional[float]],
+    words: str,
+    values: Iterator[int],
 ) -> None:
-    """Each verdict reads its own difference; all others are clearly above 0."""
-    of, planted = entry(values), Estimate(0.1, *bounds, 0.05)
-    for name, sentence, words in (
-        ("real_minus_null_nats", functools.partial(gain_sentence, null="foreign text"), of_gain),
-        ("share_of_ceiling", share_sentence, of_share),
-    ):
-        contrasts = dataclasses.replace(of.contrasts, **{name: planted})
-        assert words in sentence(dataclasses.replace(of, contrasts=contrasts))
+    of = entry(values)
+    gain, difference = Estimate(0.1, *real, 0.05), Estimate(0.1, *over_null, 0.05)
+    contrasts = dataclasses.replace(of.contrasts, gain_nats=gain, real_minus_null_nats=difference)
+    assert words in gain_sentence(dataclasses.replace(of, contrasts=contrasts), "foreign text")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (ABOVE, ": it reaches a larger share of the ceiling's gain where the reaction is sparse. "),
+        (BELOW, ": it reaches a smaller share of the ceiling's gain where the reaction is sparse. "),
+        (
+            UNCLEAR,
+            ": it is not shown that it reaches a larger share of the ceiling's gain where the reaction is sparse. ",
+        ),
+        (NONE, TOO_FEW),
+    ],
+)
+def test_the_share_follows_its_own_difference(
+    bounds: tuple[Optional[float], Optional[float]], words: str, values: Iterator[int]
+) -> None:
+    """All other numbers are clearly above 0."""
+    of = entry(values)
+    contrasts = dataclasses.replace(of.contrasts, share_of_ceiling=Estimate(0.1, *bounds, 0.05))
+    assert words in share_sentence(dataclasses.replace(of, contrasts=contrasts))
 
 
 HIDDEN = ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)

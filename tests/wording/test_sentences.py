@@ -227,12 +227,21 @@ def test_the_chance_that_some_class_passes(num_classes: int, percent: str) -> No
 
 def test_the_caption_of_classes(passed: Summary, failed: Summary) -> None:
     classes = [ClassSummary(name, Estimate(0.125), passed, None) for name in "abcdefgh"]
-    assert "No class has an R(k)" in classes_caption(failed, classes)
+    # Of too few documents it did not fail: it is not assessed.
+    assert "No class has an R(k), since the gate of all windows did not pass." in classes_caption(failed, classes)
     assert "No class has an R(k)" not in classes_caption(passed, classes)
     # The gate beyond the training row has no part in it.
     assert "No class has an R(k)" not in classes_caption(dataclasses.replace(passed, beyond_gate="failed"), classes)
     assert "No class has an R(k)" in classes_caption(dataclasses.replace(failed, beyond_gate="passed"), classes)
     assert "18%" in classes_caption(passed, classes) and "induction and repeat" in classes_caption(passed, classes)
+    few = dataclasses.replace(passed, gate="failed", long_gain_nats=Estimate(0.5))
+    of_few = [dataclasses.replace(entry, summary=few) for entry in classes]
+    assert "of 4 classes with enough documents and without long gain, at least one passes in 10%." in classes_caption(
+        passed, [*classes[:4], *of_few[4:]]
+    )
+    assert classes_caption(passed, of_few).startswith(
+        "Each class has a gate of its own; none is assessed: fewer than 50 "
+    )
 
 
 def test_a_class_whose_long_gain_may_be_the_cost_of_the_gap_is_named(passed: Summary, failed: Summary) -> None:

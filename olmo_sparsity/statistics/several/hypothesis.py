@@ -111,7 +111,7 @@ class ThirdOfTargets:
         gain_nats: mean gain from beyond the training row.
         null_gain_nats: the same of the thirds of the reactions to foreign text, with that text.
         ceiling_gain_nats: the ceiling's mean gain from the same tokens; None without a ceiling.
-        share_of_ceiling: ``gain_nats`` over ``ceiling_gain_nats``.
+        share_of_ceiling: ``gain_nats`` over ``ceiling_gain_nats``; None where the ceiling's mean is not above 0, too.
     """
 
     third: str
@@ -132,7 +132,7 @@ class Contrasts:
         null_gain_nats: of the gain under foreign text.
         real_minus_null_nats: the first minus the second: the first planned number.
         ceiling_gain_nats: of the ceiling's gain; None without a ceiling.
-        share_of_ceiling: of the share: the second planned number.
+        share_of_ceiling: of the share: the second planned number; None where one of the two thirds has none.
     """
 
     gain_nats: Estimate
@@ -445,6 +445,12 @@ def sparsity_and_gain(
             raise UserError("too few targets to compare dense and sparse reactions; measure more with --num-windows")
         return estimate
 
+    def share(third: str) -> Optional[Estimate]:
+        of_ceiling = numbers.get(_Number("ceiling", "real", third))
+        has_gain = of_ceiling is not None and of_ceiling.mean > 0  # of a loss, a share of the gain is none
+        return numbers.get(_Number("share", "real", third)) if has_gain else None
+
+    has_shares = all(share(third) is not None for third in (THIRDS[0], THIRDS[-1]))
     return SparsityAndGain(
         analysis=analysis,
         sparsity_from=sparsity.label,
@@ -459,7 +465,7 @@ def sparsity_and_gain(
                 defined("gain", "real", third),
                 defined("gain", "null", third),
                 numbers.get(_Number("ceiling", "real", third)),
-                numbers.get(_Number("share", "real", third)),
+                share(third),
             )
             for third in THIRDS
         ),
@@ -468,7 +474,7 @@ def sparsity_and_gain(
             defined("gain", "null"),
             defined("gain", "real minus null"),
             numbers.get(_Number("ceiling", "real")),
-            numbers.get(_Number("share", "real")),
+            numbers.get(_Number("share", "real")) if has_shares else None,
         ),
     )
 
