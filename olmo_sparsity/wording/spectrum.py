@@ -107,7 +107,7 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     of_all = f"{number:g} long-range {units_of(summary)}"
     if number != round(number):
         of_all = f"{number:.1f} long-range {units_of(summary)} on average"
-    words = f"Enough for {MOST:.0%} of the targets are {listed}, of {of_all}"
+    words = f"For {MOST:.0%} of the targets it takes {listed}, of {of_all}"
     chosen, near = spectra.of(next(iter(names))), spectra.of(NEAREST)
     if chosen is None or near is None or chosen.curve.family in (NEAREST, RANDOM):
         return f"{words}."
@@ -172,7 +172,7 @@ def _reaction_words(spectra: Spectra, summary: Summary) -> str:
     """Return that a spectrum is of the reaction, useful or not: that under foreign text, and R(k) of the chosen tokens."""
     words, names = ["This is the model's reaction, useful or not"], _names(spectra, summary)
     if names:
-        words.append(f": under the null context, enough for {MOST:.0%} are {_listed(spectra, names, 'null')}")
+        words.append(f": under the null context, for {MOST:.0%} it takes {_listed(spectra, names, 'null')}")
     worth = _worth_words(spectra, summary)
     return "".join([*words, ".", *([" ", worth] if worth else [])])
 

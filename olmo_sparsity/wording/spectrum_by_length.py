@@ -30,8 +30,8 @@ def length_sentences(found: SpectrumByLength, model: SpectrumOfModel) -> list[st
         for family in (found.selector, NEAREST)
     )
     return [
-        f"{model.name}: enough for {MOST:.0%} of the targets, within {TOLERANCE:g} nats, are at {shortest:,} and {longest:,} "
-        f"tokens {'; '.join(needs)}.",
+        f"{model.name}: within {TOLERANCE:g} nats, for {MOST:.0%} of the targets it takes at {shortest:,} and {longest:,} tokens "
+        f"{'; '.join(needs)}.",
         f"From {shortest:,} to {longest:,} tokens these targets need more: {', '.join(growths)}; fewer: "
         f"{percent(chosen.fewer)} {family_words(found.selector)}, {percent(model.growth_of(NEAREST).fewer)} nearest.",
         f"Suffix minus choice: {_points_words(difference)}: {_verdict(difference)}.",

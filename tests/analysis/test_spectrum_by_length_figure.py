@@ -131,7 +131,7 @@ def test_the_sentences_follow_the_numbers(found: SpectrumByLength) -> None:
     (model,) = found.models
     needs, growth, difference, null = length_sentences(found, model)
     assert needs.startswith(
-        "someone/Made-Up-2M: enough for 90% of the targets, within 0.05 nats, are at 128 and 512 tokens 2 [2, 4] and 2"
+        "someone/Made-Up-2M: within 0.05 nats, for 90% of the targets it takes at 128 and 512 tokens 2 [2, 4] and 2"
     )
     assert "; 4 [4, 8] and > 16 [> 16, > 16] nearest (null context 1 [1, 1] and 1 [1, 1]); " in needs
     more = model.growth_of("nearest").more

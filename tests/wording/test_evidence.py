@@ -348,7 +348,7 @@ def test_selectors_by_head_are_not_said_to_be_unmeasured(selectors: dict[str, st
     assert verdict_words(summary).endswith(f"is not shown without a selector {kind}.")
     assert prediction_words(only("random"), "random").endswith("is not shown: only random was measured.")
     (_, needed, _) = spectrum_sentences(spectra(measurement), summary)
-    assert needed.startswith(f"No selector {kind} was measured, so " if "random" not in selectors else "Enough for 90%")
+    assert needed.startswith(f"No selector {kind} was measured, so " if "random" not in selectors else "For 90%")
 
 
 def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> None:

@@ -52,7 +52,7 @@ def test_the_spectrum_says_how_many_tokens_most_targets_need(tables: Path) -> No
     assert drawn.finding.startswith(
         f"Within 0.05 nats {percent(spectrum.none_needed)} of the targets need no long-range token (null context: "
     )
-    assert f"; enough for 90% of the targets are {spectrum.reaching(0.9).value} [" in drawn.finding
+    assert f"; for 90% of the targets it takes {spectrum.reaching(0.9).value} [" in drawn.finding
     assert "chosen by greedy-kl" in drawn.finding
 
 

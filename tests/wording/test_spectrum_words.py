@@ -105,16 +105,16 @@ def test_more_than_every_measured_k_is_not_long_where_few_are_more(measured: Mea
 def test_without_a_band_nothing_is_told(measured: Measured) -> None:
     _, words, _ = spectrum_sentences(spectra_of((1, 1, 1), (8, 8, 8), has_band=False), measured.summary)
     assert words.endswith("of 12 long-range tokens: too few documents to tell.")
-    assert "are 1 chosen by kl, 8 nearest ones" in words
+    assert "it takes 1 chosen by kl, 8 nearest ones" in words
 
 
 def test_what_too_few_measured_tokens_are_enough_for_is_not_said_to_need_more(measured: Measured) -> None:
     """8 nearest tokens are enough for 30% of the targets: 70% of them need more, not 90%."""
     _, words, reaction = spectrum_sentences(spectra_of((1, 2, 2), None), measured.summary)
     assert words.startswith(
-        "Enough for 90% of the targets are 2 [1, 2] chosen by kl, more than 8 [> 8, > 8] nearest ones, 8 [8, 8] "
+        "For 90% of the targets it takes 2 [1, 2] chosen by kl, more than 8 [> 8, > 8] nearest ones, 8 [8, 8] "
     )
-    assert "enough for 90% are 2 [1, 2] chosen by kl, more than 8 [> 8, > 8] nearest ones" in reaction
+    assert "for 90% it takes 2 [1, 2] chosen by kl, more than 8 [> 8, > 8] nearest ones" in reaction
     assert "need" not in words + reaction
 
 
@@ -146,10 +146,10 @@ def test_shares_under_the_null_context_are_those_of_the_null_context(measured: M
     assert "of the full context (null context: 30% [20, 40])." in none
     assert "60% [60, 60] need tokens beyond the training row, more than the last 8 (null context: 5% [5, 5])." in none
     assert needed.startswith(
-        "Enough for 90% of the targets are 2 [1, 2] chosen by kl, 4 [4, 4] nearest ones, 8 [8, 8] random ones"
+        "For 90% of the targets it takes 2 [1, 2] chosen by kl, 4 [4, 4] nearest ones, 8 [8, 8] random ones"
     )
     assert (
-        "under the null context, enough for 90% are more than 8 [> 8, > 8] chosen by kl, 1 [1, 2] nearest ones, 4 [2, 4] random "
+        "under the null context, for 90% it takes more than 8 [> 8, > 8] chosen by kl, 1 [1, 2] nearest ones, 4 [2, 4] random "
         "ones." in reaction
     )
 
