@@ -246,7 +246,7 @@ def _check_finite(run: TrainingRun, step: int, *, loss_nats: float, grad_norm: f
     if not math.isfinite(loss_nats + grad_norm):
         raise UserError(
             f"{run.folder}: at step {step} the loss is {loss_nats} and the gradient norm {grad_norm}; lower "
-            "training.learning_rate and train again"
+            "training.learning_rate and train again, with --overwrite"
         )
 
 

@@ -308,6 +308,7 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             overlap_words(summary),
             anchor_warning(summary.setup),
             optimism_warning(subject),
+            harm_words(summary),
         )
         items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
     print_items([*items, comparison_table(comparison, every=every)], results_console())

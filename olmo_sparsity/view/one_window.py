@@ -36,7 +36,7 @@ INDENT = (0, 0, 0, 2)
 IN_WORD = re.compile(r"[\w'\u2019\u2025-]")
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
-    True: "sees the target: part of its gain is optimism, which resampled targets show",
+    True: "sees the target: part of its gain is optimism",
     False: "does not see the target",
 }
 
