@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
@@ -239,20 +239,6 @@ class SyntheticConfig:
                     f"synthetic.test_row_len = {self.test_row_len}: of a prompt of {length} tokens {end - begin} lie {place} the "
                     f"row, too few for k = {self.test_sparsity[-1]}, which takes {needed}",
                 )
-
-    def check_unused(self) -> None:
-        """Check that no key is set where a run is trained on text, which needs no task.
-
-        Raises:
-            UserError: one is.
-        """
-        for item in fields(self):
-            value, default = (getattr(of, item.name) for of in (self, SyntheticConfig()))
-            require(
-                value == default,
-                f"synthetic.{item.name} = {value}: this run is to be trained on text, which does not use this key; train a task "
-                "with `olmo-sparsity synth train`, or leave the key out",
-            )
 
     def scaling_factor(self, length: int) -> float:
         """Return the factor by which rotary positions are scaled in evaluated prompts of a length; 1: they are not."""

@@ -87,8 +87,8 @@ def train(
         source: where the data of the run comes from.
 
     Raises:
-        UserError: the folder belongs to another experiment, another process is training the run, the text, tokenizer
-            or checkpoint is not usable, or keys of a synthetic task are set where the data is text.
+        UserError: the folder belongs to another experiment, another process is training the run, or the text, tokenizer
+            or checkpoint is not usable.
         Interrupted: SIGINT or SIGTERM was received; the run is saved.
     """
     training = config.training
@@ -103,8 +103,6 @@ def train(
             steps = read_manifest_of(run, "steps")["steps"]
             logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
             return
-    if not (resumes or source.is_synthetic):
-        config.synthetic.check_unused()
     check_trackers(training.trackers)
     rows_per_pass_of(training, process)  # an error here comes before long work
     share_of_rows(training.eval_rows, process, key="training.eval_rows")

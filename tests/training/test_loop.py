@@ -18,7 +18,6 @@ from started_commands import start_command
 from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
-from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import pick_device
@@ -457,15 +456,6 @@ def test_only_one_process_trains_a_run_at_a_time(tiny_run: Path, tiny_config: Co
     assert not (tmp_path / ".run.lock").exists()
 
 
-def test_text_is_not_trained_on_with_the_keys_of_a_synthetic_task(tiny_config: Config, tmp_path: Path) -> None:
-    task = load_config(config_folder() / "synthetic" / "parity-cpu.yaml").synthetic
-    with pytest.raises(
-        UserError, match=r"^synthetic\.test_lengths = \[8, .*; train a task with `olmo-sparsity synth train`"
-    ):
-        train(dataclasses.replace(tiny_config, synthetic=task), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_that_another_training_made_meanwhile_is_not_taken_over(tiny_config: Config, tmp_path: Path) -> None:
     run = tmp_path / "run"
 
@@ -572,11 +562,7 @@ def test_a_step_is_built_as_configuration_and_data_say(
         raise UserError("it is built")
 
     monkeypatch.setattr(training_run, "build_train_state", build)
-
-    def open_few(*given: Any) -> TrainingData:
-        return dataclasses.replace(TEXT.open(*given), few_targets=True)
-
-    few = dataclasses.replace(TEXT, open=open_few, is_synthetic=True)
+    few = dataclasses.replace(TEXT, open=lambda *given: dataclasses.replace(TEXT.open(*given), few_targets=True))
     config = dataclasses.replace(
         tiny_config,
         training=dataclasses.replace(tiny_config.training, precision="bf16"),
