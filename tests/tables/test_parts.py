@@ -417,8 +417,9 @@ def test_mistakes_of_shards(tiny_yaml: Path, tmp_path: Path, command: str) -> No
 def test_other_commands_take_shards(
     tiny_run: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--num-windows", "6", "influence.windows_per_part=20"]
-    options += ["--selector", "nearest", "--selector", "random"] if command == "validate" else []
+    options = ["--num-windows", "6"]
+    if command == "validate":
+        options += ["influence.windows_per_part=20", "--selector", "nearest", "--selector", "random"]
     run = shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
     monkeypatch.setattr(context_curve, "WINDOWS_PER_PART", 4)
     shown = []
