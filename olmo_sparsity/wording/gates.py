@@ -171,11 +171,11 @@ def multiplicity_words(num_classes: int) -> str:
     """Return how often some class passes its gate by chance, in one sentence; ``num_classes``: those that can."""
     if num_classes == 0:
         return f"Each class has a gate of its own; none is assessed: {TOO_FEW_FOR_INTERVAL}."
-    of_each = f"Each class has a gate of its own, which passes by chance in {GATE_CHANCE:.1%} of measurements"
+    each = f"Each class has a gate of its own, which passes by chance in {GATE_CHANCE:.1%} of measurements"
     if num_classes == 1:
-        return f"{of_each}; one class has enough documents for it."
+        return f"{each}; one class has enough documents for it."
     chance = 1 - (1 - GATE_CHANCE) ** num_classes
-    return f"{of_each}: of {num_classes} classes with enough documents and without long gain, at least one passes in {chance:.0%}."
+    return f"{each}: of {num_classes} classes with enough documents and without long gain, at least one passes in {chance:.0%}."
 
 
 def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
