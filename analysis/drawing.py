@@ -15,7 +15,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.errors import UserError, printable, usage_line
+from olmo_sparsity.errors import UserError, only_one, printable, usage_line
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.storage.folders import check_writable
 from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_tables
@@ -94,8 +94,9 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
         width: WidthOption = Width.screen,
     ) -> None:
         with mistakes_in_one_line(), drawn_for(width):
-            of_run = _one("--run", run)
-            shown = _one("--tables", tables) or newest_shown(of_run or DEFAULT_RUN)
+            advice = "these figures are of one measurement; draw each by itself"
+            of_run = only_one("--run", run, advice=advice)
+            shown = only_one("--tables", tables, advice=advice) or newest_shown(of_run or DEFAULT_RUN)
             folder = of_run or run_of_tables(shown)
             if out is None:
                 if folder is None:
@@ -108,17 +109,6 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
                 print_pictures(figure.draw(measured), out)
 
     run_command(command)
-
-
-def _one(option: str, given: Optional[list[Path]]) -> Optional[Path]:
-    """Return the folder that an option names; None: it was not given.
-
-    Raises:
-        UserError: it was given several times.
-    """
-    if given and len(given) > 1:
-        raise UserError(f"{option} {given[1]}: these figures are of one measurement; draw each by itself")
-    return given[0] if given else None
 
 
 def run_command(command: Callable[..., None]) -> None:

@@ -313,8 +313,7 @@ def main() -> None:
         "trained": trained,
     }
     (arguments.out / "table.json").write_text(json.dumps(table, indent=2))
-    pictures = ["methods.png"] if scaling is None else ["methods.png", "scaling.png"]
-    console.print(f"{arguments.out}: {', '.join(['table.json', *pictures])}")
+    console.print(f"{arguments.out}: table.json, methods.png{'' if scaling is None else ', scaling.png'}")
 
 
 if __name__ == "__main__":

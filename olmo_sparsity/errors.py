@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
 
 MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
 JOINERS = "\u200c\u200d"  # zero-width; Persian, Indic scripts and emoji are written with them
@@ -25,7 +27,7 @@ def usage_line(error: Any, *, program: str, advice: str = "") -> str:
     """Return one line about a mistake in the arguments, with the command that it was made in.
 
     Args:
-        error: Typer's; this module imports nothing.
+        error: Typer's, which this module does not import.
         program: the name of the program, which the line does not begin with.
         advice: what to do, besides reading the help.
     """
@@ -34,6 +36,17 @@ def usage_line(error: Any, *, program: str, advice: str = "") -> str:
     words = command.removeprefix(program).strip()
     see = " See" if message.endswith("?") else "; see"
     return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}{advice}{see} {command} --help"
+
+
+def only_one(option: str, given: Optional[Sequence[Path]], *, advice: str) -> Optional[Path]:
+    """Return the folder that an option names; None: it was not given. Of an option that is no list the last would count alone.
+
+    Raises:
+        UserError: it was given several times.
+    """
+    if given and len(given) > 1:
+        raise UserError(f"{option} {f' {option} '.join(map(str, given))}: {advice}")
+    return given[0] if given else None
 
 
 def printable(text: str) -> str:

@@ -32,7 +32,7 @@ from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, MEASURED_SECTIONS, different_keys
-from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.errors import UserError, only_one, printable
 from olmo_sparsity.storage.manifests import read_manifest_of
 
 TablesOption = Annotated[
@@ -139,17 +139,10 @@ def _check_stated(overrides: Optional[list[str]], loaded: Config, tables: Path) 
 
 
 def _only_one(tables: Optional[list[Path]]) -> Optional[Path]:
-    """Return the influence folder that ``--tables`` names; None: it was not given.
-
-    Raises:
-        UserError: it was given several times.
-    """
-    if tables is not None and len(tables) > 1:
-        raise UserError(
-            f"--tables {' --tables '.join(map(str, tables))}: one measurement is shown at a time; "
-            "`olmo-sparsity compare` takes several"
-        )
-    return tables[0] if tables else None
+    """Return the influence folder that ``--tables`` names; see ``only_one``."""
+    return only_one(
+        "--tables", tables, advice="one measurement is shown at a time; `olmo-sparsity compare` takes several"
+    )
 
 
 def _check_same_weights(tables: Path, folder: Path, *, given: Path) -> None:

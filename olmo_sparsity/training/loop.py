@@ -95,14 +95,10 @@ def train(
     if overwrite and process.restarts > 0:
         logger.info(f"{run}: torchrun has restarted this training, so it resumes; --overwrite is not applied again")
         overwrite = False
-    resumes = is_folder_of_kind(run, "run") and not overwrite
-    if resumes:
-        check_same_source(run, is_synthetic=source.is_synthetic)
-        check_same_experiment(run, config)
-        if is_trained(run, verified=True):
-            steps = read_manifest_of(run, "steps")["steps"]
-            logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
-            return
+    if _resumes(run, config, source=source, overwrite=overwrite) and is_trained(run, verified=True):
+        steps = read_manifest_of(run, "steps")["steps"]
+        logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
+        return
     check_trackers(training.trackers)
     rows_per_pass_of(training, process)  # an error here comes before long work
     share_of_rows(training.eval_rows, process, key="training.eval_rows")
@@ -112,13 +108,24 @@ def train(
     check_memory(config, process, source=source, device=device)
     data = source.open(config, process)
     with process_group(process, device), run_lock(run, process), deterministic():
-        if is_folder_of_kind(run, "run") and not overwrite:
-            # Again: opening the text may take long, and another training may have begun or finished a run here meanwhile.
-            check_same_source(run, is_synthetic=source.is_synthetic)
-            check_same_experiment(run, config)
+        # Again: opening the text may take long, and another training may have begun or finished a run here meanwhile.
+        if _resumes(run, config, source=source, overwrite=overwrite):
             check_same_text(run, data.manifest_entries["tokens_sha256"])
         # In a function of its own, because process_group must not exit while a variable refers to the model.
         _train(config, run, data=data, process=process, device=device, overwrite=overwrite)
+
+
+def _resumes(run: Path, config: Config, *, source: DataSource, overwrite: bool) -> bool:
+    """Return True if the folder holds a run, which is to go on.
+
+    Raises:
+        UserError: the run is of another source, or another experiment.
+    """
+    if overwrite or not is_folder_of_kind(run, "run"):
+        return False
+    check_same_source(run, is_synthetic=source.is_synthetic)
+    check_same_experiment(run, config)
+    return True
 
 
 def _train(

@@ -31,12 +31,15 @@ def model_labels(compared: ComparedCurves) -> list[str]:
 
 def curve_finding(curve: ContextCurve) -> str:
     """Return what the tokens beyond a training row, or beyond the local ones where no row is known, do to the loss."""
-    lengths, by_number = curve.lengths, {point.num_visible_tokens: point for point in curve.points}
+    lengths = curve.lengths
     if lengths.is_ceiling:
         return f"Nothing of the full context lies beyond {row_words(lengths)}, so {SHOWS_NOTHING}."
-    end = by_number.get(lengths.full_len, curve.points[-1])
-    row = "the local tokens" if lengths.train_len is None else row_words(lengths)
-    unknown = "" if lengths.train_len is not None else f". No training row is known, so {SHOWS_NOTHING}"
+    end = [point for point in curve.points if point.num_visible_tokens <= lengths.full_len][-1]
+    row, unknown = row_words(lengths), ""
+    if lengths.train_len is None:
+        row, unknown = "the local tokens", f". No training row is known, so {SHOWS_NOTHING}"
+    if end.num_visible_tokens <= lengths.len_before_gain:
+        return f"No tokens beyond {row} were visible, so {SHOWS_NOTHING}."
     return (
         f"Seeing {end.num_visible_tokens} recent tokens in place of {lengths.len_before_gain} ({row}) changes the loss by "
         f"{interval_beside_zero(end.change_nats, 4)} nats, {against_zero(end.change_nats)}{unknown}."

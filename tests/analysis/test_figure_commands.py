@@ -116,7 +116,7 @@ def test_tables_outside_a_run_need_a_folder_for_the_pictures(run_script: Callabl
 @pytest.mark.parametrize("option", ["--tables", "--run"])
 def test_a_second_measurement_is_refused(option: str, run_script: Callable) -> None:
     figure = FigureOfMeasurement(lambda measured: iter([Drawn(Figure(), "never", "")]))
-    said = f"analysis: error: {option} b: these figures are of one measurement; draw each by itself\n"
+    said = f"analysis: error: {option} a {option} b: these figures are of one measurement; draw each by itself\n"
     assert run_script(figure.command, f"{option} a {option} b") == (2, [], said)
 
 

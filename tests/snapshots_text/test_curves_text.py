@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,19 @@ from planted_measurements import ROW
 from printed_text import json_lines, without_layout
 from syrupy.assertion import SnapshotAssertion
 
+from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.several.curve_comparison import compare_curves
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas_of
 from olmo_sparsity.view.console import print_curve, print_detection
-from olmo_sparsity.wording.curves import curves_words, gain_beyond_lines, model_labels, seed_intervals_words
+from olmo_sparsity.wording.curves import (
+    curve_finding,
+    curves_words,
+    gain_beyond_lines,
+    model_labels,
+    seed_intervals_words,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +64,14 @@ def test_curves(
     assert without_layout(capsys.readouterr().out.replace(str(tables), "TABLES")) == snapshot
     compared = compare_curves(runs)
     assert [curves_words(compared), *model_labels(compared), *gain_beyond_lines(compared)] == snapshot
+
+
+def test_a_curve_that_ends_with_the_training_row_tells_nothing(curves: dict[str, list[Path]]) -> None:
+    curve = context_curve(curves["one"][0] / "context-curve" / "made-up")
+    row = curve.lengths.len_before_gain
+    short = dataclasses.replace(curve, points=tuple(of for of in curve.points if of.num_visible_tokens <= row))
+    said = "No tokens beyond a training row were visible, so the curve shows nothing about length generalization."
+    assert curve_finding(short) == said != curve_finding(curve)
 
 
 def test_words_about_seeds(snapshot: SnapshotAssertion) -> None:
