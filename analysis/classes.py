@@ -17,7 +17,7 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.captions import class_gates_words
 from olmo_sparsity.wording.findings import classes_finding
-from olmo_sparsity.wording.gates import no_fraction_words
+from olmo_sparsity.wording.gates import gate_in_words, no_fraction_words
 from olmo_sparsity.wording.numbers import FRAGILE
 
 from .drawing import FigureOfMeasurement
@@ -58,7 +58,9 @@ def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary], *, whole: 
         if not entry.summary.gate_passed:
             for axis in axes:
                 axis.axhspan(row - 0.5, row + 0.5, color=FAILED, linewidth=0, zorder=0)
-        words = no_fraction_words(entry.summary.long_gain_nats) if whole.gate_passed else "gate of all windows\nfailed"
+        words = no_fraction_words(entry.summary.gate)
+        if not whole.gate_passed:
+            words = f"gate of all windows\n{gate_in_words(whole.gate)}"
         words += ":\nno R(k)" if width_in_force() is Width.one else ": no R(k)"  # a narrow panel
         axes[2].text(
             0.5, row, words, ha="center", va="center", fontsize=7.5, transform=axes[2].get_yaxis_transform(),

@@ -121,7 +121,7 @@ def _lines_of(fit: LineFit) -> str:
 def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
     """Return R(k) in words, or why there is none."""
     if selection.recovered_fraction is None:
-        return f"{no_fraction_words(summary.long_gain_nats)}: no R(k)"
+        return f"{no_fraction_words(summary.gate)}: no R(k)"
     return f"R({selection.k}) = {recovered_words(summary, selection.recovered_fraction)}"
 
 

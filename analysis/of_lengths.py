@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from olmo_sparsity.statistics.several.same_targets import ModelAtLengths
 from olmo_sparsity.statistics.single.summary import gate_of
-from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED
+from olmo_sparsity.wording.gates import gate_in_words
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import definition_words, estimand_words, is_foreign, null_kind_words, subject_words
 
@@ -75,8 +75,8 @@ def _not_passed(model: ModelAtLengths) -> list[str]:
     """Return where the gate failed, and where it is not assessed: there too few documents give an interval."""
     by_verdict: dict[str, list[str]] = {}
     for length, gain in model.gate_gains_nats.items():
-        if gate_of(gain) == "failed":
-            verdict = "FAILED" if gain.has_interval else f"is {GATE_NOT_ASSESSED}"
+        if (gate := gate_of(gain)) != "passed":
+            verdict = "FAILED" if gate == "failed" else f"is {gate_in_words(gate)}"
             by_verdict.setdefault(verdict, []).append(f"{length:,}")
     return [f"{verdict} at full_len {', '.join(lengths)}" for verdict, lengths in by_verdict.items()]
 

@@ -26,7 +26,7 @@ from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
-from olmo_sparsity.wording.gates import failed_gates, gates_words
+from olmo_sparsity.wording.gates import failed_gates, gate_in_words, gates_words
 from olmo_sparsity.wording.setup import (
     anchor_warning,
     data_words,
@@ -120,8 +120,8 @@ def _measured_in_short(summary: Summary) -> str:
     lengths = length_words(summary.lengths).split(";")[0]
     gates = "both gates passed"
     if not (summary.gate_passed and summary.beyond_gate_passed):
-        beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
-        gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
+        of_long, beyond = gate_in_words(summary.gate), gate_in_words(summary.beyond_gate)
+        gates = f"validity gate {of_long}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({summary.setup.label})"
     warning = short_anchor_warning(summary.setup)
     unit = f"; {counts}" if (counts := k_counts_words(summary)) else ""

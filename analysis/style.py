@@ -16,7 +16,7 @@ from olmo_sparsity.records.selectors import SELECTORS, in_legend_order, main_amo
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, gate_reason
+from olmo_sparsity.wording.gates import gate_in_words, gate_reason
 
 
 class _Looks(Mapping[str, dict[str, Any]]):
@@ -219,8 +219,9 @@ def signed_log(axis: Axes, which: str) -> None:
 
 def write_gate_failed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed, or is not assessed, into a panel that has nothing to show for that reason."""
-    head = "gate failed" if summary.long_gain_nats.has_interval else f"gate {GATE_NOT_ASSESSED}"
-    write_nothing_measured(axis, f"{head}:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 22)))
+    write_nothing_measured(
+        axis, f"gate {gate_in_words(summary.gate)}:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 22))
+    )
 
 
 def write_nothing_measured(axis: Axes, words: str = "not measured") -> None:

@@ -110,16 +110,25 @@ def divergences(scores: WindowScores, sets: list[list[int]]) -> np.ndarray:
     return divergences_R
 
 
-def forward_selection(scores: WindowScores, candidates: list[int], *, k: int, block: int) -> list[int]:
+def forward_selection(
+    scores: WindowScores, candidates: list[int], kl_single_I: np.ndarray, *, k: int, block: int
+) -> list[int]:
     """Return k of the candidates, ``block`` each step: those that, each alone with the set so far, leave the least KL.
 
     Of equal ones the nearer. With ``block`` 1 it is ``greedy-kl`` among the candidates.
+
+    Args:
+        scores: of the window.
+        candidates: long-range tokens.
+        kl_single_I: KL(p_all, p_{j}) of the candidates, which is the first step.
+        k: the size of the set.
+        block: tokens a step.
     """
     taken: list[int] = []
     while len(taken) < k:
         left = [j for j in candidates if j not in taken]
         kl_I = np.full(scores.num_long_range, np.nan)
-        kl_I[left] = divergences(scores, [[*taken, j] for j in left])
+        kl_I[left] = divergences(scores, [[*taken, j] for j in left]) if taken else kl_single_I[left]
         taken += chosen(-kl_I, min(block, k - len(taken)))
     return taken
 
@@ -208,7 +217,7 @@ class ChoicesOfWindow:
         self._pass = pass_tokens(problem)
         self.scores = scores_of(problem, max_k=max(ks), number=number)
         self._rankings: dict[str, Scored] = {}
-        self._kl_single_I = np.full(problem.num_groups, np.nan)  # KL(p_all, p_{j}); NaN where it has not been needed
+        self._kl_single_I = np.full(problem.num_groups, np.nan)  # as of _kl_of_single
 
     def all(self, without: set[str]) -> Iterator[tuple[int, str, Choice]]:
         """Yield (k, name, choice) of all choices but those that are left out.
@@ -292,12 +301,16 @@ class ChoicesOfWindow:
     def _singles(self, ranking: str, number: int, *, k: int) -> Choice:
         scored = self._ranking(ranking)
         best = chosen(scored.scores_I, number)
-        unknown = [j for j in best if np.isnan(self._kl_single_I[j])]
-        if unknown:  # all are known where `kl` is among the choices
-            self._kl_single_I[unknown] = divergences(self.scores, [[j] for j in unknown])
         scores_I = np.full(self._problem.num_groups, np.nan)
-        scores_I[best] = -self._kl_single_I[best]
+        scores_I[best] = -self._kl_of_single(best)[best]
         return Choice(chosen(scores_I, k), scored.tokens + number * self._problem.evaluator.local_len)
+
+    def _kl_of_single(self, candidates: list[int]) -> np.ndarray:
+        """Return KL(p_all, p_{j}) of all that have been needed, the candidates among them; NaN for others; [I]."""
+        unknown = [j for j in candidates if np.isnan(self._kl_single_I[j])]
+        if unknown:
+            self._kl_single_I[unknown] = divergences(self.scores, [[j] for j in unknown])
+        return self._kl_single_I
 
     def _left_out(self, ranking: str, number: int, *, k: int, is_exact: bool) -> Choice:
         scored = self._ranking(ranking)
@@ -312,9 +325,11 @@ class ChoicesOfWindow:
         before, candidates = float(self._pass), list(range(number))
         if ranking is not None:
             before, candidates = self._ranking(ranking).tokens, chosen(self._ranking(ranking).scores_I, number)
-        found = counted(lambda: np.array(forward_selection(self.scores, candidates, k=k, block=block)))
-        known = number * self._problem.evaluator.local_len if ranking == "kl" else 0  # the first step is what ranks
-        return Choice([int(j) for j in found.scores_I], before + found.tokens - known)
+        if ranking != "kl":  # else the first step is what ranks
+            before += number * self._problem.evaluator.local_len
+        first_I = self._kl_of_single(candidates)
+        found = counted(lambda: np.array(forward_selection(self.scores, candidates, first_I, k=k, block=block)))
+        return Choice([int(j) for j in found.scores_I], before + found.tokens)
 
     def _in_rounds(self, num_rounds: int, *, k: int, num_first: int) -> Choice:
         first = chosen(self._ranking("attention").scores_I, num_first)

@@ -25,6 +25,7 @@ from olmo_sparsity.measure.setup.opened_model import (
     settings_record,
 )
 from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import attribution_by_patching
 from olmo_sparsity.measure.visible.passes import windows_per_block
 from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
 from olmo_sparsity.records.own_selectors import own_entries, sources_of
@@ -212,7 +213,7 @@ def prepare_windows(
         measure_part=InfluenceParts(evaluator, tables, lengths.train_len).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
-            "influence": settings_record(settings),
+            "influence": {**settings_record(settings), **_screened_by(settings, evaluator, lengths.full_len)},
             **({"own_selectors": own} if (own := own_entries(settings.selectors)) else {}),
             "num_documents": windows.num_documents,
             "null_contexts": null_contexts.counts(),
@@ -221,6 +222,13 @@ def prepare_windows(
             **fit,
         },
     )
+
+
+def _screened_by(settings: InfluenceConfig, evaluator: Evaluator, full_len: int) -> dict[str, Any]:
+    """Return ``screen_by`` as it was done, where patching ranked for screening; else nothing."""
+    if settings.screen is None or settings.ranking != "patching":
+        return {}
+    return {"screen_by": attribution_by_patching(evaluator, full_len)}
 
 
 @dataclass(frozen=True)

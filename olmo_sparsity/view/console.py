@@ -67,7 +67,7 @@ from olmo_sparsity.wording.comparison import (
 from olmo_sparsity.wording.curves import curve_finding
 from olmo_sparsity.wording.detection import detection_finding
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
-from olmo_sparsity.wording.gates import EITHER_WAY, gate_sentences, gates_words
+from olmo_sparsity.wording.gates import EITHER_WAY, gate_in_words, gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
 from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import (
@@ -236,7 +236,7 @@ def _suite_table(numbers: Detection) -> ResultTable:
                 *(rounded(loss.mean, ".2f") for loss in losses),
                 estimated(suite.long_gain_nats, 2),
                 estimated(suite.gate_gain_nats, 2),
-                *words(suite.gate if suite.long_gain_nats.has_interval else "too few"),
+                *words(gate_in_words(suite.gate)),
                 rounded(suite.mean_planted_tokens, ".1f"),
                 rounded(suite.chance, ".2f"),
             )

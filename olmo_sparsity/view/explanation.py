@@ -24,7 +24,7 @@ from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice
 from olmo_sparsity.view.table_printing import print_sentences
 from olmo_sparsity.wording.captions import gains_caption
 from olmo_sparsity.wording.findings import place_finding
-from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
+from olmo_sparsity.wording.gates import GATE_WORDS
 from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
 from olmo_sparsity.wording.tokens import token_words
@@ -135,7 +135,7 @@ class Explanation:
             **setup_json(self.setup),
             "finding": self.finding,
             "note": self.note,
-            "gate": GATE_NOT_ASSESSED,
+            "gate": "not-assessed",
             "null_context": self.null_context,
             "unit": shown.unit,
             "local_len": shown.local_len,

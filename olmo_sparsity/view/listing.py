@@ -20,7 +20,7 @@ from olmo_sparsity.view.console import print_json
 from olmo_sparsity.view.result_table import Item, ResultTable, Sentence, keys, number, plain, words
 from olmo_sparsity.view.table_printing import print_items, results_console
 
-GATES = {"passed": "passed", "failed": "FAILED", "not-applicable": "-"}
+GATES: dict[Gate, str] = {"passed": "passed", "failed": "FAILED", "not-assessed": "too few", "not-applicable": "-"}
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,6 @@ class ListedTables:
         num_windows: that were measured, or are to be.
         local_len, full_len: in tokens; None of a synthetic task.
         gate, beyond_gate: of finished influence tables; otherwise None.
-        has_intervals: False where there are too few documents for an interval, so that ``failed`` tells nothing; None where there
-            are no gates.
     """
 
     run: str
@@ -67,7 +65,6 @@ class ListedTables:
     full_len: Optional[int]
     gate: Optional[Gate]
     beyond_gate: Optional[Gate]
-    has_intervals: Optional[bool]
 
 
 @dataclass(frozen=True)
@@ -117,11 +114,10 @@ def _run(folder: Path, manifest: dict[str, Any]) -> ListedRun:
 
 def _tables(folder: Path, manifest: dict[str, Any]) -> ListedTables:
     gates: tuple[Optional[Gate], Optional[Gate]] = (None, None)
-    has_intervals: Optional[bool] = None
     is_finished = manifest.get("status") == "complete"
     if is_finished and manifest["kind"] == "influence":
         summary = summarize(load(folder, has_selections=False))
-        gates, has_intervals = (summary.gate, summary.beyond_gate), summary.long_gain_nats.has_interval
+        gates = (summary.gate, summary.beyond_gate)
     lengths = manifest["context"]
     return ListedTables(
         run=str(folder.parent.parent),
@@ -134,7 +130,6 @@ def _tables(folder: Path, manifest: dict[str, Any]) -> ListedTables:
         full_len=lengths.get("full_len"),
         gate=gates[0],
         beyond_gate=gates[1],
-        has_intervals=has_intervals,
     )
 
 
@@ -187,7 +182,7 @@ def _tables_table(run: str, tables: Sequence[ListedTables]) -> ResultTable:
             *words(of.finished[:16].replace("T", " ") or "unfinished"),
             number(of.num_windows or None),
             *words("" if of.full_len is None else f"{of.local_len} of {of.full_len}"),
-            *words(", ".join(_gate_words(gate, of) for gate in (of.gate, of.beyond_gate) if gate), of.text),
+            *words(", ".join(GATES[gate] for gate in (of.gate, of.beyond_gate) if gate), of.text),
         )
         for of, name in zip(tables, names, strict=True)
     )
@@ -198,7 +193,3 @@ def _tables_table(run: str, tables: Sequence[ListedTables]) -> ResultTable:
         "not assessed."
     )
     return ResultTable(run, columns, rows, title=run, caption=caption)
-
-
-def _gate_words(gate: Gate, of: ListedTables) -> str:
-    return "too few" if gate == "failed" and not of.has_intervals else GATES[gate]

@@ -131,7 +131,7 @@ def page_json(report: Report) -> Json:
             "num_long_range": summary.lengths.num_long_range,
             "local_len": summary.lengths.local_len,
             "is_fragile": summary.is_fragile,
-            "no_fraction": no_fraction_words(summary.long_gain_nats),
+            "no_fraction": no_fraction_words(summary.gate),
             "selections": [_selection_json(of) for of in summary.selections if of.context in CONTEXTS],
         },
         "selectors": [

@@ -39,6 +39,7 @@ from olmo_sparsity.view.result_table import (
     words,
 )
 from olmo_sparsity.wording.captions import blind_caption, classes_caption, every_caption
+from olmo_sparsity.wording.gates import gate_in_words
 from olmo_sparsity.wording.selection import ALL_TOKENS, RANDOM, SELECTION_CAPTION
 from olmo_sparsity.wording.spectrum import (
     FIRST,
@@ -415,7 +416,7 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
                 *words(entry.target_class),
                 number(summary.num_windows),
                 estimated(summary.long_gain_nats, 3),
-                *words(summary.gate if summary.long_gain_nats.has_interval else "too few"),
+                *words(gate_in_words(summary.gate)),
                 *(estimated(gain, 3) for gain in of_rule),
                 *(estimated(at.gain_over_random_nats, 3) for at in at_blind),
                 *(recovered(summary, at.recovered_fraction) for at in at_blind),

@@ -42,7 +42,7 @@ def class_gates_words(classes: Sequence[ClassSummary]) -> str:
 
     Classes of too few documents for an interval pass no gate, and do not count.
     """
-    num_assessed = sum(entry.summary.long_gain_nats.has_interval for entry in classes)
+    num_assessed = sum(entry.summary.gate != "not-assessed" for entry in classes)
     of_gap = ", ".join(entry.target_class for entry in classes if entry.summary.may_be_gap)
     return multiplicity_words(num_assessed) + (f" The gate of {of_gap} failed: {MAY_BE_GAP}." if of_gap else "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from olmo_sparsity.statistics.detection import Detection, Suite
-from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED
 from olmo_sparsity.wording.numbers import interval
 
 SUITES = {
@@ -21,8 +20,8 @@ def suite_gate_words(suite: Suite) -> str:
     """Return that the gate of a suite failed, or is not assessed, and why; empty where it passed."""
     if suite.gate == "passed":
         return ""
-    if not suite.long_gain_nats.has_interval:
-        return f"gate {GATE_NOT_ASSESSED}: too few windows"
+    if suite.gate == "not-assessed":
+        return "gate not assessed: too few windows"
     return f"gate failed: {'perhaps the cost of the gap' if suite.long_gain_nats.is_above_zero else 'no gain is shown'}"
 
 
@@ -34,7 +33,9 @@ def detection_finding(numbers: Detection) -> str:
         if known:
             known.sort(key=lambda entry: entry[0].mean)
             (low, worst), (high, best) = known[0], known[-1]
-            found = f"{suite_words(suite)}: {best} {interval(high)} at best, {worst} {interval(low)} at worst"
+            found = f"{suite_words(suite)}: {best} {interval(high)}"
+            if len(known) > 1:
+                found += f" at best, {worst} {interval(low)} at worst"
             gate = suite_gate_words(suite)
             clauses.append(f"{found} ({gate})" if gate else found)
     return f"Share of the planted tokens that the selectors find, {'; '.join(clauses)}."

@@ -40,7 +40,7 @@ def verdict_words(summary: Summary, first: Optional[str] = None) -> str:
         first: as in ``evidence_sentences``.
     """
     if not summary.gate_passed:
-        if not summary.long_gain_nats.has_interval:
+        if summary.gate == "not-assessed":
             return f"Not shown: there are {TOO_FEW_TO_TELL} whether the model gains from the long context."
         reason = f"; {MAY_BE_GAP}" if summary.may_be_gap else ""
         return f"Not shown: these windows show no clear gain of the model from the long context{reason}."
@@ -243,7 +243,7 @@ def _entry(summary: Summary, selector: str, context: str, *, k: int) -> Optional
 def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
     """Return whether few tokens, or entries, give back the long gain, as far as one selector blind to the target shows it."""
     few = f"few {units_of(summary)}"
-    if not summary.long_gain_nats.has_interval:
+    if summary.gate == "not-assessed":
         return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that {few} could give back."
     if summary.may_be_gap:
         return f"Here {MAY_BE_GAP}, so it is not shown that there is one that {few} could give back."
@@ -386,6 +386,6 @@ def _generalization_words(summary: Summary) -> str:
             f"{worth}: the model generalizes in length, but whether it does so because few {units_of(summary)} are enough "
             "is not shown."
         )
-    if not gain.has_interval:
+    if summary.beyond_gate == "not-assessed":
         return f"{worth}, {against_zero(gain)}."
     return f"{worth}, {against_zero(gain)}: {SELECTION_ONLY}."

@@ -37,7 +37,7 @@ def classes_finding(classes: Sequence[ClassSummary], whole: Summary) -> str:
 
     What classes with too few documents for an interval show is no finding.
     """
-    shown = [entry for entry in classes if entry.summary.long_gain_nats.has_interval]
+    shown = [entry for entry in classes if entry.summary.gate != "not-assessed"]
     if not shown:
         return NO_CLASSES
     most, *others = shown

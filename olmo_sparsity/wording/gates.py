@@ -27,10 +27,10 @@ TOO_FEW_FOR_INTERVAL = f"fewer than {MIN_DOCUMENTS} documents are too few for an
 BEYOND_GATE: dict[Gate, str] = {
     "passed": "Gate beyond the training row passed",
     "failed": "GATE BEYOND THE TRAINING ROW FAILED",
+    "not-assessed": "Gate beyond the training row not assessed",
     "not-applicable": "The gate beyond the training row does not apply",
 }
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
-GATE_NOT_ASSESSED = "not assessed"
 GATE_WORDS = (
     "Gate not assessed: one window is no sample. Its numbers say what the model does here. Only many windows of many documents "
     "tell whether the long context is worth anything on average (olmo-sparsity influence)."
@@ -46,28 +46,25 @@ def _signed(gain: Estimate) -> str:
 
 def gate_reason(summary: Summary) -> str:
     """Return why the validity gate failed, or is not assessed."""
-    if not summary.long_gain_nats.has_interval:
+    if summary.gate == "not-assessed":
         return TOO_FEW_FOR_INTERVAL
     return MAY_BE_GAP if summary.may_be_gap else NO_LONG_GAIN
 
 
 def gate_words(summary: Summary, *, short: bool = False) -> str:
-    """Return the validity gate in one sentence; ``short``: without its number and what follows from it.
-
-    Of too few documents for an interval the gate has the value of one that failed, but they are no finding.
-    """
+    """Return the validity gate in one sentence; ``short``: without its number and what follows from it."""
     gain, at_gate = summary.long_gain_nats, summary.gate_gain_nats
     if summary.gate_passed and short:
         return "Gate passed: the mean long gain is clearly above 0."
     if summary.gate_passed:
         return f"Gate passed: the long context is worth {_signed(gain)}{_without_gap_words(summary)}."
-    if not gain.has_interval:
+    if summary.gate == "not-assessed":
         follows = "" if short else ", so no recovered fraction is shown"
-        return f"Gate {GATE_NOT_ASSESSED}: {gate_reason(summary)}{follows}."
+        return f"Gate not assessed: {gate_reason(summary)}{follows}."
     if short:
         return f"GATE FAILED: {gate_reason(summary)}."
     number = f" ({_signed(gain)})"
-    if summary.may_be_gap and at_gate.has_interval:
+    if summary.may_be_gap:
         number = f": it is {_signed(gain)} in place, and {_signed(at_gate)} from the local tokens {WITHOUT_GAP}"
     return f"GATE FAILED: {gate_reason(summary)}{number}, so no recovered fraction is shown."
 
@@ -109,8 +106,8 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
         reason, follows = "no training row of this model is known", f"{ABOUT_SELECTION}; {NO_GENERALIZATION}"
     elif gain is None or summary.beyond_gate == "not-applicable":
         reason, follows = f"{row_has_words(lengths)}, so nothing lies beyond it", SELECTION_ONLY
-    elif not gain.has_interval:
-        return f"Gate beyond the training row {GATE_NOT_ASSESSED}: {TOO_FEW_FOR_INTERVAL}."
+    elif summary.beyond_gate == "not-assessed":
+        reason, follows = TOO_FEW_FOR_INTERVAL, ""
     elif row == lengths.local_len:
         reason = f"it is the same gate, since {a_row} has as many tokens as the local context, {row}"
         follows = "" if summary.beyond_gate_passed else SELECTION_ONLY
@@ -153,9 +150,14 @@ def gate_sentences(summary: Summary) -> list[str]:
     return [sentence for sentence in words if sentence]
 
 
-def no_fraction_words(long_gain: Estimate) -> str:
-    """Return why a measurement, or a class of its targets, has no R(k), in two or three words."""
-    return "gate failed" if long_gain.has_interval else TOO_FEW_DOCUMENTS
+def gate_in_words(gate: Gate) -> str:
+    """Return the value of a gate as words."""
+    return gate.replace("-", " ")
+
+
+def no_fraction_words(gate: Gate) -> str:
+    """Return why a measurement, or a class of its targets, has no R(k), in two or three words; its gate did not pass."""
+    return TOO_FEW_DOCUMENTS if gate == "not-assessed" else "gate failed"
 
 
 def failed_gates(summary: Summary) -> list[str]:
@@ -164,7 +166,7 @@ def failed_gates(summary: Summary) -> list[str]:
         (summary.gate, gate_words(summary, short=True)),
         (summary.beyond_gate, beyond_gate_words(summary, short=True)),
     )
-    return [words.removesuffix(".") for gate, words in gates if gate == "failed"]
+    return [words.removesuffix(".") for gate, words in gates if gate in ("failed", "not-assessed")]
 
 
 def multiplicity_words(num_classes: int) -> str:
@@ -184,20 +186,17 @@ def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
     def names_where(holds: Callable[[Summary], bool]) -> list[str]:
         return [name for name, summary in summaries.items() if holds(summary)]
 
-    failed = names_where(lambda summary: not summary.gate_passed and summary.long_gain_nats.has_interval)
-    too_few = names_where(lambda summary: not summary.long_gain_nats.has_interval)
+    failed = names_where(lambda summary: summary.gate == "failed")
+    too_few = names_where(lambda summary: summary.gate == "not-assessed")
     fragile = names_where(lambda summary: summary.is_fragile)
-    not_beyond = names_where(lambda summary: summary.beyond_gate == "failed")
-    too_few_beyond = [
-        name for name in not_beyond if (gain := summaries[name].gain_beyond_nats) and not gain.has_interval
-    ]
-    selecting = [name for name in not_beyond if name not in too_few_beyond]
+    selecting = names_where(lambda summary: summary.beyond_gate == "failed")
+    too_few_beyond = names_where(lambda summary: summary.beyond_gate == "not-assessed")
     without = names_where(lambda summary: summary.beyond_gate == "not-applicable")
     sentences = [] if failed or too_few else ["The gate passed everywhere."]
     if failed:
         sentences.append(f"GATE FAILED at {', '.join(failed)}: no R(k) there.")
     if too_few:
-        sentences.append(f"Gate {GATE_NOT_ASSESSED} at {', '.join(too_few)}: {TOO_FEW_FOR_INTERVAL}. No R(k) there.")
+        sentences.append(f"Gate not assessed at {', '.join(too_few)}: {TOO_FEW_FOR_INTERVAL}. No R(k) there.")
     if fragile:
         sentences.append(f"R(k) is {FRAGILE} at {', '.join(fragile)}, where it misses low.")
     if selecting:
@@ -205,8 +204,8 @@ def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
         sentences.append(f"GATE BEYOND THE TRAINING ROW not passed at {', '.join(selecting)}: {words}.")
     if too_few_beyond:
         names = ", ".join(too_few_beyond)
-        sentences.append(f"Gate beyond the training row {GATE_NOT_ASSESSED} at {names}: {TOO_FEW_FOR_INTERVAL}.")
-    if not not_beyond and len(without) < len(summaries):
+        sentences.append(f"Gate beyond the training row not assessed at {names}: {TOO_FEW_FOR_INTERVAL}.")
+    if not selecting and not too_few_beyond and len(without) < len(summaries):
         where = "wherever it applies" if without else "everywhere"
         sentences.append(f"The gate beyond the training row passed {where}.")
     if without:

@@ -179,12 +179,12 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
     gain_bars = [container for container in axes[1].containers if container.lines[0].get_color() == "black"]
     for container, entry in zip(gain_bars, entries, strict=True):
         assert_bars(container, [entry.summary.long_gain_nats], upright=False)
-    assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
+    assert {entry.summary.gate for entry in entries} == {"passed", "not-assessed"}
     said = {round(text.get_position()[1]): text.get_text() for text in axes[2].texts if "no R(k)" in text.get_text()}
     assert said == {
-        row: "gate failed: no R(k)" if entry.summary.long_gain_nats.has_interval else "too few documents: no R(k)"
+        row: "gate failed: no R(k)" if entry.summary.gate == "failed" else "too few documents: no R(k)"
         for row, entry in enumerate(entries)
-        if entry.summary.gate == "failed"
+        if entry.summary.gate != "passed"
     }
     assert [axis.get_title().replace("\n", " ") for axis in axes] == [
         "share of windows weighted", "long gain nats", "R(8) target unseen", "gain minus control k = 8, nats",
@@ -206,18 +206,18 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
     assert "passes by chance in 2.5% of measurements; one class has enough documents for it." in words
 
 
-def test_rows_of_classes_are_grey_where_their_gate_failed_and_say_where_r_is_fragile(tables: Path) -> None:
+def test_rows_of_classes_are_grey_where_their_gate_did_not_pass_and_say_where_r_is_fragile(tables: Path) -> None:
     """A class that is fragile and has no R(k) says nothing; without contrasts the caption does not speak of them."""
     drawn = copy.copy(read(tables, *MAIN_SELECTORS))  # what is read is shared with other tests
     entries = by_class(drawn.measurement, drawn.summary)
     (figure,) = figures_of(classes.draw(drawn))
-    failed = [row for row, entry in enumerate(entries) if entry.summary.gate == "failed"]
-    assert 0 < len(failed) < len(entries)
+    not_passed = [row for row, entry in enumerate(entries) if not entry.summary.gate_passed]
+    assert 0 < len(not_passed) < len(entries)
     for axis in figure.axes:
         grey = [
             (round(patch.get_y(), 9), round(patch.get_height(), 9)) for patch in axis.patches if patch.get_height() == 1
         ]
-        assert grey == [(row - 0.5, 1.0) for row in failed]
+        assert grey == [(row - 0.5, 1.0) for row in not_passed]
     assert classes.CONTRAST_WORDS in words_on(figure)
     assert (
         "Grey: the interval of the class's own gain at the gate, the long gain without the cost of the gap"
@@ -230,7 +230,7 @@ def test_rows_of_classes_are_grey_where_their_gate_failed_and_say_where_r_is_fra
     drawn.__dict__["classes"] = fragile
     (marked,) = figures_of(classes.draw(drawn))
     rows = {round(text.get_position()[1] - 0.45) for text in marked.axes[2].texts if text.get_text() == "fragile"}
-    assert rows == {row for row in range(len(entries)) if row != 1 and row not in failed} != set()
+    assert rows == {row for row in range(len(entries)) if row != 1 and row not in not_passed} != set()
     assert classes.CONTRAST_WORDS not in words_on(marked)
     above_0 = next(entry for entry in entries if entry.summary.long_gain_nats.is_above_zero)
     of_gap = dataclasses.replace(above_0, summary=dataclasses.replace(above_0.summary, gate="failed"))

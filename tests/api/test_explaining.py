@@ -195,7 +195,7 @@ def test_the_page_is_self_contained_and_escapes_the_text(
 def test_json_has_the_columns_of_the_tables(model: api.Model, of_command: api.Results) -> None:
     value = api.explain(model, HOSTILE * 3, at=150, selectors=["kl", "unmask-one"], k=[2]).to_json()
     json.dumps(value, allow_nan=False)
-    assert value["gate"] == "not assessed"
+    assert value["gate"] == "not-assessed"
     assert list(value["window"]) == list(of_command.windows)
     assert list(value["selections"][0]) == list(of_command.selections)
     assert [entry["selector"] for entry in value["gains"]] == ["kl", "unmask-one"]

@@ -18,6 +18,7 @@ from benchmarks.set_choices import (
     ATTRIBOT,
     ChoicesOfWindow,
     captum_tokens,
+    divergences,
     estimates_beside,
     estimates_without,
     forward_selection,
@@ -26,6 +27,7 @@ from benchmarks.set_choices import (
 )
 from benchmarks.set_worth import Row, sentence, table, worths
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import divergence, log_probs
 from olmo_sparsity.measure.visible.window_batch import single_tokens
@@ -63,16 +65,21 @@ def by_brute_force(problem: Problem, candidates: list[int], *, k: int, block: in
     return taken
 
 
+def kl_of_singles(scores: WindowScores) -> np.ndarray:
+    return divergences(scores, [[j] for j in range(M)])
+
+
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_forward_selection_is_that_of_the_definition(block: int) -> None:
     problem, candidates = problem_of(), [13, 2, 5, 8, 0, 11, 9]
-    found = forward_selection(scores_of(problem, max_k=4, number=0), candidates, k=4, block=block)
+    scores = scores_of(problem, max_k=4, number=0)
+    found = forward_selection(scores, candidates, kl_of_singles(scores), k=4, block=block)
     assert found == by_brute_force(problem, candidates, k=4, block=block)
 
 
 def test_forward_selection_of_one_a_step_among_all_is_greedy_kl() -> None:
     scores = scores_of(problem_of(), max_k=4, number=0)
-    found = forward_selection(scores, list(range(M)), k=4, block=1)
+    found = forward_selection(scores, list(range(M)), kl_of_singles(scores), k=4, block=1)
     assert found == rank(SELECTORS["greedy-kl"].score(scores))[0, :4].tolist()
 
 

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers_models
 from scored_windows import make_scores, with_other_targets
 from tiny_models import NORMED, VOCAB, build
 from tiny_pretrained import save_llama
 from tiny_windows import LOCAL, M, windows
+from typer.testing import CliRunner
 
+from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.measuring import Ranking, parse_screen
 from olmo_sparsity.errors import UserError
@@ -23,10 +26,17 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import Criterion, ScreeningSettings, WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import gate_gradients, log_probs, short_log_probs, target_losses
+from olmo_sparsity.measure.visible.losses import (
+    attribution_by_patching,
+    gate_gradients,
+    log_probs,
+    short_log_probs,
+    target_losses,
+)
 from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
+from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import listening
 from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.storage.files import read_json
@@ -114,6 +124,27 @@ def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.Temp
 
 def with_settings(config: Config, **changes: object) -> Config:
     return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_how_patching_ranks(visibility: Visibility) -> None:
+    def ranked_by(kind: str, **settings: object) -> str:
+        evaluator = Evaluator(transformers_models.build(kind, **settings), LOCAL, visibility=visibility, anchor_id=9)
+        return attribution_by_patching(evaluator, LOCAL + M)
+
+    assert ranked_by("llama") == ranked_by("mistral", sliding_window=LOCAL + M + 2) == "patching"
+    assert ranked_by("gemma-2") == ranked_by("mistral", sliding_window=LOCAL) == "gradient"
+
+
+def test_what_ranked_in_place_of_patching_is_recorded(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TransformersModel, "attention_states", lambda *args, **kwargs: None)
+    folder = measure(config, tmp_path / "run")
+    assert read_json(folder / "manifest.json")["influence"]["screen_by"] == "gradient"
+    assert (
+        "Screened to 5 candidates by gradient." in CliRunner().invoke(app, ["summary", "--tables", str(folder)]).output
+    )
 
 
 def test_a_ranking_that_is_not_named_is_recorded_and_what_named_it_is_found_again(

@@ -115,7 +115,7 @@ def test_planted(text_snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPat
     suites = [
         suite("needle-name", 1, "passed", gain=Estimate(1.2, 1.1, 1.3), shift=0.0),
         suite("needle-number", 2, "failed", gain=Estimate(0.1, -0.2, 0.3), shift=0.03),
-        suite("needle-number", 4, "failed", gain=Estimate(0.4), shift=0.07),
+        suite("needle-number", 4, "not-assessed", gain=Estimate(0.4), shift=0.07),
     ]
     setups = {
         "run": ModelSetup(None, "hidden", None, None),

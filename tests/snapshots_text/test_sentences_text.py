@@ -58,7 +58,7 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
             *gates.failed_gates(summary),
         ],
         "reason": gates.gate_reason(summary),
-        "no fraction": gates.no_fraction_words(summary.long_gain_nats),
+        "no fraction": gates.no_fraction_words(summary.gate),
         "blind": captions.blind_caption(summary),
         "every": captions.every_caption(summary),
         "contrasts": [words for entry in measured.classes if (words := captions.contrast_words(entry))],

@@ -363,7 +363,9 @@ def test_a_failed_gate_hides_fractions_and_is_stated_in_words() -> None:
     assert "passed" in gate_words(passed)
 
 
-@pytest.mark.parametrize(("low", "gate"), [(0.01, "passed"), (0.0, "failed"), (-0.01, "failed"), (None, "failed")])
+@pytest.mark.parametrize(
+    ("low", "gate"), [(0.01, "passed"), (0.0, "failed"), (-0.01, "failed"), (None, "not-assessed")]
+)
 def test_gate_of(low: float | None, gate: str) -> None:
     assert gate_of(Estimate(0.02, low, 0.03)) == gate
 
@@ -408,11 +410,11 @@ def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row(more: 
 
 
 @pytest.mark.parametrize("num_documents", [1, 2, 49])
-def test_few_documents_have_no_interval_and_fail(num_documents: int) -> None:
+def test_few_documents_have_no_interval_and_assess_no_gate(num_documents: int) -> None:
     summary = summarize(made_up(num_documents, long_gain=5.0))
     assert not summary.long_gain_nats.has_interval
-    assert summary.gate == "failed"
-    assert summary.beyond_gate == "failed"
+    assert summary.gate == summary.beyond_gate == "not-assessed"
+    assert all(selection.recovered_fraction is None for selection in summary.selections)
     assert "fewer than 50 documents" in gate_words(summary) and "fewer than 50 documents" in beyond_gate_words(summary)
 
 

@@ -85,8 +85,7 @@ def test_json_holds_the_whole_names_and_the_gates_of_the_summary(runs: Path) -> 
     for entry in listed["tables"][:2]:
         summary = summarize(load(runs / "a" / "influence" / entry["name"]))
         assert (entry["gate"], entry["beyond_gate"]) == (summary.gate, summary.beyond_gate)
-        assert entry["has_intervals"] is True
-    assert listed["tables"][2]["gate"] is None and listed["tables"][2]["has_intervals"] is None
+    assert listed["tables"][2]["gate"] is None and listed["tables"][2]["beyond_gate"] is None
 
 
 @pytest.mark.parametrize(("num_documents", "words"), [(49, "too few, too few"), (50, "FAILED, FAILED")])
@@ -98,7 +97,7 @@ def test_too_few_documents_are_no_failed_gate(
     made_up_measurement(run, -0.6, name="few", num_documents=num_documents)
     assert f"│ {words}" in printed("list", tmp_path)
     (listed,) = read_listing(tmp_path).tables
-    assert (listed.gate, listed.has_intervals) == ("failed", num_documents == 50)
+    assert listed.gate == listed.beyond_gate == ("failed" if num_documents == 50 else "not-assessed")
 
 
 def test_a_damaged_manifest_is_one_line_and_hides_nothing_else(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_the_numbers_of_figure_4_are_those_of_the_statistics(tables: dict[str, P
     assert data["selections"] == [{name: of[name] for name in OF_FIGURE4} for of in expected]
     failed = data_of(pages["failed"])["summary"]
     assert {of["recovered_fraction"] for of in failed["selections"]} == {None}
-    assert failed["no_fraction"] == no_fraction_words(read(tables["failed"]).summary.long_gain_nats)
+    assert failed["no_fraction"] == no_fraction_words(read(tables["failed"]).summary.gate)
 
 
 def test_the_charts_are_the_figures_of_analysis(tables: dict[str, Path], pages: dict[str, Path]) -> None:

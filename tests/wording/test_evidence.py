@@ -181,7 +181,7 @@ def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary
     assert gate_words(failed, short=True) == f"GATE FAILED: {NO_LONG_GAIN}."
     few = only("kl", num_documents=49)
     too_few = "not assessed: fewer than 50 documents are too few for an interval"
-    assert (few.gate, few.beyond_gate) == ("failed", "failed")
+    assert (few.gate, few.beyond_gate) == ("not-assessed", "not-assessed")
     assert gate_words(few) == f"Gate {too_few}, so no recovered fraction is shown."
     assert gate_words(few, short=True) == f"Gate {too_few}."
     for short in (False, True):

@@ -12,6 +12,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceBin, DistanceShares
+from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.findings import (
     NO_CLASSES,
     agreement_finding,
@@ -57,7 +58,8 @@ def test_the_spectrum_says_how_many_tokens_most_targets_need(tables: Path) -> No
 
 
 def with_gain(entry: ClassSummary, gain: Estimate) -> ClassSummary:
-    return dataclasses.replace(entry, summary=dataclasses.replace(entry.summary, long_gain_nats=gain))
+    summary = dataclasses.replace(entry.summary, gate=gate_of(gain), long_gain_nats=gain)
+    return dataclasses.replace(entry, summary=summary)
 
 
 def test_the_classes_with_the_highest_and_the_lowest_gain_of_those_with_an_interval(tables: Path) -> None:

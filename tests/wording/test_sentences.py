@@ -234,7 +234,7 @@ def test_the_caption_of_classes(passed: Summary, failed: Summary) -> None:
     assert "No class has an R(k)" not in classes_caption(dataclasses.replace(passed, beyond_gate="failed"), classes)
     assert "No class has an R(k)" in classes_caption(dataclasses.replace(failed, beyond_gate="passed"), classes)
     assert "18%" in classes_caption(passed, classes) and "induction and repeat" in classes_caption(passed, classes)
-    few = dataclasses.replace(passed, gate="failed", long_gain_nats=Estimate(0.5))
+    few = dataclasses.replace(passed, gate="not-assessed", long_gain_nats=Estimate(0.5))
     of_few = [dataclasses.replace(entry, summary=few) for entry in classes]
     assert "of 4 classes with enough documents and without long gain, at least one passes in 10%." in classes_caption(
         passed, [*classes[:4], *of_few[4:]]

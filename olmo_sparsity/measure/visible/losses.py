@@ -355,6 +355,22 @@ def gate_gradients(
     )
 
 
+def attribution_by_patching(evaluator: Evaluator, full_len: int) -> Attribution:
+    """Return how ``gate_gradients`` makes estimates by patching: by ``gradient`` where the model's attention cannot be read.
+
+    Args:
+        evaluator: the model; it runs the local tokens of one window.
+        full_len: tokens of a window.
+    """
+    tokens_1T = torch.zeros(1, full_len, dtype=torch.int64, device=evaluator.model.device)
+    tokens_1T, positions_1T = _gated_windows(evaluator, tokens_1T)
+    local = slice(-evaluator.local_len, None)
+    states = evaluator.model.attention_states(
+        tokens_1T[:, local], positions_1T[:, local], prefix=None, loss=lambda logits_1V: logits_1V.logsumexp(-1).sum()
+    )
+    return "gradient" if states is None else "patching"
+
+
 def estimates_beside(
     evaluator: Evaluator, tokens_WT: torch.Tensor, sets: VisibleSets, *, loss_function: LossFunction
 ) -> torch.Tensor:

@@ -33,8 +33,8 @@ from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 from olmo_sparsity.text.overlap import NGRAM
 
-Gate = Literal["passed", "failed", "not-applicable"]
-FRACTIONS = ("recovered_fraction",)  # what a failed gate hides
+Gate = Literal["passed", "failed", "not-assessed", "not-applicable"]
+FRACTIONS = ("recovered_fraction",)  # what a gate that did not pass hides
 ROBUST_RATIO = 3  # long gain over its standard error: below it R(k) is fragile
 
 
@@ -171,8 +171,9 @@ class Summary:
     """The numbers of one measurement.
 
     Attributes:
-        gate: ``passed`` where the 95% interval of ``gate_gain_nats`` lies above 0: the model uses the long context. Where it
-            failed, there are no recovered fractions and no effective sparsity.
+        gate: ``passed`` where the 95% interval of ``gate_gain_nats`` lies above 0: the model uses the long context;
+            ``not-assessed`` where too few documents give no interval. Where it did not pass, there are no recovered fractions and
+            no effective sparsity.
         beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
             from more tokens than a training row has. ``not-applicable`` where no training row is known, or where it is as
             long as the full context. Wherever it did not pass, the measurement shows selection, not length generalization.
@@ -341,7 +342,7 @@ class Summary:
         return next(e for e in self.effective_sparsity if (e.selector, e.fraction) == (selector, fraction))
 
     def without_recovered_fractions(self) -> Summary:
-        """Return the same numbers as where the gate failed: without R(k) and what follows from it."""
+        """Return the same numbers as where the gate did not pass: without R(k) and what follows from it."""
         return replace(
             self,
             is_fragile=False,
@@ -419,7 +420,9 @@ QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 
 
 def gate_of(gain: Estimate) -> Gate:
-    """Return ``passed`` if the 95% interval of a mean gain lies above 0."""
+    """Return ``passed`` if the 95% interval of a mean gain lies above 0, ``not-assessed`` if it has none."""
+    if not gain.has_interval:
+        return "not-assessed"
     return "passed" if gain.is_above_zero else "failed"
 
 
@@ -481,7 +484,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
     assert long_gain is not None and at_gate is not None  # means over one window or more
     gate = gate_of(at_gate)
     selections = [_selection_summary(key, measurement, numbers=numbers) for key in measurement.keys]
-    if gate == "failed":
+    if gate != "passed":
         selections = [selection.without_recovered_fraction() for selection in selections]
     manifest = measurement.manifest
     of_windows: dict[str, Any] = {name: numbers.get(name) for name in WINDOW_QUANTITIES}
