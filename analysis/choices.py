@@ -85,15 +85,15 @@ def _draw_dots(
         axis.plot(value.mean, place + shift, "o", color=color, markerfacecolor=face, markersize=4.5 if filled else 3.5)
 
 
-def _finding(measured: Sequence[Measured], names: Sequence[str], *, k: int) -> str:
+def _finding(measured: Sequence[Measured], titles: Sequence[str], names: Sequence[str], *, k: int) -> str:
     """Return of each measurement which choice gains most over random, and for how many a gain is shown."""
     parts = []
-    for one, title in zip(measured, _titles(measured), strict=True):
+    for one, title in zip(measured, titles, strict=True):
         gains = {name: _gain(one.summary, name, k) for name in names if name != RANDOM and name in _blind(one)}
         best = max(gains, key=lambda name: gains[name].mean)
         shown = [name for name, gain in gains.items() if gain.low is not None and gain.low > 0]
         parts.append(
-            f"{', '.join(title)}: {best} gains most over random, {interval(gains[best], 3)} nats; a gain is shown for "
+            f"{title}: {best} gains most over random, {interval(gains[best], 3)} nats; a gain is shown for "
             f"{len(shown)} of {len(gains)}" + (f" ({', '.join(shown)})" if shown else "")
         )
     return f"k = {k}. {'; '.join(parts)}"
@@ -118,14 +118,14 @@ def _title(summary: Summary) -> list[str]:
     return [summary.run, *data]
 
 
-def _drawn_names(measured: Sequence[Measured], k: int) -> list[str]:
+def _drawn_names(measured: Sequence[Measured], titles: Sequence[str], *, k: int) -> list[str]:
     """Return the selectors that do not see the target, by the mean of their gains over the measurements that have them, rising.
 
     Raises:
         UserError: a measurement lacks k or `random`, or has no such selector but `random`.
     """
     gains: dict[str, list[float]] = {}
-    for one, title in zip(measured, map(", ".join, _titles(measured)), strict=True):
+    for one, title in zip(measured, titles, strict=True):
         if k not in one.summary.ks:
             measured_ks = ", ".join(map(str, one.summary.ks))
             raise UserError(f"{title}: k = {k} was not measured, but {measured_ks}; choose another --k")
@@ -149,10 +149,17 @@ def _null_words(measured: Sequence[Measured]) -> str:
 
 
 def _write_words(
-    figure: Figure, measured: Sequence[Measured], names: Sequence[str], *, k: int, finding: str, handles: list[Line2D]
+    figure: Figure,
+    measured: Sequence[Measured],
+    titles: Sequence[str],
+    names: Sequence[str],
+    *,
+    k: int,
+    finding: str,
+    handles: list[Line2D],
 ) -> None:
     """Write the caption, and the gates that failed above the figure."""
-    summaries, titles = [one.summary for one in measured], [", ".join(title) for title in _titles(measured)]
+    summaries = [one.summary for one in measured]
     lacking = any(name not in _blind(one) for one in measured for name in names)
     where_measured = " where a selector was measured; without a dot it was not" if lacking else ""
     units = " or ".join(dict.fromkeys(map(units_of, summaries)))
@@ -185,7 +192,9 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
     Raises:
         UserError: a measurement lacks k or `random`, or has no other selector that does not see the target.
     """
-    names = _drawn_names(measured, k)
+    parts_of_titles = _titles(measured)
+    titles = [", ".join(parts) for parts in parts_of_titles]
+    names = _drawn_names(measured, titles, k=k)
     height = 0.19 * len(names) + 0.7
     figure, axes = plt.subplots(
         2,
@@ -195,12 +204,12 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
         squeeze=False,
         sharey=True,
     )
-    for column, (one, title) in enumerate(zip(measured, _titles(measured), strict=True)):
+    for column, (one, parts) in enumerate(zip(measured, parts_of_titles, strict=True)):
         own = _blind(one)
         gains = [_gain(one.summary, name, k) if name in own and name != RANDOM else None for name in names]
         above, below = axes[:, column]
         _draw_dots(above, gains, names, shift=0, filled=True)
-        above.set_title("\n".join(line for part in title for line in textwrap.wrap(part, TITLE_CHARS)))
+        above.set_title("\n".join(line for part in parts for line in textwrap.wrap(part, TITLE_CHARS)))
         above.set_xlabel("gain over random, nats")
         for context, shift, filled in (("null", -0.2, False), ("real", 0.15, True)):
             recovered = [
@@ -232,8 +241,8 @@ def draw_measured(measured: Sequence[Measured], k: int) -> Drawn:
             label=null_label(_null_words(measured)),
         )
     )
-    finding = _finding(measured, names, k=k)
-    _write_words(figure, measured, names, k=k, finding=finding, handles=handles)
+    finding = _finding(measured, titles, names, k=k)
+    _write_words(figure, measured, titles, names, k=k, finding=finding, handles=handles)
     return Drawn(figure, NAME, finding)
 
 

@@ -15,7 +15,6 @@ from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
 from olmo_sparsity.statistics.single.pairs import PairSpectra
-from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
@@ -182,11 +181,6 @@ def class_json(entry: ClassSummary) -> Json:
 def agreement_json(pair: Agreement) -> Json:
     """An entry of ``agreement``."""
     return {**record_json(pair), "overlap": [record_json(overlap, spread=("share",)) for overlap in pair.overlap]}
-
-
-def screening_json(loss: ScreeningLoss) -> Json:
-    """An entry of ``screening``."""
-    return record_json(loss, without=("blind_recall",))
 
 
 def detection_json(detection: Detection) -> Json:

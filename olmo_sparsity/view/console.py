@@ -27,7 +27,6 @@ from olmo_sparsity.view.as_json import (
     detection_json,
     pairs_json,
     record_json,
-    screening_json,
     spectra_json,
     summary_json,
 )
@@ -153,7 +152,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
-                "screening": [screening_json(loss) for loss in measured.screening],
+                "screening": [record_json(loss) for loss in measured.screening],
                 "pairs": None if every_pair is None else pairs_json(every_pair),
                 "spectrum": {
                     **spectra_json(measured.spectra),

@@ -309,7 +309,7 @@ def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> Resul
 def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
     """Return one row a family, context, tolerance and kind of sufficient k: the share that needs none, and the k of more."""
     columns = (
-        *keys("family", "context", "tolerance, nats", "k"),
+        *keys("family", "context", "tolerance, nats", "passage"),
         *plain("share that needs none", *(f"{share:.0%}" for share in REACHED)),
     )
     rows = []
