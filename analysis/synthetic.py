@@ -395,7 +395,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     for sweep in place_sweeps(placed, in_places):
         of_sweep = [one for one in in_places if sweep.holds(one.setting)]
         _only_setting([one.setting for one in of_sweep], *ALIKE_IN_PLACES)
-        yield draw_places(of_sweep, learned, sweep)
+        yield draw_places(of_sweep, learned, sweep.of_learned(learned))
     if bridges:
         points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]
         if points:

@@ -48,10 +48,6 @@ class Config:
             "letter, a digit or '_'",
         )
         require(
-            self.pose.num_chunks <= self.context.row_len,
-            f"pose.num_chunks = {self.pose.num_chunks}: must be at most {self.context.row_len}, the tokens of a training row",
-        )
-        require(
             self.max_position >= self.context.full_len,
             f"pose.max_position = {self.max_position}: must be at least context.full_len = {self.context.full_len}",
         )

@@ -27,7 +27,7 @@ class TrainingConfig:
     stop_loss: Optional[float] = key(
         None,
         "Training ends early at the first evaluation whose validation loss, in nats, is at most this (null: it does not end "
-        "early).",
+        "early). It is that of the tokens: position IDs that a model predicts are no part of it.",
         above=0,
     )
     patience: Optional[int] = key(

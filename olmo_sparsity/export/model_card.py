@@ -95,7 +95,7 @@ def model_card(
         loss_nats: its validation loss; None where it is not the last checkpoint of a finished run.
         eos_token: the token that ends a document, as text.
     """
-    context = config.context
+    context, measured = config.context, config.measured_lengths
     positions, _ = _trained_positions(config)
     known = [config, *(stage for _, stage in earlier if stage is not None)]
     max_position = max(_trained_positions(stage)[1] for stage in known)
@@ -143,8 +143,8 @@ from those of the trained model by at most {exported.largest_logit_difference:.2
 - The model was trained on rows of {row_len} tokens, {positions}{begins}
 - Position IDs from {max_position} on were never trained{where}. transformers accepts them, but do not trust the output.
 - The model never saw more than {longest} tokens at once{where}.
-- The run measures it with a local context of {context.local_len} and a full context of {context.full_len} tokens, as does
-  `olmo-sparsity influence --model FOLDER --local-len {context.local_len} --full-len {context.full_len}`. To hide tokens, remove
+- The run measures it with a local context of {measured.local_len} and a full context of {measured.full_len} tokens, as does
+  `olmo-sparsity influence --model FOLDER --local-len {measured.local_len} --full-len {measured.full_len}`. To hide tokens, remove
   them and pass the `position_ids` of the others: these may have gaps.
 
 ## Tokens

@@ -100,7 +100,11 @@ def measure_bridge(
     num_windows = len(cells_of(settings)) * settings.test_rows
     logger.info(f"{folder}: {num_windows} prompts, {', '.join(settings.bridge_selectors)}")
     schema = schemas(settings.test_lengths[-1])["parities"]
-    # The model was trained with the gaps that hidden tokens leave.
+    if not settings.hide_tokens:
+        logger.warning(
+            "synthetic.hide_tokens = False: the model never met prompts that lack tokens, so what it does with them may be of "
+            "that, not of what it needs"
+        )
     hidden = dataclasses.replace(config.influence, visibility="hidden", positions="kept")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:

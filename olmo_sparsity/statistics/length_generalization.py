@@ -5,6 +5,7 @@ Nothing here ranks a run that has not learned: its accuracy beyond the training 
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -341,6 +342,7 @@ class PlaceSweep:
         num_broken: accuracies without the corner whose whole interval lies below what the bound allows.
         num_held: the others of them.
         modulus: of the sums of planted values; 2: their parity.
+        num_unlearned: settings whose effects are left out, because not every seed has learned the task.
     """
 
     background: str
@@ -351,10 +353,20 @@ class PlaceSweep:
     num_broken: int
     num_held: int
     modulus: int = 2
+    num_unlearned: int = 0
 
     def holds(self, setting: Setting) -> bool:
         """Return whether the evaluations of a setting are of this sweep."""
         return (setting.background, setting.modulus) == (self.background, self.modulus)
+
+    def of_learned(self, learned: Mapping[Setting, tuple[int, int]]) -> PlaceSweep:
+        """Return the sweep with the effects of the settings alone that all seeds have learned.
+
+        Args:
+            learned: of ``num_learned``.
+        """
+        kept = tuple(one for one in self.effects if learned[one.setting][0] == learned[one.setting][1])
+        return dataclasses.replace(self, effects=kept, num_unlearned=len(self.effects) - len(kept))
 
 
 def place_size(place: str) -> tuple[float, int]:
@@ -557,11 +569,12 @@ def read_generalization(folders: Sequence[Path]) -> Generalization:
         UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
     """
     plain, placed = split_by_places(folders)
-    in_places = read_accuracies(placed)
+    in_places, runs = read_accuracies(placed), task_runs(folders)
+    learned = num_learned(runs)
     return Generalization(
-        runs=tuple(task_runs(folders)),
+        runs=tuple(runs),
         furthest=tuple(furthest_lengths(read_accuracies(plain) + in_places)),
-        sweeps=tuple(place_sweeps(placed, in_places)),
+        sweeps=tuple(sweep.of_learned(learned) for sweep in place_sweeps(placed, in_places)),
     )
 
 

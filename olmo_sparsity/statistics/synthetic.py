@@ -200,7 +200,7 @@ def _check_seeds(folders: Sequence[Path], kind: str) -> None:
     """
     runs = [run for folder in folders if (run := run_of_tables(folder, kind)) and (run / "manifest.json").is_file()]
     if len(runs) == len(folders) > 1:  # tables may lie elsewhere, too
-        same_model(runs)
+        same_model(runs, advice="summarize them apart")
     seen: dict[int, Path] = {}
     for folder in folders:
         seed = read_manifest(folder, kind)["training_seed"]

@@ -8,7 +8,8 @@ from typing import Optional
 
 import numpy as np
 
-from olmo_sparsity.config import Config, PoseConfig
+from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig
+from olmo_sparsity.config.keys import require
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
@@ -55,14 +56,31 @@ def text(store: TokenStore, *, vocab_size: int) -> Background:
     return Background(num_tokens=vocab_size, draw=draw, text_sha256=store.tokens_sha256)
 
 
+def _check_longest_row(settings: SyntheticConfig, store: TokenStore) -> None:
+    """Check that some document holds the longest row that is drawn from it, of training or of held-out documents."""
+    longest = int(store.lengths_G.max()) if store.num_documents else 0
+    drawn = {"train_lengths": (settings.train_lengths, settings.max_sparsity)}
+    if store.split == "validation":
+        drawn["test_lengths"] = (settings.test_lengths, settings.test_sparsity[-1])
+    for name, (lengths, k) in drawn.items():
+        row_len = settings.row_len(lengths[-1], k)
+        require(
+            row_len < longest,
+            f"synthetic.{name} = {lengths}: takes rows of {row_len} tokens, and the longest document of the {store.split} split "
+            f"has {longest}, of which the last is no part of a row; use longer text, or smaller lengths",
+        )
+
+
 def open_background(config: Config, split: str) -> Background:
     """Return the background of a task, from one split of the text if it is text; prepares that where it is not prepared yet.
 
     Raises:
-        UserError: the text is not usable.
+        UserError: the text is not usable, or has no document as long as the longest row.
     """
     if config.synthetic.background == "noise":
         return noise(config.synthetic.num_noise)
     folder = prepare(config.data)
     verify_prepared(folder)
-    return text(open_store(folder, split), vocab_size=read_manifest_of(folder, "vocab_size")["vocab_size"])
+    store = open_store(folder, split)
+    _check_longest_row(config.synthetic, store)
+    return text(store, vocab_size=read_manifest_of(folder, "vocab_size")["vocab_size"])

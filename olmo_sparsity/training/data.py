@@ -15,6 +15,7 @@ from typing import Any, Optional
 import torch
 
 from olmo_sparsity.config import Config, PoseConfig
+from olmo_sparsity.config.keys import require
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
@@ -100,8 +101,13 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingData:
     """Prepare the text if it is not prepared yet, and open it.
 
     Raises:
-        UserError: the text is not usable, or too short for the configuration.
+        UserError: the text is not usable, or too short for the configuration, or a row has fewer tokens than chunks.
     """
+    num_chunks, row_len = config.pose.num_chunks, config.context.row_len
+    require(
+        num_chunks <= row_len,
+        f"pose.num_chunks = {num_chunks}: must be at most {row_len}, the tokens of a training row",
+    )
     folder = prepare(config.data)
     verify_prepared(folder)
     store, held_out = open_store(folder, "train"), open_store(folder, "validation")

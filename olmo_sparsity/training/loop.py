@@ -121,9 +121,11 @@ def _resumes(run: Path, config: Config, *, source: DataSource, overwrite: bool) 
     Raises:
         UserError: the run is of another source, or another experiment.
     """
-    if overwrite or not is_folder_of_kind(run, "run"):
+    if not is_folder_of_kind(run, "run"):
         return False
-    check_same_source(run, is_synthetic=source.is_synthetic)
+    check_same_source(run, is_synthetic=source.is_synthetic)  # to overwrite it may be a slip: `train` for `synth train`
+    if overwrite:
+        return False
     check_same_experiment(run, config)
     return True
 

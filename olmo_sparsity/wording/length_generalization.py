@@ -86,12 +86,12 @@ def sparsity_sentence(found: Generalization) -> str:
     names = distinct_words(parities, lambda one: f"{task_words(one)}, K_train = {one.max_sparsity}")
     for setting, own in parities.items():
         name = names[setting]
-        if not found.has_learned(setting):
-            parts.append(f"{name}: not learned by every seed")
-            continue
         trained = [one for one in own if one.k <= setting.max_sparsity]
         larger = [one for one in own if one.k > setting.max_sparsity]
         if not trained or not larger:
+            continue
+        if not found.has_learned(setting):
+            parts.append(f"{name}: not learned by every seed")
             continue
         nearest = min(trained, key=lambda one: one.length or 0)
         furthest = max(larger, key=lambda one: one.length or 0)
@@ -188,6 +188,8 @@ def place_sentence(sweep: PlaceSweep) -> str:
         f"Locality in evaluation, {text}, k = {max(one.k for one in ordered)}, prompts longer than in training: "
         f"accuracy with tokens planted {places} is {' to '.join(ends)} over {ways}; "
         f"a difference is shown in {num_shown}."
+        + f" Not learned by every seed, so left out: {sweep.num_unlearned}."
+        * (sweep.num_unlearned > 0)
     )
 
 

@@ -367,7 +367,10 @@ def test_bridges_of_two_settings_are_refused(draw, part: str, value: object) -> 
 @pytest.mark.parametrize("kind", ["synthetic", "bridge"])
 def test_an_unfinished_evaluation_is_one_line(kind: str, tmp_path: Path) -> None:
     (tmp_path / kind / "begun").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"is finished; run `olmo-sparsity synth (eval|bridge)` again, it continues"):
+    with pytest.raises(
+        UserError,
+        match=r"is finished; run `olmo-sparsity synth (eval|bridge) TASK --run .*`, which continues one that has begun$",
+    ):
         figures_of(synthetic.draw([tmp_path]))
 
 

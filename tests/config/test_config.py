@@ -96,7 +96,6 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
         ("name: .hidden\n", "name = '.hidden': must be a plain folder name"),
         ("name: -q\n", "name = '-q': must be a plain folder name"),
         ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
-        ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: must be at most 64, the tokens of a training row"),
         ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts = half: must be one of uniform, capped"),
         (
             "pose: {method: randpos, seam_targets: row}\n",

@@ -112,4 +112,8 @@ def test_the_model_card_has_each_number_in_its_place(tiny_config: Config) -> Non
             "logits differ from those of the trained model by at most 1.3e-05 (98,765 compared)."
         ) in card
         assert "\n# `my run`\n" in card
+    measured = replace(tiny_config, influence=replace(tiny_config.influence, local_len=3, full_len=7))
+    card = model_card(EXPORTED, measured, info=info, loss_nats=None, eos_token="end")
+    assert "measures it with a local context of 3 and a full context of 7 tokens" in card
+    assert "--local-len 3 --full-len 7`" in card
     assert "expert" not in model_card(EXPORTED, config, info=info, loss_nats=None, eos_token="end")

@@ -107,6 +107,8 @@ def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop:
         train(tiny(), run)
     with pytest.raises(UserError, match="this run is trained on a synthetic task"):  # before other keys are compared
         train(tiny("pose"), run)
+    with pytest.raises(UserError, match="this run is trained on a synthetic task"):  # which --overwrite would delete
+        train(tiny(), run, overwrite=True)
     train(tiny(), run, source=SYNTHETIC)
     assert metrics(run) == metrics(predicted_run)
     resumed, uninterrupted = weights(run)["model.pt"], weights(predicted_run)["model.pt"]
@@ -437,6 +439,15 @@ def test_the_bridge_counts_what_was_planted(parity_run: Path, tmp_path: Path) ->
         assert point.prediction_recovered.mean == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("hide_tokens", [True, False])
+def test_the_bridge_warns_where_training_hid_no_tokens(
+    parity_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, hide_tokens: bool
+) -> None:
+    config = tiny("pose", hide_tokens=hide_tokens, bridge_selectors=["random"])
+    measure_bridge(config, parity_run, out=tmp_path / "bridge")
+    assert ("never met prompts that lack tokens" in caplog.text) == (not hide_tokens)
+
+
 def test_random_tokens_of_the_bridge_follow_the_seed_of_its_sequences(parity_run: Path, tmp_path: Path) -> None:
     """``influence.seed`` is that of another measurement; with it seeds of ``test_seed`` would get the same random tokens."""
     config = tiny("pose", hide_tokens=True, bridge_selectors=["random"], test_seed=5)
@@ -475,7 +486,7 @@ def test_models_that_differ_in_more_than_the_seed_are_not_averaged(parity_run: P
         manifest["config"]["training"] |= {"seed": seed, "steps": steps}
         write_json(trained, manifest)
         write_manifest(evaluated.parent, {**read_json(evaluated), "training_seed": seed})
-    with pytest.raises(UserError, match=r"differ in training\.steps \(8, 9\)"):
+    with pytest.raises(UserError, match=r"differ in training\.steps \(8, 9\).*only; summarize them apart$"):
         read_accuracies(folders)
 
 

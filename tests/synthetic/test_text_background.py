@@ -272,6 +272,24 @@ def test_the_table_has_the_places(trained: Path, monkeypatch: pytest.MonkeyPatch
     assert [ids.tolist() for ids in rows.response_ids] == answers
 
 
+@pytest.mark.parametrize("name", ["train_lengths", "test_lengths"])
+def test_a_text_without_a_document_as_long_as_a_row_is_refused_before_training(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(trained)
+    long = 1000
+    lengths = {"train_lengths": [3, 6], "test_lengths": [6, 12]} | {name: [6, long]}
+    keys = [f"synthetic.{key}={value}" for key, value in lengths.items()]
+    experiment = load_config(Path("tiny.yaml"), [*keys, f"pose.max_position={2 * long}"])
+    split = "train" if name == "train_lengths" else "validation"
+    longest = int(open_store(prepare(experiment.data), split).lengths_G.max())
+    row_len = experiment.synthetic.row_len(long, 2 if name == "train_lengths" else 3)
+    with pytest.raises(
+        UserError, match=rf"^synthetic\.{name} = .*{long}\]: takes rows of {row_len} tokens, .* {longest}, "
+    ):
+        open_synthetic_data(experiment, SINGLE_PROCESS)
+
+
 def test_training_and_evaluation_have_different_documents(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     experiment = load_config(Path("tiny.yaml"))

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from watched_runs import metrics, wait_for_lines, weights
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import CheckpointState, list_checkpoints
@@ -414,6 +414,10 @@ def test_the_rows_that_processes_cannot_share_are_named_by_their_key(tiny_config
         open_training_text(dataclasses.replace(tiny_config, training=training), ProcessInfo(0, 5))
     with pytest.raises(UserError, match=r"training\.batch_rows = 20: must be a multiple of the number of processes, 8"):
         open_training_text(dataclasses.replace(tiny_config, training=training), ProcessInfo(0, 8))
+    chunks = tiny_config.context.row_len + 1
+    message = rf"^pose\.num_chunks = {chunks}: must be at most {chunks - 1}, the tokens of a training row$"
+    with pytest.raises(UserError, match=message):
+        open_training_text(dataclasses.replace(tiny_config, pose=PoseConfig(num_chunks=chunks)), SINGLE_PROCESS)
     for world_size, changes, said in ((5, {}, "eval_rows = 32"), (4, {"micro_batch_rows": 2}, "micro_batch_rows = 2")):
         config = dataclasses.replace(tiny_config, training=dataclasses.replace(training, **changes))
         with pytest.raises(UserError, match=rf"training\.{said}: must"):  # before the text is prepared

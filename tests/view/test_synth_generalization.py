@@ -117,8 +117,10 @@ def test_sparsity_is_shown_where_every_trained_k_holds_further_than_every_larger
     assert "larger k: not shown. " in equal and "further in 0 of 2 seeds" in equal
     (unlearned,) = generalization_sentences(found(tmp_path / "c", {PARITY: {2: None, 3: None}}))
     assert "larger k: not shown. " in unlearned and "K_train = 2: not learned by every seed" in unlearned
-    (nothing,) = generalization_sentences(found(tmp_path / "d", {wider: {2: 8, 3: 8}}))
-    assert "larger k: not shown. " in nothing
+    assert (
+        generalization_sentences(found(tmp_path / "g", {PARITY: {1: None, 2: None}})) == []
+    )  # no larger k was evaluated
+    assert generalization_sentences(found(tmp_path / "d", {wider: {2: 8, 3: 8}})) == []
 
 
 @pytest.mark.parametrize(
@@ -357,6 +359,23 @@ def test_the_bound_is_said_to_be_an_assumption_and_counts_what_breaks_it(tmp_pat
     assert (
         "planted within 4, 1 apart minus anywhere, 1 apart is 1.00 [0.92, 1.00] over 1 way of planting in training"
         in effect
+    )
+
+
+def test_the_effect_of_the_place_is_of_settings_that_have_learned(tmp_path: Path) -> None:
+    """One seed of two has not learned the second setting."""
+    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
+    other = dataclasses.replace(local, spread=2)
+    folders = [
+        answers(
+            tmp_path / f"{setting.spread}-{seed}", lambda length, k, place, right=right: right, setting=setting,
+            places=("4/1", "any/1", setting.placed), lengths=(8, 16, 40), training_seed=seed,
+        ) for setting in (local, other) for seed, right in ((0, ROWS), (1, 3 if setting is other else ROWS))
+    ]  # fmt: skip
+    (sweep,) = read_generalization(folders).sweeps
+    assert [one.setting for one in sweep.effects] == [local] and sweep.num_unlearned == 1
+    assert place_sentence(sweep).endswith(
+        "over 1 way of planting in training; a difference is shown in 0. Not learned by every seed, so left out: 1."
     )
 
 

@@ -16,6 +16,7 @@ from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 
 SEED_KEY = ("training", "seed")
+BESIDE = "`olmo-sparsity compare` shows such runs side by side"
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,12 @@ def trained_models(runs: Sequence[Path]) -> list[TrainedModel]:
     return models
 
 
-def same_model(runs: Sequence[Path]) -> TrainedModel:
+def same_model(runs: Sequence[Path], *, advice: str = BESIDE) -> TrainedModel:
     """Return the model that all these runs are of.
+
+    Args:
+        runs: their folders.
+        advice: what is done with runs that are not of one model.
 
     Raises:
         UserError: they differ in more than the seed of training, two have the same seed, or one is a pretrained model.
@@ -96,7 +101,7 @@ def same_model(runs: Sequence[Path]) -> TrainedModel:
         if difference is not None:
             raise UserError(
                 f"{runs[0]} and {run} differ in {difference.dotted} ({difference.first!r}, {difference.second!r}), not in the "
-                "seed of training only; `olmo-sparsity compare` shows such runs side by side"
+                f"seed of training only; {advice}"
             )
     seeds = tuple(read_config_of(run).training.seed for run in runs)
     for i, seed in enumerate(seeds):
