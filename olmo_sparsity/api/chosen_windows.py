@@ -6,6 +6,7 @@ A text is encoded once, when its windows are made; everything later works on the
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -22,10 +23,12 @@ from olmo_sparsity.measure.setup.opened_model import draw_windows
 from olmo_sparsity.text import places
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
+from olmo_sparsity.text.overlap import NGRAM, ngram_hashes
 from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.text.windows import Windows
 
+logger = logging.getLogger(__name__)
 SPLIT = "own"  # the name of one's own text in tables
 
 
@@ -144,17 +147,20 @@ def windows_from_tokens(
         model: its vocabulary is that of the tokens.
         token_ids: [windows, full_len + 1]; the last token of each row is the target.
         doc_ids: what names the document of each window, such as the column ``doc_id`` of a table; intervals count windows of
-            one document together. None: each window is a document of its own.
+            one document together, and windows lend one another no null context. None: each window is a document of its own.
         seed: of the null contexts, which are taken from other rows; None: that of the configuration.
         source: name of the windows in tables.
 
     Raises:
-        UserError: a row has another length, or holds a token that the model does not have.
+        UserError: a row has another length, or holds a token that the model does not have; or the document of a window is not
+            named.
     """
     seed = _seed_of(model, seed)
     full_len, vocab_size = model.lengths.full_len, model.evaluator.model.vocab_size
     if isinstance(token_ids, np.ndarray) and token_ids.dtype.kind not in "iu":
         raise UserError(f"token_ids: an array of {token_ids.dtype}: must hold whole numbers")
+    if isinstance(token_ids, np.ndarray) and token_ids.ndim != 2:
+        raise UserError(f"token_ids: an array of shape {token_ids.shape}: must have a row of tokens for each window")
     try:
         rows = [np.asarray(row, dtype=np.int64) for row in token_ids]
     except OverflowError:
@@ -170,6 +176,13 @@ def windows_from_tokens(
         raise UserError("token_ids: there are no windows")
     if doc_ids is not None and len(doc_ids) != len(rows):
         raise UserError(f"doc_ids: {len(doc_ids)} of them for {len(rows):,} windows")
+    missing = [number for number, name in enumerate(doc_ids or ()) if name is None or name is pd.NA or name != name]
+    if missing:
+        raise UserError(
+            f"doc_ids[{missing[0]}]: is missing; name the document of each window, or leave doc_ids out if each is one of its own"
+        )
+    if doc_ids is None and model.config.influence.null_context != "shuffled":
+        _warn_of_shared_text(np.stack(rows))
     names = [None] * len(rows) if doc_ids is None else [str(name) for name in doc_ids]
     documents = [document_of_tokens(row, source=source, name=name) for row, name in zip(rows, names, strict=True)]
     windows = windows_before(
@@ -181,9 +194,20 @@ def windows_from_tokens(
     return _with_null_contexts(model, windows, source=source, seed=seed)
 
 
+def _warn_of_shared_text(tokens_WT: np.ndarray) -> None:
+    """Warn where windows that were given as documents of their own share text, unless they are the same."""
+    of_windows = [np.unique(hashes_N) for hashes_N in ngram_hashes(np.unique(tokens_WT, axis=0))]
+    hashes_S = np.concatenate(of_windows)
+    if len(np.unique(hashes_S)) < len(hashes_S):
+        logger.warning(
+            f"token_ids: some rows share {NGRAM} tokens in a row; if they are of one document, name the document of each row "
+            "with doc_ids, or a null context may hold the text of its own window"
+        )
+
+
 @typed
 def windows_from_table(model: Model, table: pd.DataFrame, *, seed: Optional[int] = None) -> ChosenWindows:
-    """Return the windows of a table ``windows`` by their tokens, in its order; nothing is encoded.
+    """Return the windows of a table ``windows`` by their tokens, in its order, numbered from 0; nothing is encoded.
 
     Means are over these windows alone, each with weight 1, whatever they were drawn as: some rows are no sample of the text.
 

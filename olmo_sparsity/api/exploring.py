@@ -19,7 +19,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
-from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, OwnSelector, sources_of
+from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, OwnSelector
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_manifest, read_table
@@ -111,10 +111,14 @@ def _check_names(selectors: Sequence[Any]) -> None:
         UserError: one is a selector of one's own, or something else.
     """
     for number, given in enumerate(selectors):
+        where = f"selectors[{number}]"
         if isinstance(given, OwnSelector) or callable(given):
-            shown = printable(str(getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__)))
-            raise UserError(f"selectors[{number}] = {shown}: {BUILT_IN_ALONE}")
-        argument(given, str, name=f"selectors[{number}]")
+            shown = getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__)
+        elif (name := argument(given, str, name=where)) in SELECTORS and SELECTORS[name].own is not None:
+            shown = name
+        else:
+            continue
+        raise UserError(f"{where} = {printable(str(shown))}: {BUILT_IN_ALONE}")
 
 
 def _measured(
@@ -126,7 +130,7 @@ def _measured(
     folder = Path(os.path.expanduser(folder))
     run_id = run_id_of_windows(model, windows, settings=settings)
     tables = folder / f"{_name_of(windows.source)}-{run_id[:ID_DIGITS]}"
-    if not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
+    if not is_measured(tables, "influence", run_id=run_id):
         prepared, manifest = prepared_tables(model, windows, settings=settings)
         run = Path(model.opened.folder)
         if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):

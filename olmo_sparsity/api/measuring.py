@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from olmo_sparsity.api.arguments import column, typed
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
-from olmo_sparsity.api.opening import Model, with_settings
+from olmo_sparsity.api.opening import Model, num_groups_of, with_settings
 from olmo_sparsity.api.results import Results
 from olmo_sparsity.config import InfluenceConfig, fingerprint
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
 from olmo_sparsity.measure.measurement import PreparedMeasurement, manifest_of
 from olmo_sparsity.measure.selection.predictions import Predictions
@@ -32,10 +32,13 @@ from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.own_selectors import names_of
 from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, needs_of
+from olmo_sparsity.tables.schemas import RESAMPLED
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
 OF_DRAW = ("sampling", "num_windows", "max_windows_per_document", "targets", "min_preceding")
 OF_CORPUS = ("data", "max_documents", "train_overlap")
+DEFAULT_MAX_K = 8  # of `scores`
+OF_OWN_TOKENS = ("real", RESAMPLED["real"])  # contexts of choices among the window's own tokens
 
 VisibleSets = Union[Sequence[Sequence[int]], pd.DataFrame]
 
@@ -68,7 +71,7 @@ def measure(
         The tables ``windows`` and ``selections`` as DataFrames; losses, gains and divergences are in nats.
 
     Raises:
-        UserError: a selector is unknown or fails, or k is larger than the number of long-range tokens.
+        UserError: a selector is unknown, known from tables alone, or fails, or k is larger than the number of long-range tokens.
     """
     settings = _settings(
         model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
@@ -145,7 +148,7 @@ def scores(
     windows: ChosenWindows,
     *,
     selectors: Sequence[Any] = ("kl",),
-    max_k: int = 8,
+    max_k: Optional[int] = None,
     seed: Optional[int] = None,
     unit: Optional[str] = None,
 ) -> pd.DataFrame:
@@ -158,7 +161,7 @@ def scores(
         windows: the windows.
         selectors: as those of ``measure``.
         max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take, and how many entries each head keeps where selectors
-            choose by head; others do not depend on it.
+            choose by head; others do not depend on it. None: 8, or all where there are fewer.
         seed: of `random` and of the lasso's visible sets; None: that of the configuration.
         unit: what is scored: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the model's configuration.
 
@@ -171,6 +174,8 @@ def scores(
     Raises:
         UserError: a selector is unknown, or ``max_k`` is larger than the number of long-range tokens.
     """
+    if max_k is None:
+        max_k = min(DEFAULT_MAX_K, num_groups_of(model, unit))
     settings = _settings(model, windows, screened=False, selectors=selectors, k=[max_k], seed=seed, unit=unit)
     model.fit(windows.windows)
     frames = []
@@ -224,13 +229,15 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
         windows: the windows.
         visible: sets of long-range positions, each of which is measured in every window; or a DataFrame with the columns
             ``window_id`` and ``positions``, such as some rows of a table ``selections``, each of which is one set in one window.
+            If it has a column ``context``, its rows must be of choices among the window's own tokens: ``real`` or ``resampled``.
 
     Returns:
         One row for each window and set; columns ``window_id``, ``positions``, ``loss_nats`` and ``kl_nats``, the divergence
         KL(p_all, p_S) of the prediction from that with all tokens visible.
 
     Raises:
-        UserError: there is no such window, or a set holds a position twice or one that is no long-range position.
+        UserError: there is no such window, a set holds a position twice or one that is no long-range position, or a row is of
+            the null context.
     """
     _check_windows(model, windows)
     window_R, sets = _visible_rows(windows, visible)
@@ -264,8 +271,7 @@ def _settings(model: Model, windows: ChosenWindows, *, screened: bool = True, **
     """
     _check_windows(model, windows)
     changes = {name: value for name, value in changes.items() if value is not None}
-    if "selectors" in changes:
-        changes["selectors"] = names_of(changes["selectors"])
+    changes["selectors"] = names_of(changes.get("selectors", model.config.influence.selectors))
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
     if not screened:
         changes["screen"] = None
@@ -320,12 +326,28 @@ def _window_scores(
     return WindowScores(predictions, max_k=max(settings.k))
 
 
+def _check_own_tokens(contexts: pd.Series) -> None:
+    """Check that sets were chosen among the windows' own tokens, which alone are measured.
+
+    Raises:
+        UserError: one was chosen in the null context.
+    """
+    foreign = contexts[~contexts.isin(OF_OWN_TOKENS)]
+    if len(foreign):
+        raise UserError(
+            f"visible.context = {printable(str(foreign.iloc[0]))}: sets are measured in the windows' own text; leave out rows "
+            f"whose context is not {' or '.join(OF_OWN_TOKENS)}"
+        )
+
+
 def _visible_rows(windows: ChosenWindows, visible: VisibleSets) -> tuple[np.ndarray, list[list[int]]]:
     """Return the window (int64) and the positions of each visible set."""
     num_windows, num_long_range = len(windows), windows.null_contexts.num_long_range
     if isinstance(visible, pd.DataFrame):
         windows_of_sets = column(visible, list[int], name="window_id", of="visible")
         sets = column(visible, list[list[int]], name="positions", of="visible")
+        if "context" in visible:
+            _check_own_tokens(visible["context"])
     else:
         windows_of_sets = np.repeat(np.arange(num_windows), len(visible)).tolist()
         sets = [list(positions) for positions in visible] * num_windows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -14,18 +14,21 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, InfluenceConfig
-from olmo_sparsity.config.files import load_config, pretrained_config_path
+from olmo_sparsity.config.files import keys_of_override, load_config, pretrained_config_path
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.units import block_size, check_unit
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.records.measured import MeasuredLengths
+from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.text.windows import Windows
+from olmo_sparsity.training.run_folder import check_same_experiment
 
+REMEDY = "leave it out of overrides; the arguments local_len and full_len give other lengths to measure"
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
 
 
@@ -113,11 +116,12 @@ def open_model(
         anchor: ``auto``, ``bos`` or ``none``; None: that of the configuration.
         precision: of the losses: ``auto``, ``fp32`` or ``bf16``; None: that of the configuration.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; None: that of the configuration.
-        overrides: further changes to the configuration, such as ``influence.path=masked``.
+        overrides: further changes to the configuration, such as ``influence.path=masked``; none of what an argument gives, and
+            of a trained run none of what it was trained with.
 
     Raises:
         UserError: there is no such model, or it cannot be measured like this; what looks like a path is not looked for on the
-            hub.
+            hub. Or an override gives what an argument gives, or another value of what a run was trained with.
     """
     given = {
         "influence.local_len": local_len,
@@ -127,16 +131,35 @@ def open_model(
         "influence.precision": precision,
         "training.device": device,
     }
+    _check_given_once(overrides, given)
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     run = Path(os.path.expanduser(model))
     _check_there(model, run)
     if (run / "config.yaml").is_file() and not is_checkpoint(run):
         if revision is not None:
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
-        return open_configured(load_config(run / "config.yaml", changes), run)
+        config = load_config(run / "config.yaml", changes)
+        if is_folder_of_kind(run, "run"):
+            check_same_experiment(run, config, measured=True, remedy=REMEDY)
+        return open_configured(config, run)
     named = {"model": str(model), "revision": revision}
     config = load_config(pretrained_config_path(), changes, {"pretrained": named})
     return open_configured(config, Path("runs") / config.pretrained.folder_name)
+
+
+def _check_given_once(overrides: Sequence[str], given: Mapping[str, object]) -> None:
+    """Check that no override gives a key that an argument gives, too, or names the model, which ``model`` does.
+
+    Raises:
+        UserError: one does.
+    """
+    for number, override in enumerate(overrides):
+        for key in keys_of_override(override):
+            name = key.partition(".")[2]
+            if given.get(key) is not None or key in ("pretrained.model", "pretrained.revision"):
+                raise UserError(
+                    f"overrides[{number}] = {printable(override)}: the argument {name} gives {key}; leave it out of overrides"
+                )
 
 
 def _check_there(model: str | Path, path: Path) -> None:
@@ -198,9 +221,8 @@ def settings_of_text(
     require(len(selectors) > 0, "selectors = []: must name at least one selector")
     configured = model.config.influence
     unit = configured.unit if unit is None else unit
-    check_unit(unit)
+    num_groups = num_groups_of(model, unit)
     if k is None:
-        num_groups = -(-model.lengths.num_long_range // (block_size(unit) or 1))
         k = [size for size in configured.k if size < num_groups] or [1]
     return with_settings(
         model,
@@ -213,6 +235,17 @@ def settings_of_text(
         save_candidates=False,
         pairs_windows=0,
     )
+
+
+def num_groups_of(model: Model, unit: Optional[str]) -> int:
+    """Return the largest number of groups of a window; ``unit``: of these, None: that of the configuration.
+
+    Raises:
+        UserError: there is no such unit.
+    """
+    unit = model.config.influence.unit if unit is None else unit
+    check_unit(unit)
+    return -(-model.lengths.num_long_range // (block_size(unit) or 1))
 
 
 def with_settings(model: Model, **changes: Any) -> InfluenceConfig:

@@ -18,7 +18,7 @@ from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
 from olmo_sparsity.statistics.single.key_tokens import key_token_frame
-from olmo_sparsity.statistics.single.measurement import Measurement, gathered_from
+from olmo_sparsity.statistics.single.measurement import CONTEXTS, Measurement, gathered_from
 from olmo_sparsity.statistics.single.spectrum import spectrum_frame
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.storage.folders import manifest_of_kind
@@ -114,6 +114,9 @@ class Results:
         """Return gates, gains with their controls, R(k) and D(k), with 95% intervals over documents.
 
         They are those of the rows that ``windows`` holds now: of some windows, the means over these.
+
+        Raises:
+            UserError: ``windows`` has no rows, or ``selections`` lacks some of a selector in these windows.
         """
         return summarize(self._measurement())
 
@@ -122,8 +125,10 @@ class Results:
         windows, selections = self._table("windows", self.windows), self._table("selections", self.selections)
         if len(windows) == 0:
             raise UserError("windows: there are no windows")
-        is_of_them = pc.field("window_id").isin(windows["window_id"].combine_chunks())
-        tables = {"windows": windows, "selections": selections.filter(is_of_them)}
+        window_ids = windows["window_id"].combine_chunks()
+        selections = selections.filter(pc.field("window_id").isin(window_ids))
+        _check_whole(selections, num_windows=len(window_ids.unique()))
+        tables = {"windows": windows, "selections": selections}
         return gathered_from(self.manifest, lambda table, columns: [tables[table].select(columns)], where="selections")
 
     def spectrum(self) -> pd.DataFrame:
@@ -136,6 +141,11 @@ class Results:
             missing of ``fewest``. ``min_context_tokens``: the length of the shortest suffix of the window that suffices, of
             `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``, ``doc_id``, ``weight``,
             ``target_class``: the window.
+
+            An interpolated quantile of ``k`` is missing beside infinity; take ``quantile(..., interpolation="higher")``.
+
+        Raises:
+            UserError: as of ``summarize``.
         """
         return spectrum_frame(self._measurement())
 
@@ -145,6 +155,9 @@ class Results:
         Returns:
             Columns ``window_id``, ``doc_id``, ``weight``; ``lsd_nats``, the long-short difference, which is the long gain;
             ``lcl_nats``, minus L_long; ``is_key``: the first is above 2 and the second above -2.
+
+        Raises:
+            UserError: as of ``summarize``.
         """
         return key_token_frame(self._measurement())
 
@@ -161,12 +174,13 @@ class Results:
             drawn label in place of the target the three columns of losses of the window are missing.
         """
         per_k = [column.name for column in COLUMNS["selections"] if column.as_many_as == "k"]
-        per_k = [name for name in per_k if name in self.selections]
-        counts = self.selections["k"].map(len)
-        tidy = self.selections[OF_SELECTION].loc[self.selections.index.repeat(counts)].reset_index(drop=True)
-        tidy["k"] = np.concatenate([np.empty(0), *self.selections["k"]]).astype(np.int64)
+        selections = self.selections.reset_index(drop=True)
+        per_k = [name for name in per_k if name in selections]
+        counts = selections["k"].map(len)
+        tidy = selections[OF_SELECTION].loc[selections.index.repeat(counts)].reset_index(drop=True)
+        tidy["k"] = np.concatenate([np.empty(0), *selections["k"]]).astype(np.int64)
         for name in per_k:
-            lists = zip(self.selections[name], counts, strict=True)
+            lists = zip(selections[name], counts, strict=True)
             filled = [np.full(count, np.nan) if values is None else np.asarray(values) for values, count in lists]
             tidy[name] = np.concatenate([np.empty(0), *filled]).astype(np.float64)
         of_null = {f"null_{name}": name for name in ("loss_long_nats", "gain_long_nats")}
@@ -200,6 +214,9 @@ class Results:
             Columns ``quantity``, ``selector``, ``context`` and ``k`` (missing for means over all windows), ``mean``, ``low``,
             ``high`` and ``standard_error``; in nats, or a fraction. A number that a failed gate hides is missing.
             ``attrs["gates"]`` says in words whether the gates passed.
+
+        Raises:
+            UserError: as of ``summarize``.
         """
         summary = self.summarize()
         rows = [_row(name, estimate=summary.of_windows(name)) for name in WINDOW_QUANTITIES]
@@ -223,6 +240,22 @@ class Results:
         }
         words = pd.DataFrame({"": {name: value for name, value in facts.items() if value}}).to_html()
         return words + str(self.summary().to_html(max_rows=20, notebook=True, float_format="{:.4f}".format))
+
+
+def _check_whole(selections: pa.Table, *, num_windows: int) -> None:
+    """Check that ``selections`` has every selector that it holds in all windows, under the real and the null context.
+
+    Raises:
+        UserError: some rows are gone.
+    """
+    choices = selections.group_by(["selector", "context"]).aggregate([("window_id", "count_distinct")]).to_pylist()
+    counts = {(of["selector"], of["context"]): of["window_id_count_distinct"] for of in choices}
+    names = {selector for selector, _ in counts}
+    if not names or any(counts.get((name, context)) != num_windows for name in names for context in CONTEXTS):
+        raise UserError(
+            "selections: must hold each selector in every window, under the real and the null context; filter windows, or what "
+            "tidy() returns"
+        )
 
 
 def _row(name: str, *, estimate: Any, of: Optional[dict[str, Any]] = None) -> dict[str, Any]:

@@ -29,10 +29,11 @@ from olmo_sparsity.records.selector import (
     ScoringSize,
     Selector,
 )
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.selectors import FEWEST, SELECTORS
 from olmo_sparsity.records.window_input import NEEDS, UndeclaredNeedError, WindowInput, needs_pass
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+RESERVED = ("all", FEWEST)  # names that stand for several selectors
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 LONGEST_MEANING = 200
 BUILT_IN_ALONE = "explore takes built-in selectors only; explain and influence take those of your own"
@@ -63,7 +64,7 @@ class OwnSelector:
         sees_target: it reads ``target``, too; part of its gain then is optimism, and it chooses anew for every resampled target.
         name: in tables and outputs; None: that of the function.
         meaning: what the score says, in words; None: the first line of the function's docstring.
-        color: in figures, as #rrggbb; None: one of eight, that of its name where no other selector of one's own has it.
+        color: in figures, as #rrggbb; None: one of eight, that of its name unless other selectors of one's own have it.
         marker: in figures, as Matplotlib names it; None: a letter, likewise.
     """
 
@@ -147,7 +148,7 @@ def _called(function: object) -> object:
 def _sha256_of(function: object) -> Optional[str]:
     """Return the hash of the source of a function and of the values that it reads; None: they cannot be told."""
     try:
-        told = _told(function, module=_called(function).__module__)
+        told = _told(function, module=getattr(_called(function), "__module__", ""))
     except (OSError, TypeError, ValueError, RecursionError):  # it has no source, or a cell is empty
         return None
     return hashlib.sha256(told.encode()).hexdigest()
@@ -315,10 +316,11 @@ def _check(where: str, name: str, own: OwnSelector) -> None:
 
     require(callable(own.score), f"{printable(name)} is no function, but {type(own.score).__name__}")
     require(
-        NAME.fullmatch(name) and name != "all",
+        NAME.fullmatch(name),
         f"{printable(name)!r}: the name of a selector has at most 40 letters, digits, - and _, and begins with a letter; name it "
         "with Selector(..., name='mine')",
     )
+    require(name not in RESERVED, f"{name} has another meaning in options or tables; choose another name")
     needs_words = f"{name}: needs = {printable(repr(own.needs))}: must be a list of names, as ['keys']"
     require(isinstance(own.needs, Collection) and not isinstance(own.needs, str), needs_words)
     require(
@@ -433,13 +435,13 @@ def _plain(text: str) -> str:
 def _number(name: str) -> int:
     """Return which colour and marker a selector has that names none.
 
-    It depends on the name, so that a selector looks the same in every measurement, unless another of one's own has either.
+    It depends on the name, so that a selector looks the same in every measurement, unless others of one's own have either. The
+    look that fewest of them have is taken.
     """
     first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
     looks = [other.look for other in SELECTORS.values() if other.own is not None and other.name != name]
-    taken = {part for look in looks for part in (look.color, look.marker)}
     numbers = [(first + more) % len(MARKERS) for more in range(len(MARKERS))]
-    return next((one for one in numbers if taken.isdisjoint((COLORS[one][0], MARKERS[one]))), numbers[0])
+    return min(numbers, key=lambda one: sum(COLORS[one][0] == of.color or MARKERS[one] == of.marker for of in looks))
 
 
 def own_entries(names: Iterable[str]) -> dict[str, dict[str, Any]]:

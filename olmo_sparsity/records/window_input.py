@@ -77,7 +77,7 @@ class WindowInput:
 
     @property
     def frequencies(self) -> np.ndarray:
-        """How often each token occurs in the measured text, all its documents, int64 [T]."""
+        """How often each token occurs in the measured text, all its documents with the targets, int64 [T]."""
         return self._of("frequencies")
 
     @property

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import to_yaml
@@ -25,26 +25,29 @@ logger = logging.getLogger(__name__)
 CHOSEN = {"precision": "precision", "compiled": "compile"}
 
 
-def check_same_experiment(run: Path, config: Config, *, measured: bool = False) -> None:
+def check_same_experiment(run: Path, config: Config, *, measured: bool = False, remedy: Optional[str] = None) -> None:
     """Check that the run in this folder was made with ``config``, in every key that training depends on.
 
     Args:
         run: the folder.
         config: the experiment.
         measured: the run is to be measured: more keys may differ than where its training resumes.
+        remedy: what to do about a key that differs; None: what the command line offers.
 
     Raises:
         UserError: a key differs.
     """
     stored = read_manifest_of(run)["config"]
     for key in different_keys(stored, to_dict(config), free=FREE_TO_MEASURE if measured else FREE_TO_TRAIN):
-        remedy = "choose another folder with --run DIR, where a new run is trained"
+        advice = "choose another folder with --run DIR, where a new run is trained"
         if measured:
-            remedy = f"name it with --run {run}, which reads its own configuration, or {remedy}"
+            advice = f"name it with --run {run}, which reads its own configuration, or {advice}"
         if measured and key.dotted in LENGTHS:
             option = key.dotted.partition(".")[2].replace("_", "-")
-            remedy = f"measure it at another length with --{option} {key.second}"
-        raise UserError(f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; {remedy}")
+            advice = f"measure it at another length with --{option} {key.second}"
+        raise UserError(
+            f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; {remedy or advice}"
+        )
 
 
 def check_same_source(run: Path, *, is_synthetic: bool) -> None:

@@ -21,7 +21,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "measure": {},
     "open_model": {"overrides": ()},
     "read_results": {},
-    "scores": {"selectors": ("kl",), "max_k": 8},
+    "scores": {"selectors": ("kl",)},
     "window_at": {"source": "text"},
     "windows_from_table": {},
     "windows_from_texts": {"num_windows": 100, "source": "texts"},

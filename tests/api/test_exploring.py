@@ -19,7 +19,8 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.records.own_selectors import names_of
+from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.view.exploration import Exploration
 
@@ -182,35 +183,19 @@ def test_what_is_measured_is_kept_and_an_interrupted_exploration_continues(
 
 
 @pytest.mark.usefixtures("only_here")
-def test_a_function_of_the_same_source_with_other_values_is_measured_anew(model: api.Model, tmp_path: Path) -> None:
-    """And of one that cannot be told from another, what was begun is not continued."""
-
-    def explored_by(sign: object) -> list[list[int]]:
-        def mine(window: api.WindowInput) -> np.ndarray:
-            return int(sign) * window.positions[: window.num_long_range]  # type: ignore[call-overload, no-any-return]
-
-        names_of([mine])
-        record = api.explore(model, TEXT, selectors=["mine"], k=[1], source="a.txt", folder=tmp_path).record
-        return record.contexts["real"].choices["mine"].distances
-
-    nearest, farthest = explored_by(1), explored_by(-1)
-    assert {far[0] for far in nearest} == {LOCAL + 1} and {far[0] for far in farthest} == {FULL}
-    assert (explored_by(1), explored_by(-1)) == (nearest, farthest)
-    assert len(list(tmp_path.iterdir())) == 2
-
-    class Sign:
-        def __init__(self, value: int):
-            self.value = value
-
-        def __int__(self) -> int:
-            return self.value
-
-    assert explored_by(Sign(1)) == nearest
+def test_a_selector_of_ones_own_is_refused_by_its_name_too(model: api.Model) -> None:
+    """Whether its function was given before, or tables alone name it."""
     said = (
-        r"a-[0-9a-f]{8}: it cannot be told whether these tables are of the same mine, .* choose another folder, or put"
+        r"^selectors\[0\] = mine: explore takes built-in selectors only; explain and influence take those of your own$"
     )
+    names_of([api.Selector(len, name="mine")])
     with pytest.raises(UserError, match=said):
-        explored_by(Sign(-1))
+        api.explore(model, TEXT, selectors=["mine"])
+    entries = own_entries(["mine"])
+    del SELECTORS["mine"]
+    declare_recorded(entries, where="x")
+    with pytest.raises(UserError, match=said):
+        api.explore(model, TEXT, selectors=["mine"])
 
 
 def test_words_are_ranked_as_groups(model: api.Model) -> None:

@@ -17,12 +17,15 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Messages
+from known_selectors import only_here as only_here
 
 from olmo_sparsity import api
 from olmo_sparsity.api import measuring
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
@@ -430,6 +433,129 @@ def test_what_notebooks_show_is_escaped(
 def test_mistakes_of_tokens(model: api.Model, rows: list[list[int]], said: str) -> None:
     with pytest.raises(UserError, match=said):
         api.windows_from_tokens(model, rows)
+
+
+def test_mistakes_of_arrays_and_documents(model: api.Model) -> None:
+    for array in (np.array(5), np.arange(21), np.zeros((1, 1, 21), dtype=np.int64)):
+        said = re.escape(f"token_ids: an array of shape {array.shape}: must have a row of tokens for each window")
+        with pytest.raises(UserError, match=f"^{said}$"):
+            api.windows_from_tokens(model, array)
+    for missing in (None, np.nan, pd.NA, pd.NaT):
+        with pytest.raises(
+            UserError, match=r"^doc_ids\[1\]: is missing; name the document of each window, or leave doc_ids out"
+        ):
+            api.windows_from_tokens(model, [[1] * 21, [2] * 21], doc_ids=["a", missing])
+
+
+def test_windows_that_share_text_are_told_unless_their_documents_are_named(
+    tiny_run: Path, model: api.Model, messages: Messages
+) -> None:
+    """Sliding windows of one text would be one another's null context."""
+    tokens = np.arange(40) + 5
+    sliding = np.lib.stride_tricks.sliding_window_view(tokens, 21)
+    apart = np.stack([tokens[:21], tokens[9:30] + 100, tokens[:21]])  # the same row twice is one document
+    named = api.windows_from_tokens(model, sliding, doc_ids=["a"] * len(sliding))
+    assert set(named.frame["null_context"]) == {"shuffled"}
+    api.windows_from_tokens(model, apart)
+    api.windows_from_tokens(model, tokens[None, :21])
+    api.windows_from_tokens(model, np.stack([tokens[:21], tokens[9:30]]))  # they share 12
+    api.windows_from_tokens(api.open_model(tiny_run, overrides=["influence.null_context=shuffled"]), sliding)
+    assert not [line for line in messages if "doc_ids" in line]
+    api.windows_from_tokens(model, np.stack([tokens[:21], tokens[8:29]]))
+    assert messages[-1].startswith("token_ids: some rows share 13 tokens in a row; if they are of one document, name")
+
+
+@pytest.mark.usefixtures("only_here")
+def test_a_function_of_the_same_source_with_other_values_is_another_measurement(
+    model: api.Model, windows: api.ChosenWindows, tmp_path: Path
+) -> None:
+    """And of one that cannot be told from another, what was begun is not continued."""
+
+    def measured_by(sign: object) -> api.Results:
+        def mine(window: api.WindowInput) -> np.ndarray:
+            return int(sign) * window.positions[: window.num_long_range]  # type: ignore[call-overload, no-any-return]
+
+        return api.measure(model, windows, selectors=[mine], k=[1], resampled_draws=0)
+
+    nearest, farthest, again = (measured_by(sign) for sign in (1, -1, 1))
+    chosen = [set(np.concatenate(of.selections["positions"].to_list())) for of in (nearest, farthest)]
+    assert chosen == [{11}, {0}]
+    assert nearest.manifest["run_id"] == again.manifest["run_id"] != farthest.manifest["run_id"]
+
+    class Sign:
+        def __int__(self) -> int:
+            return 1
+
+    untold = measured_by(Sign())
+    folder = untold.save(tmp_path / "own")
+    (folder / "windows" / "part-00000.parquet").unlink()
+    with pytest.raises(
+        UserError, match=r"own: it cannot be told whether these tables are of the same mine, .* choose another"
+    ):
+        untold.save(folder)
+
+
+@pytest.mark.usefixtures("only_here")
+def test_a_selector_that_only_tables_name_is_not_measured_by_configuration(
+    tiny_run: Path, windows: api.ChosenWindows
+) -> None:
+    names_of([api.Selector(len, name="mine")])
+    model = api.open_model(tiny_run, overrides=["influence.selectors=[mine,random]"])
+    entries = own_entries(["mine"])
+    del SELECTORS["mine"]
+    declare_recorded(entries, where="x")
+    with pytest.raises(UserError, match=r"^selectors\[0\] = mine: only tables name it; give the function itself$"):
+        api.measure(model, windows)
+
+
+def test_scores_of_few_groups_take_all(model: api.Model, windows: api.ChosenWindows) -> None:
+    """Where nothing is said of how many, 8, or all that there are."""
+    blocks = {"unit": "block:4", "selectors": ["greedy-kl"]}
+    pd.testing.assert_frame_equal(api.scores(model, windows, **blocks), api.scores(model, windows, **blocks, max_k=3))  # type: ignore[arg-type]
+    tokens = api.scores(model, windows, selectors=["greedy-kl"])
+    pd.testing.assert_frame_equal(tokens, api.scores(model, windows, selectors=["greedy-kl"], max_k=8))
+    with pytest.raises(UserError, match=r"influence\.k"):
+        api.scores(model, windows, max_k=0)
+
+
+def test_sets_of_the_null_context_are_refused(
+    model: api.Model, windows: api.ChosenWindows, measured: api.Results
+) -> None:
+    """Their positions are those of other tokens than the window's."""
+    chosen = measured.selections.query("selector == 'unmask-one' and window_id < 2")
+    for context, rows in chosen.groupby("context"):
+        if context in ("real", "resampled"):
+            assert len(api.losses(model, windows, rows)) == len(rows)
+            continue
+        with pytest.raises(
+            UserError, match=rf"^visible\.context = {context}: sets are measured in the windows' own text; leave"
+        ):
+            api.losses(model, windows, chosen[chosen["context"].isin(["real", context])])
+    assert {"real", "null", "resampled"} <= set(chosen["context"])
+
+
+def test_results_of_some_rows_of_selections_are_refused(measured: api.Results) -> None:
+    """A selector may be left out; rows of one may not."""
+
+    def of(selections: pd.DataFrame) -> api.Results:
+        return dataclasses.replace(measured, selections=selections)
+
+    rows = measured.selections
+    for query in (
+        "context == 'real'",
+        "context == 'null'",
+        "window_id < 9",
+        "selector == 'none'",
+        "context == 'resampled'",
+    ):
+        for summed in (api.Results.summary, api.Results.spectrum, api.Results.summarize):
+            with pytest.raises(
+                UserError, match=r"^selections: must hold each selector in every window, under the real and the null"
+            ):
+                summed(of(rows.query(query)))
+    alone = of(rows.query("selector in ('kl', 'random')")).summary()
+    whole = measured.summary().query("selector in ('kl', 'random')")
+    pd.testing.assert_frame_equal(alone.dropna(subset="selector").reset_index(drop=True), whole.reset_index(drop=True))
 
 
 def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWindows) -> None:

@@ -13,6 +13,7 @@ from olmo_sparsity.api import opening
 from olmo_sparsity.api.opening import settings_of_text
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config, pretrained_config_path
+from olmo_sparsity.errors import UserError
 
 CHANGES = {
     "local_len": 6,
@@ -33,10 +34,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path]]:
 
 
 @pytest.mark.parametrize("name", [None, *CHANGES])
-def test_each_argument_is_its_key_and_is_stronger_than_an_override(
+def test_each_argument_is_its_key_beside_overrides_of_others(
     name: str | None, tiny_run: Path, opened: list[tuple[Config, Path]]
 ) -> None:
-    overrides = ["influence.path=masked", "influence.local_len=5", "influence.full_len=19", "training.device=cpu"]
+    others = {
+        "local_len": "influence.local_len=5",
+        "full_len": "influence.full_len=19",
+        "device": "training.device=cpu",
+    }
+    overrides = ["influence.path=masked", *(override for key, override in others.items() if key != name)]
     before = load_config(tiny_run / "config.yaml", overrides)
     given = {} if name is None else {name: CHANGES[name]}
     api.open_model(tiny_run, overrides=overrides, **given)  # type: ignore[arg-type]
@@ -44,7 +50,43 @@ def test_each_argument_is_its_key_and_is_stronger_than_an_override(
     training = dataclasses.replace(before.training, **({"device": "cuda:5"} if name == "device" else {}))
     influence = dataclasses.replace(before.influence, **({} if name in (None, "device") else given))
     assert (config, run) == (dataclasses.replace(before, training=training, influence=influence), tiny_run)
-    assert (before.influence.path, before.influence.local_len) == ("masked", 5)
+    assert (before.influence.path, before.influence.local_len) == ("masked", None if name == "local_len" else 5)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_an_argument_gives_is_no_override(name: str, tiny_run: Path, opened: list[tuple[Config, Path]]) -> None:
+    """One of the two would have no effect."""
+    key = f"training.{name}" if name == "device" else f"influence.{name}"
+    overrides = ["influence.path=masked", f"{key}={CHANGES[name]}"]
+    said = rf"^overrides\[1\] = {key}={CHANGES[name]}: the argument {name} gives {key}; leave it out of overrides$"
+    with pytest.raises(UserError, match=said):
+        api.open_model(tiny_run, overrides=overrides, **{name: CHANGES[name]})  # type: ignore[arg-type]
+    assert not opened
+
+
+def test_the_model_is_no_override(tiny_run: Path, opened: list[tuple[Config, Path]]) -> None:
+    for model in (tiny_run, "org/name"):
+        for name in ("model", "revision"):
+            with pytest.raises(UserError, match=rf": the argument {name} gives pretrained\.{name}; leave it out"):
+                api.open_model(model, overrides=[f"pretrained.{name}=other"])
+    assert not opened
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["context.train_len=12", "model.d_model=64", "context.local_len=4", "data.source=c4", "pose.num_chunks=2"],
+)
+def test_a_run_is_measured_with_what_it_was_trained_with(
+    override: str, tiny_run: Path, opened: list[tuple[Config, Path]]
+) -> None:
+    """Another value would change no weights, only what is said of them. Keys that training does not depend on may change."""
+    with pytest.raises(
+        UserError, match=rf": this run was made with {override.partition('=')[0]} = .*; leave it out of overrides"
+    ):
+        api.open_model(tiny_run, overrides=[override])
+    assert not opened
+    api.open_model(tiny_run, overrides=["training.threads=1", "data.on_error=skip", "influence.local_len=4"])
+    assert len(opened) == 1
 
 
 def test_a_pretrained_model_may_be_measured_at_any_length(opened: list[tuple[Config, Path]]) -> None:

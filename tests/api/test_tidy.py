@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -62,6 +63,27 @@ def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> 
         key = tuple(found[name] for name in ("window_id", "selector", "context", "draw", "k"))
         for name, value in expected[key].items():
             assert found[name] == value or (pd.isna(found[name]) and pd.isna(value)), (key, name)
+
+
+def test_tidy_of_frames_that_were_joined_is_that_of_their_rows(results: api.Results) -> None:
+    """Whose index repeats."""
+    real, null = (
+        results.selections.query(f"context == '{context}'").reset_index(drop=True) for context in ("real", "null")
+    )
+    joined = dataclasses.replace(results, selections=pd.concat([real, null])).tidy()
+    order = ["window_id", "selector", "context", "k"]
+    expected = results.tidy().query("context in ('real', 'null')")
+    pd.testing.assert_frame_equal(
+        joined.sort_values(order, ignore_index=True), expected.sort_values(order, ignore_index=True)
+    )
+
+
+def test_quantiles_of_the_spectrum_are_needs_that_were_found(results: api.Results) -> None:
+    """Those of docs/python.md: none is between two k, and none is missing beside infinity."""
+    spectrum = results.spectrum().query("context == 'real' and tolerance_nats == 0.05")
+    found = spectrum.groupby("family")["k"].quantile([0.5, 0.9], interpolation="higher")
+    assert set(found) <= {0.0, *results.selections["k"].iloc[0].astype(float), np.inf}
+    assert len(found) == 2 * spectrum["family"].nunique()
 
 
 def test_the_frame_of_the_summary_has_each_number_with_its_interval(tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def test_how_long_a_name_is(folder: Path) -> None:
         ("marker='potato'", "marker = potato: no marker"),
         ("name='kl'", "own.py: kl is the name of a selector of olmo-sparsity; choose another name"),
         ("name='h2 o'", "the name of a selector has at most 40 letters"),
-        ("name='all'", "the name of a selector has at most 40 letters"),
+        ("name='all'", "all has another meaning in options or tables; choose another name"),
+        ("name='fewest'", "fewest has another meaning in options or tables; choose another name"),
     ],
 )
 def test_a_selector_that_cannot_be_is_one_line(folder: Path, arguments: str, line: str) -> None:
@@ -228,6 +229,9 @@ def test_what_has_no_source_or_does_not_tell_its_arguments_can_be_a_selector(fol
     assert names == ["max", "longest", "part", "typed"]
     assert own_selectors.sources_of(names) == [(name, None) for name in names]
     assert {entry["file"] for entry in own_entries(names).values()} == {"<function>"}
+    assert names_of([np.add, OwnSelector(np.negative, name="minus")]) == ["add", "minus"]
+    assert own_selectors.sources_of(["add", "minus"]) == [("add", None), ("minus", None)]
+    assert names_of([OwnSelector(functools.partial(np.add, 1), name="plus")]) == ["plus"]
     (folder / "own.py").write_text("f = max")
     assert declared_selectors(["own.py:f"]) == ["f"]
 
@@ -393,12 +397,15 @@ def test_the_look_of_a_selector_that_names_none_depends_on_its_name(name: str) -
 def test_no_two_of_ones_own_look_alike_while_there_are_looks() -> None:
     """Names of the same number get the next ones; a marker is no selector's of the package."""
     names = [f"own-{number}" for number in range(99)]
-    alike = [name for name in names if int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % 8 == 6][:9]
-    assert len(alike) == 9
+    alike = [name for name in names if int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % 8 == 6][:10]
+    assert len(alike) == 10
     names_of([lambda_named(name) for name in alike])
     looks = [SELECTORS[name].look for name in alike]
     first = own_selectors.MARKERS[6:] + own_selectors.MARKERS[:6]
-    assert tuple(look.marker for look in looks) == (*first, first[0])  # the ninth is drawn as the first
+    assert tuple(look.marker for look in looks) == (
+        *first,
+        *first[:2],
+    )  # the ninth is drawn as the first, the tenth as the second
     assert [look.color for look in looks[:3]] == [own_selectors.COLORS[number][0] for number in (6, 7, 0)]
     names_of([lambda_named(alike[1])])
     assert SELECTORS[alike[1]].look == looks[1]

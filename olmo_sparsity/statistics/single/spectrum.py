@@ -20,6 +20,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
+from olmo_sparsity.records.selectors import FEWEST as FEWEST
 from olmo_sparsity.records.selectors import SELECTORS, by_head
 from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import document_units
@@ -30,7 +31,6 @@ TOLERANCES = (0.01, 0.05, 0.1, 0.5)  # nats; fixed before anything was measured,
 TOLERANCE = 0.05  # where there is room for one
 REACHED = (0.5, 0.8, 0.9)  # the shares of targets whose k is given
 NEAREST, RANDOM = "nearest", "random"
-FEWEST = "fewest"  # the family of the smallest sufficient k of all measured families
 ROUNDING = 1e-9  # of a share
 
 
