@@ -77,7 +77,7 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path, first: subpr
     assert folders[0].name.startswith("words-jsonl-validation-n30-k1-2-4-8-seed0-")
     by_run = run_cli("summary", "--run", "runs/tiny", "--json", cwd=workplace)
     summary = json.loads(by_run.stdout)
-    assert summary["gate"] in ("passed", "failed")
+    assert summary["gate"] == "not-assessed"
     assert summary["num_windows"] == 30
     for key in ("loss_short_nats", "loss_long_nats", "long_gain_nats"):
         assert summary[key]["mean"] is not None and summary[key]["low"] is None  # too few documents
