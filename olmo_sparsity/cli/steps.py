@@ -147,13 +147,13 @@ def train_first(
     if out is not None and kind is not None:
         is_folder_of_kind(out, kind)
     check_before_training(config)
-    trained = _as_trained(named)
+    trained = as_trained(named)
     logger.info(f"{run}: not trained yet; training first")
     with interruptible():
         train(trained, run)
 
 
-def _as_trained(named: Named) -> Config:
+def as_trained(named: Named) -> Config:
     """Return a configuration with the sections of measurements of its file.
 
     Raises:

@@ -12,14 +12,15 @@ import typer
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     RUNS,
+    Named,
     Overrides,
     OverwriteOption,
     ShardOption,
     TaskConfigOption,
     TaskRunOption,
 )
-from olmo_sparsity.cli.steps import finish_share, interruptible, needs_training
-from olmo_sparsity.config import Config, PretrainedConfig, files
+from olmo_sparsity.cli.steps import as_trained, finish_share, interruptible, needs_training
+from olmo_sparsity.config import PretrainedConfig, files
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 
@@ -37,10 +38,8 @@ OutOption = Annotated[
 ]
 
 
-def resolve_task(
-    task: str, config: Optional[Path], run: Optional[Path], *, overrides: Optional[list[str]]
-) -> tuple[Config, Path]:
-    """Return (the configuration, the folder of the run) of a synthetic task.
+def resolve_task(task: str, config: Optional[Path], run: Optional[Path], *, overrides: Optional[list[str]]) -> Named:
+    """Return the configuration and the run of a synthetic task.
 
     Raises:
         UserError: there is no such configuration, or it is of another task.
@@ -62,7 +61,7 @@ def resolve_task(
         loaded.pretrained == PretrainedConfig(),
         f"synth {task}: the keys of pretrained are about a pretrained model, which synthetic tasks do not use; leave them out",
     )
-    return loaded, folder
+    return Named(loaded, folder, path)
 
 
 def synth_train(
@@ -73,13 +72,13 @@ def synth_train(
     overrides: Overrides = None,
 ) -> None:
     """Train a model on a synthetic task, or resume its training. Its run is runs/synthetic/TASK, unless --run names another."""
-    loaded, folder = resolve_task(task, config, run, overrides=overrides)
+    named = resolve_task(task, config, run, overrides=overrides)
     from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.training.loop import train
 
     with interruptible():
-        train(loaded, folder, overwrite=overwrite, process=current_process(), source=SYNTHETIC)
+        train(named.config, named.folder, overwrite=overwrite, process=current_process(), source=SYNTHETIC)
 
 
 def synth_eval(
@@ -96,10 +95,8 @@ def synth_eval(
     from olmo_sparsity.statistics.synthetic import read_accuracies
     from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
-    loaded, folder = resolve_task(task, config, run, overrides=overrides)
-    tables = _measure(
-        evaluate_synthetic, task, loaded, folder, kind="synthetic", out=out, shard=shard, overwrite=overwrite
-    )
+    named = resolve_task(task, config, run, overrides=overrides)
+    tables = _measure(evaluate_synthetic, task, named, kind="synthetic", out=out, shard=shard, overwrite=overwrite)
     if tables is not None:
         for line in accuracy_lines(read_accuracies([tables])):
             print_line(line)
@@ -120,9 +117,9 @@ def synth_bridge(
     from olmo_sparsity.statistics.synthetic import read_bridge
     from olmo_sparsity.wording.synthetic_tasks import bridge_lines
 
-    loaded, folder = resolve_task(task, config, run, overrides=overrides)
-    check_bridge(loaded.synthetic)
-    tables = _measure(measure_bridge, task, loaded, folder, kind="bridge", out=out, shard=shard, overwrite=overwrite)
+    named = resolve_task(task, config, run, overrides=overrides)
+    check_bridge(named.config.synthetic)
+    tables = _measure(measure_bridge, task, named, kind="bridge", out=out, shard=shard, overwrite=overwrite)
     if tables is not None:
         for line in bridge_lines(read_bridge([tables])):
             print_line(line)
@@ -156,8 +153,7 @@ def synth_summary(
 def _measure(
     measure: Callable[..., Path],
     task: str,
-    config: Config,
-    run: Path,
+    named: Named,
     *,
     kind: str,
     out: Optional[Path],
@@ -173,13 +169,14 @@ def _measure(
     from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.training.loop import train
 
+    config, run, _ = named
     share = share_of_process(shard, overwrite=overwrite)
     if out is not None:
         is_folder_of_kind(out, kind)
     with interruptible():
         if needs_training(config, run, share=share, command=f"olmo-sparsity synth train {task}"):
             logger.info(f"{run}: not trained yet; training first")
-            train(config, run, source=SYNTHETIC)
+            train(as_trained(named), run, source=SYNTHETIC)
         tables = measure(config, run, out=out, overwrite=overwrite, share=share)
     if share.count > 1 and not finish_share(tables, share):
         return None

@@ -100,7 +100,7 @@ def test_prepare_and_export_print_their_folder(
 
 def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_the_shipped_one(tmp_path: Path) -> None:
     path, run = config_folder() / "synthetic" / "parity-cpu.yaml", tmp_path / "run"
-    assert synth.resolve_task("parity-cpu", None, run, overrides=None) == (load_config(path), run)
+    assert synth.resolve_task("parity-cpu", None, run, overrides=None) == (load_config(path), run, path)
     run.mkdir()
     own, named = run / "config.yaml", tmp_path / "named.yaml"
     own.write_text("name: parity-cpu\ntraining: {steps: 601}\n", encoding="utf-8")
@@ -108,8 +108,8 @@ def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_th
     for config, overrides, steps in (
         (None, None, 601), (named, None, 602), (None, ["training.steps=603"], 603), (named, ["training.steps=604"], 604),
     ):  # fmt: skip
-        loaded, folder = synth.resolve_task("parity-cpu", config, run, overrides=overrides)
-        assert (loaded.training.steps, folder) == (steps, run)
+        loaded, folder, file = synth.resolve_task("parity-cpu", config, run, overrides=overrides)
+        assert (loaded.training.steps, folder, file) == (steps, run, config or own)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,13 @@ def test_what_is_measured_of_a_task(
         (" --shard 2/3", run, {"out": None, "overwrite": False, "share": Share(2, 3)}, False),
     ):
         calls.clear()
-        invoke(f"{line}{behind} training.steps=79", monkeypatch)
+        invoke(f"{line}{behind} training.steps=79 influence.lasso_masks=7", monkeypatch)
         if trains:
             name, config, *rest = calls.pop(0)
             assert (name, config.training.steps, rest) == ("train", 79, [folder, {"source": SYNTHETIC}])
+            assert config.influence.lasso_masks != 7  # of the measurement alone
         name, config, *rest = calls.pop(0)
+        assert config.influence.lasso_masks == 7
         assert (name, config.name, config.training.steps, rest) == (measure, "bridge-cpu", 79, [folder, named])
         assert [call[:2] for call in calls[:1]] == ([(read, [Path(tables)])] if prints else [])
         shown = capsys.readouterr()
