@@ -30,7 +30,7 @@ from olmo_sparsity.wording.setup import foreign_words, null_label, short_anchor_
 from olmo_sparsity.wording.units import units_of, units_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures, run_command
-from .output import Drawn, caption_text, failed_gates_lines, measured_in_full, write_above
+from .output import Drawn, caption_text, lines_of_gates_not_passed, measured_in_full, write_above
 from .paper import Width, drawn_for
 from .style import blind, ordered
 
@@ -182,7 +182,7 @@ def _write_words(
         handles=handles,
         columns=2 if len(measured) == 1 else 3,  # one panel is narrow
     )
-    if failed := failed_gates_lines(zip(titles, summaries, strict=True)):
+    if failed := lines_of_gates_not_passed(zip(titles, summaries, strict=True)):
         write_above(figure, failed)
 
 

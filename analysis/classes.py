@@ -50,8 +50,8 @@ def _point(axis: Axes, height: float, *, estimate: Estimate, **looks: Any) -> No
     )  # fmt: skip
 
 
-def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary], *, whole: Summary) -> None:
-    """Shade the rows of classes whose gate failed, and say so in the panel of R(k)."""
+def _mark_gates_not_passed(axes: np.ndarray, classes: list[ClassSummary], *, whole: Summary) -> None:
+    """Shade the rows of classes whose gate did not pass, and say so in the panel of R(k)."""
     for row, entry in enumerate(classes):
         if entry.summary.gate_passed and whole.gate_passed:
             continue
@@ -151,7 +151,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         width_ratios=[0.7, 1.1, 1.1, 1.2],
         layout="constrained",
     )
-    _mark_failed_gates(axes, classes, whole=measured.summary)
+    _mark_gates_not_passed(axes, classes, whole=measured.summary)
     _draw_points(axes, classes, selectors=selectors, k=k)
     _mark_fragile(axes[2], classes)
     _label_axes(axes, classes, k=k)

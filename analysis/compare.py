@@ -30,12 +30,12 @@ from olmo_sparsity.wording.comparison import (
     pairings_words,
     subject_units_words,
 )
-from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, fragile_words
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gates_not_passed
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 
 from .drawing import FigureOfRuns
-from .output import SENTENCE_END, Drawn, caption_text, failed_gates_lines, write_above
+from .output import SENTENCE_END, Drawn, caption_text, lines_of_gates_not_passed, write_above
 from .paper import width_in_force
 from .style import error_bars, looks_of_runs, offsets_in_row, write_nothing_measured
 
@@ -100,9 +100,9 @@ def _words(comparison: Comparison) -> str:
         f"{label} minus {first}: {words}" for label, words in zip(later, pairings_words(comparison), strict=True)
     )
     failed = [
-        f"{subject.label}: {'; '.join(failed_gates(subject.summary))}. "
+        f"{subject.label}: {'; '.join(gates_not_passed(subject.summary))}. "
         for subject in comparison.subjects
-        if failed_gates(subject.summary)
+        if gates_not_passed(subject.summary)
     ]
     without = "".join(
         f"{subject.label}: {beyond_gate_words(subject.summary)} "
@@ -125,9 +125,9 @@ def _words(comparison: Comparison) -> str:
 
 
 def _lines_above(comparison: Comparison) -> list[str]:
-    """Return which gates failed, which R(k) are fragile, and what is not of the same windows or setting, a line each."""
+    """Return which gates did not pass, which R(k) are fragile, and what is not of the same windows or setting, a line each."""
     first, *later = comparison.labels
-    lines = failed_gates_lines((subject.label, subject.summary) for subject in comparison.subjects)
+    lines = lines_of_gates_not_passed((subject.label, subject.summary) for subject in comparison.subjects)
     lines += [f"{subject.label}: R(k) {FRAGILE}" for subject in _fragile(comparison)]
     for label, of_pairing in zip(later, pairings_words(comparison), strict=True):
         said = [words for words in ("NOT PAIRED", "NOT THE SAME SETTING") if words in of_pairing]

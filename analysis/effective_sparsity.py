@@ -42,7 +42,7 @@ from .of_lengths import (
     make_room,
     set_length_axis,
     targets_words,
-    write_failed_gates,
+    write_gates_not_passed,
 )
 from .output import Drawn, caption_text
 from .style import dodges, looks_of_runs
@@ -254,7 +254,7 @@ def draw_found(found: SparsityByLength) -> Drawn:
     axes[0, 0].set_ylabel(f"smallest k, {units}\n(interpolated in log k)")
     axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
     caption_text(figure, _words(found), handles=_legend(found))
-    write_failed_gates(figure, found.models)
+    write_gates_not_passed(figure, found.models)
     return Drawn(figure, NAME, _finding(found), numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 
 

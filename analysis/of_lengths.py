@@ -89,7 +89,7 @@ def gate_words(model: ModelAtLengths) -> str:
     return f"{model.name}: long gain, nats, at {gains}: {verdict}."
 
 
-def write_failed_gates(figure: Figure, models: Iterable[ModelAtLengths]) -> None:
+def write_gates_not_passed(figure: Figure, models: Iterable[ModelAtLengths]) -> None:
     """Write above a figure at which lengths a gate did not pass."""
     above = [f"{model.name}: gate {' and '.join(verdicts)}" for model in models if (verdicts := _not_passed(model))]
     if above:

@@ -26,7 +26,7 @@ from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
-from olmo_sparsity.wording.gates import failed_gates, gate_in_words, gates_words
+from olmo_sparsity.wording.gates import gate_in_words, gates_not_passed, gates_words
 from olmo_sparsity.wording.setup import (
     anchor_warning,
     data_words,
@@ -148,22 +148,22 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
     """
     if width_in_force() is None:  # the page says the rest
         caption_text(figure, words, handles=handles)
-        if failed := failed_gates(summary):
+        if failed := gates_not_passed(summary):
             write_above(figure, failed)
         return
     sentences = (words, units_words(summary), measured_in_full(summary))
     text = " ".join(filter(None, map(str.strip, sentences)))
     caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
-    if failed := failed_gates(summary):
+    if failed := gates_not_passed(summary):
         write_above(figure, failed)
 
 
-def failed_gates_lines(named: Iterable[tuple[str, Summary]]) -> list[str]:
-    """Return which gates failed, a line for each of several measurements, by its name."""
+def lines_of_gates_not_passed(named: Iterable[tuple[str, Summary]]) -> list[str]:
+    """Return which gates did not pass, a line for each of several measurements, by its name."""
     return [
         f"{name}: {', '.join(of_one)}"
         for name, summary in named
-        if (of_one := [sentence.partition(":")[0] for sentence in failed_gates(summary)])
+        if (of_one := [sentence.partition(":")[0] for sentence in gates_not_passed(summary)])
     ]
 
 

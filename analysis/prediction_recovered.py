@@ -23,7 +23,7 @@ from .style import (
     legend_entry,
     ordered,
     signed_log,
-    write_gate_failed,
+    write_gate_not_passed,
     write_nothing_measured,
 )
 
@@ -84,7 +84,7 @@ def _draw_recovered_fraction(axis: Axes, summary: Summary, *, selectors: list[st
     axis.set_title(title_of_fraction("R(k), real context", summary))
     axis.set_ylabel("recovered fraction")
     if not summary.gate_passed:
-        write_gate_failed(axis, summary)
+        write_gate_not_passed(axis, summary)
         return
     for selector, spread in spreads(selectors, summary.ks).items():
         alpha = 1.0 if selector in unseen else PALE

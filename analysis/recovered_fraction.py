@@ -35,7 +35,7 @@ from .style import (
     seeing,
     signed_log,
     ticks_of_k,
-    write_gate_failed,
+    write_gate_not_passed,
     write_nothing_measured,
 )
 
@@ -177,7 +177,7 @@ def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[s
     axis.set_title(f"{title}\n{group}")
     axis.set_ylabel(panel.label)
     if not summary.gate_passed and panel.is_fraction:
-        write_gate_failed(axis, summary)
+        write_gate_not_passed(axis, summary)
         return
     for selector, spread in spreads(selectors, summary.ks).items():
         for line in panel.lines:

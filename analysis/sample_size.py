@@ -13,7 +13,7 @@ from olmo_sparsity.statistics.single.breakdowns import by_sample_size
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.findings import sizes_finding
-from olmo_sparsity.wording.gates import gate_in_words, no_fraction_words
+from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.units import unit_words
 
@@ -131,9 +131,7 @@ def _mark_sizes(axis: Axes, summaries: Sequence[Summary]) -> None:
     """Write at each number of windows whether there is no R(k), or a fragile one."""
     for summary in summaries:
         if not (summary.gate_passed and summaries[-1].gate_passed):
-            words = no_fraction_words(summary.gate)
-            if summary.gate_passed:
-                words = f"gate of all {gate_in_words(summaries[-1].gate)}"
+            words = "gate of all failed" if summary.gate_passed else no_fraction_words(summary.gate)
         elif summary.is_fragile:
             words = FRAGILE
         else:

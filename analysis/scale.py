@@ -39,7 +39,7 @@ from olmo_sparsity.wording.setup import (
 from olmo_sparsity.wording.units import units_words
 
 from .drawing import FigureOfRuns
-from .output import Drawn, caption_text, failed_gates_lines, write_above
+from .output import Drawn, caption_text, lines_of_gates_not_passed, write_above
 from .style import dodges, error_bars, filled, legend_entry, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
@@ -317,7 +317,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         handles=_legend(selectors, ks=summary.end_ks, has_prediction=reacting is not None),
     )
     means = [rung.numbers.mean for rung in rungs]
-    if failed := failed_gates_lines(zip(_names(rungs), means, strict=True)):
+    if failed := lines_of_gates_not_passed(zip(_names(rungs), means, strict=True)):
         write_above(figure, failed)
     yield Drawn(figure, "scale", _finding(rungs))
 

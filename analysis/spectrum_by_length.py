@@ -43,7 +43,7 @@ from .of_lengths import (
     make_room,
     set_length_axis,
     targets_words,
-    write_failed_gates,
+    write_gates_not_passed,
 )
 from .output import Drawn, caption_text
 from .spectrum import family_label
@@ -195,7 +195,7 @@ def draw_found(found: SpectrumByLength) -> Drawn:
     ]
     handles += [*map(context_entry, CONTEXTS), Line2D([], [], label="all long-range tokens", **ALL_LOOK)]
     caption_text(figure, _words(found), handles=handles)
-    write_failed_gates(figure, found.models)
+    write_gates_not_passed(figure, found.models)
     finding = " ".join(length_sentences(found, model)[0] for model in found.models)
     return Drawn(figure, NAME, finding, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 

@@ -217,7 +217,7 @@ def signed_log(axis: Axes, which: str) -> None:
     scaled.set_ticks([], minor=True)
 
 
-def write_gate_failed(axis: Axes, summary: Summary) -> None:
+def write_gate_not_passed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed, or is not assessed, into a panel that has nothing to show for that reason."""
     write_nothing_measured(
         axis, f"gate {gate_in_words(summary.gate)}:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 22))

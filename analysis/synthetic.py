@@ -392,10 +392,10 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     if trained:
         yield _draw_methods("parity", "synthetic-encodings", encoding_words)(trained, learned)
     in_places = read_accuracies(placed)
-    for sweep in place_sweeps(placed, in_places):
+    for sweep in place_sweeps(placed, in_places, learned):
         of_sweep = [one for one in in_places if sweep.holds(one.setting)]
         _only_setting([one.setting for one in of_sweep], *ALIKE_IN_PLACES)
-        yield draw_places(of_sweep, learned, sweep.of_learned(learned))
+        yield draw_places(of_sweep, learned, sweep)
     if bridges:
         points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]
         if points:

@@ -28,7 +28,7 @@ from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.text.windows import Windows
 from olmo_sparsity.training.run_folder import check_same_experiment
 
-REMEDY = "leave it out of overrides; the arguments local_len and full_len give other lengths to measure"
+REMEDY = "leave it out of overrides, or restore it in config.yaml; other lengths are arguments, local_len and full_len"
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
 
 
@@ -156,10 +156,11 @@ def _check_given_once(overrides: Sequence[str], given: Mapping[str, object]) -> 
     for number, override in enumerate(overrides):
         for key in keys_of_override(override):
             name = key.partition(".")[2]
-            if given.get(key) is not None or key in ("pretrained.model", "pretrained.revision"):
-                raise UserError(
-                    f"overrides[{number}] = {printable(override)}: the argument {name} gives {key}; leave it out of overrides"
-                )
+            where = f"overrides[{number}] = {printable(override)}"
+            if key in ("pretrained.model", "pretrained.revision"):
+                raise UserError(f"{where}: give it by the argument {name}, not by overrides")
+            if given.get(key) is not None:
+                raise UserError(f"{where}: the argument {name} gives {key}; leave it out of overrides")
 
 
 def _check_there(model: str | Path, path: Path) -> None:

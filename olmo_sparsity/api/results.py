@@ -212,7 +212,7 @@ class Results:
 
         Returns:
             Columns ``quantity``, ``selector``, ``context`` and ``k`` (missing for means over all windows), ``mean``, ``low``,
-            ``high`` and ``standard_error``; in nats, or a fraction. A number that a failed gate hides is missing.
+            ``high`` and ``standard_error``; in nats, or a fraction. A number that a gate hides that did not pass is missing.
             ``attrs["gates"]`` says in words whether the gates passed.
 
         Raises:
@@ -243,18 +243,23 @@ class Results:
 
 
 def _check_whole(selections: pa.Table, *, num_windows: int) -> None:
-    """Check that ``selections`` has every selector that it holds in all windows, under the real and the null context.
+    """Check that ``selections`` has every selector that it holds in all windows, in each context that it has, and in both.
 
     Raises:
         UserError: some rows are gone.
     """
-    choices = selections.group_by(["selector", "context"]).aggregate([("window_id", "count_distinct")]).to_pylist()
-    counts = {(of["selector"], of["context"]): of["window_id_count_distinct"] for of in choices}
-    names = {selector for selector, _ in counts}
-    if not names or any(counts.get((name, context)) != num_windows for name in names for context in CONTEXTS):
+    counted = [("window_id", "count_distinct"), ("draw", "count_distinct"), ("window_id", "count")]
+    choices = selections.group_by(["selector", "context"]).aggregate(counted).to_pylist()
+    found = {(of["selector"], of["context"]) for of in choices}
+    is_whole = all(
+        of["window_id_count_distinct"] == num_windows
+        and of["window_id_count"] == num_windows * max(1, of["draw_count_distinct"])
+        for of in choices
+    )
+    if not (choices and is_whole and all((name, context) in found for name, _ in found for context in CONTEXTS)):
         raise UserError(
-            "selections: must hold each selector in every window, under the real and the null context; filter windows, or what "
-            "tidy() returns"
+            "selections: must hold each selector in every window, under the real and the null context, and likewise in its other "
+            "contexts; filter windows, or what tidy() returns"
         )
 
 

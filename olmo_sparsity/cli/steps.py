@@ -147,13 +147,13 @@ def train_first(
     if out is not None and kind is not None:
         is_folder_of_kind(out, kind)
     check_before_training(config)
-    trained = as_trained(named)
+    trained = as_trained(named, command="olmo-sparsity train")
     logger.info(f"{run}: not trained yet; training first")
     with interruptible():
         train(trained, run)
 
 
-def as_trained(named: Named) -> Config:
+def as_trained(named: Named, *, command: str) -> Config:
     """Return a configuration with the sections of measurements of its file.
 
     Raises:
@@ -165,7 +165,7 @@ def as_trained(named: Named) -> Config:
     except UserError as error:
         raise UserError(
             f"{named.file}: this does not fit the run without the options of the measurement ({error}); "
-            "train the run first, with `olmo-sparsity train`"
+            f"train the run first, with `{command}`"
         ) from None
 
 

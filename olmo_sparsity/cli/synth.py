@@ -174,9 +174,10 @@ def _measure(
     if out is not None:
         is_folder_of_kind(out, kind)
     with interruptible():
-        if needs_training(config, run, share=share, command=f"olmo-sparsity synth train {task}"):
+        command = f"olmo-sparsity synth train {task}"
+        if needs_training(config, run, share=share, command=command):
             logger.info(f"{run}: not trained yet; training first")
-            train(as_trained(named), run, source=SYNTHETIC)
+            train(as_trained(named, command=command), run, source=SYNTHETIC)
         tables = measure(config, run, out=out, overwrite=overwrite, share=share)
     if share.count > 1 and not finish_share(tables, share):
         return None

@@ -5,7 +5,6 @@ Nothing here ranks a run that has not learned: its accuracy beyond the training 
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -342,7 +341,7 @@ class PlaceSweep:
         num_broken: accuracies without the corner whose whole interval lies below what the bound allows.
         num_held: the others of them.
         modulus: of the sums of planted values; 2: their parity.
-        num_unlearned: settings whose effects are left out, because not every seed has learned the task.
+        num_unlearned: settings that are left out, because not every seed has learned the task.
     """
 
     background: str
@@ -359,15 +358,6 @@ class PlaceSweep:
         """Return whether the evaluations of a setting are of this sweep."""
         return (setting.background, setting.modulus) == (self.background, self.modulus)
 
-    def of_learned(self, learned: Mapping[Setting, tuple[int, int]]) -> PlaceSweep:
-        """Return the sweep with the effects of the settings alone that all seeds have learned.
-
-        Args:
-            learned: of ``num_learned``.
-        """
-        kept = tuple(one for one in self.effects if learned[one.setting][0] == learned[one.setting][1])
-        return dataclasses.replace(self, effects=kept, num_unlearned=len(self.effects) - len(kept))
-
 
 def place_size(place: str) -> tuple[float, int]:
     """Return locality and spread of one of ``synthetic.test_placed``, by which places are ordered; anywhere is the last."""
@@ -375,12 +365,15 @@ def place_size(place: str) -> tuple[float, int]:
     return (np.inf if locality is None else locality), spread
 
 
-def place_sweeps(folders: Iterable[Path], accuracies: Sequence[Accuracy]) -> list[PlaceSweep]:
+def place_sweeps(
+    folders: Iterable[Path], accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[int, int]]
+) -> list[PlaceSweep]:
     """Return a sweep for each background and modulus of folders of ``synth eval`` with ``synthetic.test_placed``.
 
     Args:
         folders: with finished tables.
         accuracies: what ``read_accuracies`` returns of them.
+        learned: of ``num_learned``. What not every seed has learned is left out, but of the corner that the bound is fitted to.
 
     Raises:
         UserError: a folder has no finished table.
@@ -389,22 +382,29 @@ def place_sweeps(folders: Iterable[Path], accuracies: Sequence[Accuracy]) -> lis
     of_tasks: dict[tuple[str, int], list[Accuracy]] = {}
     for one in accuracies:
         of_tasks.setdefault((one.setting.background, one.setting.modulus), []).append(one)
-    return [_sweep(of_task, tables) for of_task in of_tasks.values()]
+    return [_sweep(of_task, tables, learned) for of_task in of_tasks.values()]
 
 
-def _sweep(accuracies: Sequence[Accuracy], tables: Mapping[Setting, Sequence[TableOfSeed]]) -> PlaceSweep:
+def _sweep(
+    accuracies: Sequence[Accuracy],
+    tables: Mapping[Setting, Sequence[TableOfSeed]],
+    learned: Mapping[Setting, tuple[int, int]],
+) -> PlaceSweep:
     settings = {one.setting for one in accuracies}
     places = sorted({one.place for one in accuracies if one.place is not None}, key=place_size)
     bound = fit_bound(accuracies)
+    in_full = {setting for setting in settings if learned[setting][0] == learned[setting][1]}
     effects = [
         _place_effect(setting, [one.columns for one in of_seeds], near=places[0], far=places[-1])
         for setting, of_seeds in tables.items()
-        if setting in settings and len(places) > 1
+        if setting in in_full and len(places) > 1
     ]
     held = [
         not bound.is_broken(one)
         for one in accuracies
-        if bound is not None and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
+        if bound is not None
+        and one.setting in in_full
+        and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
     ]
     return PlaceSweep(
         background=accuracies[0].setting.background,
@@ -415,6 +415,7 @@ def _sweep(accuracies: Sequence[Accuracy], tables: Mapping[Setting, Sequence[Tab
         bound=bound,
         num_broken=held.count(False),
         num_held=held.count(True),
+        num_unlearned=len(settings) - len(in_full),
     )
 
 
@@ -574,7 +575,7 @@ def read_generalization(folders: Sequence[Path]) -> Generalization:
     return Generalization(
         runs=tuple(runs),
         furthest=tuple(furthest_lengths(read_accuracies(plain) + in_places)),
-        sweeps=tuple(sweep.of_learned(learned) for sweep in place_sweeps(placed, in_places)),
+        sweeps=tuple(place_sweeps(placed, in_places, learned)),
     )
 
 

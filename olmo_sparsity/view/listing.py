@@ -20,7 +20,7 @@ from olmo_sparsity.view.console import print_json
 from olmo_sparsity.view.result_table import Item, ResultTable, Sentence, keys, number, plain, words
 from olmo_sparsity.view.table_printing import print_items, results_console
 
-GATES: dict[Gate, str] = {"passed": "passed", "failed": "FAILED", "not-assessed": "too few", "not-applicable": "-"}
+GATES: dict[Gate, str] = {"passed": "passed", "failed": "FAILED", "not-assessed": "not assessed", "not-applicable": "-"}
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _tables_table(run: str, tables: Sequence[ListedTables]) -> ResultTable:
     columns = (*keys("name"), *plain("finished, UTC", "windows", "tokens", "gates", "text"))
     caption = (
         "name: how the folder's name ends; --tables NAME shows it, otherwise commands take the influence tables that were "
-        "finished last. tokens: local of full. gates: of the long gain, of the gain beyond the training row; too few documents: "
-        "not assessed."
+        "finished last. tokens: local of full. gates: of the long gain, of the gain beyond the training row; not assessed: "
+        "too few documents."
     )
     return ResultTable(run, columns, rows, title=run, caption=caption)

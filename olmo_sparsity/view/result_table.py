@@ -124,7 +124,7 @@ def estimated(estimate: Optional[Estimate], digits: int) -> Cell:
 
 
 def recovered(summary: Summary, fraction: Optional[Estimate]) -> Cell:
-    """Return a cell of an R(k), marked where it is fragile; a dash where the gate failed."""
+    """Return a cell of an R(k), marked where it is fragile; a dash where the gate did not pass."""
     cell = estimated(fraction, 2)
     return Cell(recovered_words(summary, fraction), cell.value, cell.low, cell.high)
 

@@ -152,7 +152,7 @@ def gate_sentences(summary: Summary) -> list[str]:
 
 def gate_in_words(gate: Gate) -> str:
     """Return the value of a gate as words."""
-    return gate.replace("-", " ")
+    return "does not apply" if gate == "not-applicable" else gate.replace("-", " ")
 
 
 def no_fraction_words(gate: Gate) -> str:
@@ -160,7 +160,7 @@ def no_fraction_words(gate: Gate) -> str:
     return TOO_FEW_DOCUMENTS if gate == "not-assessed" else "gate failed"
 
 
-def failed_gates(summary: Summary) -> list[str]:
+def gates_not_passed(summary: Summary) -> list[str]:
     """Return the short form of each gate that failed or is not assessed, without full stop; not of one that does not apply."""
     gates = (
         (summary.gate, gate_words(summary, short=True)),

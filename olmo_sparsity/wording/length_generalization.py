@@ -188,7 +188,7 @@ def place_sentence(sweep: PlaceSweep) -> str:
         f"Locality in evaluation, {text}, k = {max(one.k for one in ordered)}, prompts longer than in training: "
         f"accuracy with tokens planted {places} is {' to '.join(ends)} over {ways}; "
         f"a difference is shown in {num_shown}."
-        + f" Not learned by every seed, so left out: {sweep.num_unlearned}."
+        + f" Left out, because not every seed has learned: {counted(sweep.num_unlearned, 'way')}."
         * (sweep.num_unlearned > 0)
     )
 

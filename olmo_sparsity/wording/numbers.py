@@ -23,7 +23,7 @@ def number_words(value: Optional[int], max_k: int) -> str:
 
 
 def smallest_k_words(smallest: Optional[SmallestK], max_k: int) -> str:
-    """Return a smallest k with its interval, such as ``2 [1, > 8]``; a dash where the gate failed."""
+    """Return a smallest k with its interval, such as ``2 [1, > 8]``; a dash where the gate did not pass."""
     if smallest is None:
         return "-"
     value, low, high = (number_words(number, max_k) for number in (smallest.value, smallest.low, smallest.high))
@@ -74,7 +74,7 @@ def no_interval_words(what: str, num_documents: int, *, at_least: int = MIN_RATI
 
 
 def recovered_words(summary: Summary, recovered: Optional[Estimate]) -> str:
-    """Return an R(k) with its interval, marked where it is fragile; a dash where the gate failed."""
+    """Return an R(k) with its interval, marked where it is fragile; a dash where the gate did not pass."""
     mark = f" {FRAGILE}" if summary.is_fragile and recovered is not None else ""
     return f"{interval(recovered)}{mark}"
 

@@ -89,7 +89,7 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "read_accuracies",
             lambda folders: {"newest": accuracies, "placed": placed}[folders[0].name] if folders else [],
         )
-        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, accuracies: sweeps or [])
+        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, accuracies, learned: sweeps or [])
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts | (learned or {}))
         monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: spectra or [])

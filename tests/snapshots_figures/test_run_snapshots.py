@@ -342,7 +342,7 @@ def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(
             synthetic, "read_accuracies", lambda of: placed if of and of[0].name == "placed" else plain if of else []
         )
-        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of: more.get("sweeps", []))
+        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of, learned: more.get("sweeps", []))
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts)
         monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: more.get("spectra", []))

@@ -55,7 +55,7 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
         "gate": [
             gates.gate_words(summary, short=True),
             gates.beyond_gate_words(summary, short=True),
-            *gates.failed_gates(summary),
+            *gates.gates_not_passed(summary),
         ],
         "reason": gates.gate_reason(summary),
         "no fraction": gates.no_fraction_words(summary.gate),

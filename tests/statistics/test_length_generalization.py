@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, Optional
 
@@ -29,6 +30,8 @@ from olmo_sparsity.statistics.length_generalization import (
     task_runs,
 )
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, read_accuracies
+
+LEARNED: dict[Setting, tuple[int, int]] = defaultdict(lambda: (1, 1))  # every setting by its one seed
 
 
 def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     wider = dataclasses.replace(LOCAL, locality=8)  # evaluated at one end of the sweep alone
     near = answers(tmp_path / "near", lambda length, k, place: ROWS, places=("4/1", "8/2"), setting=wider)
     every = [*noise, other, near]
-    first, second = place_sweeps(every, read_accuracies(every))
+    first, second = place_sweeps(every, read_accuracies(every), LEARNED)
     assert (first.background, first.near, first.far) == ("noise", "4/1", "any/5")
     (effect,) = first.effects
     assert (effect.setting, effect.k) == (LOCAL, 3)
@@ -203,14 +206,14 @@ def test_the_effect_of_the_place_is_that_of_the_nearest_minus_the_farthest_beyon
     of_four = dataclasses.replace(LOCAL, modulus=4)  # another task, whose places are not those of the parity
     summed = answers(tmp_path / "four", lambda length, k, place: 7, places=("8/1", "any/2"), setting=of_four)
     both = [*noise, summed]
-    parity, four = place_sweeps(both, read_accuracies(both))
+    parity, four = place_sweeps(both, read_accuracies(both), LEARNED)
     assert (parity.modulus, parity.near, parity.far, parity.bound) == (2, "4/1", "any/5", first.bound)
     assert [one.setting for one in parity.effects] == [LOCAL]
     assert (four.modulus, four.near, four.far, four.bound) == (4, "8/1", "any/2", None)
     assert [one.setting for one in four.effects] == [of_four]
     assert [sweep.holds(of_four) for sweep in (parity, four, second)] == [False, True, False]
     within = answers(tmp_path / "within", lambda length, k, place: ROWS, lengths=(8,), places=("4/1", "any/1"))
-    assert place_sweeps([within], read_accuracies([within]))[0].effects == ()
+    assert place_sweeps([within], read_accuracies([within]), LEARNED)[0].effects == ()
 
 
 def test_the_interval_of_the_effect_of_the_place_ends_at_1(tmp_path: Path) -> None:
@@ -224,7 +227,7 @@ def test_the_interval_of_the_effect_of_the_place_ends_at_1(tmp_path: Path) -> No
         answers(tmp_path / f"{seed}", right(*of_seed), places=("any/5", "4/1"), lengths=(9, 16, 80), training_seed=seed)
         for seed, of_seed in enumerate(counts)
     ]
-    (sweep,) = place_sweeps(folders, read_accuracies(folders))
+    (sweep,) = place_sweeps(folders, read_accuracies(folders), LEARNED)
     (effect,) = sweep.effects
     assert effect.difference.mean == pytest.approx((ROWS + 1) / (2 * ROWS))
     assert effect.difference.high == 1.0 and effect.difference.low is not None and effect.difference.low < 0
@@ -237,7 +240,7 @@ def test_the_effect_of_the_place_has_an_interval_where_each_place_has_50_sequenc
     """All is right: twice 25 sequences of each place, 100 in all, tell that no more than 0.07 depends on the place."""
     places = ("any/5", "4/1", "4/2")
     folder = answers(tmp_path / "all", lambda length, k, place: num_rows, places=places, num_rows=num_rows)
-    ((effect,),) = (sweep.effects for sweep in place_sweeps([folder], read_accuracies([folder])))
+    ((effect,),) = (sweep.effects for sweep in place_sweeps([folder], read_accuracies([folder]), LEARNED))
     far = 1 - 0.025 ** (1 / 50)
     assert effect.difference.mean == 0
     assert effect.difference.bounds == (pytest.approx((-far, far)) if has_interval else None)

@@ -21,7 +21,7 @@ from olmo_sparsity.wording.comparison import setup_differences
 from olmo_sparsity.wording.gates import (
     SELECTION_ONLY,
     beyond_gate_words,
-    failed_gates,
+    gates_not_passed,
     gates_of_models_words,
     gates_words,
 )
@@ -195,10 +195,10 @@ def test_a_pretrained_model_has_no_training_row(pretrained: Summary, tmp_path: P
         "local 8 + long-range 12 = full 20 tokens; no training row of this model is known."
     )
     said = gates_words(pretrained)
-    assert "FAILED" not in said and SELECTION_ONLY not in said and failed_gates(pretrained) == []
+    assert "FAILED" not in said and SELECTION_ONLY not in said and gates_not_passed(pretrained) == []
     weak = summarize(load(made_up_tables(tmp_path / "weak", setup=PRETRAINED, long_gain=-0.5)))
     assert (weak.gate, weak.beyond_gate) == ("failed", "not-applicable")
-    assert [words.split(":")[0] for words in failed_gates(weak)] == ["GATE FAILED"]
+    assert [words.split(":")[0] for words in gates_not_passed(weak)] == ["GATE FAILED"]
 
 
 def test_the_other_numbers_of_a_pretrained_model_are_those_of_a_run(pretrained: Summary, tmp_path: Path) -> None:

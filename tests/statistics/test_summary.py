@@ -45,7 +45,7 @@ from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import summary_json
 from olmo_sparsity.view.summary_tables import loss_table
-from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, gate_words
+from olmo_sparsity.wording.gates import beyond_gate_words, gate_words, gates_not_passed
 from olmo_sparsity.wording.setup import length_words
 
 
@@ -399,7 +399,7 @@ def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row(more: 
     manifest = {**measurement.manifest, "context": lengths}
     summary = summarize(dataclasses.replace(measurement, windows=windows, manifest=manifest))
     assert summary.beyond_gate == summary_json(summary)["beyond_gate"] == "not-applicable"
-    assert failed_gates(summary) == []
+    assert gates_not_passed(summary) == []
     words = beyond_gate_words(summary)
     assert "does not apply" in words and "FAILED" not in words
     assert "shows selection, not length generalization" in words and "so nothing lies beyond it" in words

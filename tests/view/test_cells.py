@@ -293,7 +293,7 @@ def test_spectra_have_each_number_under_its_name(measured: Measured) -> None:
             curve.family,
             curve.context,
             f"{curve.tolerance_nats:g}",
-            ["first", "lasting"][curve.lasting],
+            ["first passage", "lasting"][curve.lasting],
         ]
         assert row["share that needs none"].value == spectrum.shares[0].mean
         assert [row[f"{share:.0%}"].value for share in (0.5, 0.8, 0.9)] == [

@@ -88,7 +88,7 @@ def test_json_holds_the_whole_names_and_the_gates_of_the_summary(runs: Path) -> 
     assert listed["tables"][2]["gate"] is None and listed["tables"][2]["beyond_gate"] is None
 
 
-@pytest.mark.parametrize(("num_documents", "words"), [(49, "too few, too few"), (50, "FAILED, FAILED")])
+@pytest.mark.parametrize(("num_documents", "words"), [(49, "not assessed, not assessed"), (50, "FAILED, FAILED")])
 def test_too_few_documents_are_no_failed_gate(
     num_documents: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,10 +33,10 @@ from olmo_sparsity.wording.gates import (
     NO_LONG_GAIN,
     SELECTION_ONLY,
     beyond_gate_words,
-    failed_gates,
     gap_words,
     gate_sentences,
     gate_words,
+    gates_not_passed,
 )
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.selection import selection_words
@@ -186,7 +186,7 @@ def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary
     assert gate_words(few, short=True) == f"Gate {too_few}."
     for short in (False, True):
         assert beyond_gate_words(few, short=short) == f"Gate beyond the training row {too_few}."
-    assert failed_gates(few) == [f"Gate {too_few}", f"Gate beyond the training row {too_few}"]
+    assert gates_not_passed(few) == [f"Gate {too_few}", f"Gate beyond the training row {too_few}"]
     assert not any(
         "FAILED" in words or SELECTION_ONLY in words for words in (*gate_sentences(few), *evidence_sentences(few))
     )

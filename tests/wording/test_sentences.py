@@ -22,10 +22,10 @@ from olmo_sparsity.wording.gates import (
     NO_LONG_GAIN,
     SELECTION_ONLY,
     beyond_gate_words,
-    failed_gates,
     fragile_words,
     gap_words,
     gate_words,
+    gates_not_passed,
     gates_words,
     multiplicity_words,
 )
@@ -83,7 +83,7 @@ def test_a_gate_that_only_the_gap_lets_pass_says_so() -> None:
     assert (summary.gate, summary.may_be_gap, summary.is_fragile) == ("failed", True, False)
     assert all(entry.recovered_fraction is None for entry in summary.selections)
     assert gate_words(summary, short=True) == f"GATE FAILED: {MAY_BE_GAP}."
-    assert failed_gates(summary)[0] == f"GATE FAILED: {MAY_BE_GAP}"
+    assert gates_not_passed(summary)[0] == f"GATE FAILED: {MAY_BE_GAP}"
     in_place, without = (f"{of.mean:+.4f} nats, 95% interval [{of.low:+.4f}, {of.high:+.4f}]" for of in (gain, at_gate))
     assert gate_words(summary) == (
         f"GATE FAILED: {MAY_BE_GAP}: it is {in_place} in place, and {without} from the local tokens without the gap in the "

@@ -48,7 +48,7 @@ class ComparisonRow:
         quantity: its name.
         selector: the selector; None for a quantity of all windows.
         k: number of unmasked tokens; None for a quantity of all windows.
-        values: one for each subject; None where there is none, such as R(k) where the gate failed, the gain beyond the
+        values: one for each subject; None where there is none, such as R(k) where the gate did not pass, the gain beyond the
             training row where none is known, and the gain over random of a selector that sees the target, mostly optimism.
         differences: of each later subject, its value minus the first subject's; None where either is, and in nats where the
             tokenizers differ.

@@ -82,7 +82,7 @@ class SeedRow:
         selector: the selector; None for a number of all windows.
         context: the context; None for a number of all windows.
         k: number of unmasked tokens; None for a number of all windows.
-        mean: the mean over the seeds; None where there is none, such as R(k) where the gate failed.
+        mean: the mean over the seeds; None where there is none, such as R(k) where the gate did not pass.
         of_seeds: the number of each seed.
     """
 

@@ -28,7 +28,7 @@ class EffectiveSparsity:
         fraction: the fraction of the long gain to recover.
         max_k: the largest measured k.
         smallest_k: the smallest k with R(k) >= fraction. Of a selector that sees the target it is mostly optimism. None
-            where the gate failed.
+            where the gate did not pass.
     """
 
     selector: str

@@ -93,7 +93,7 @@ class SelectionSummary:
         all_visible_share: share of the windows that have no more than k groups, so that J_k is all long-range tokens.
         gain_sparse_nats: mean sparse gain.
         recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
-            where the gate failed. Of a selector that sees the target it includes optimism.
+            where the gate did not pass. Of a selector that sees the target it includes optimism.
         gain_over_random_nats: sparse gain minus that of `random`, window by window; real and null context. Of a selector that
             does not see the target it shows whether the selector selects anything. None for `random` itself and where
             `random` was not measured.
@@ -143,7 +143,7 @@ class SelectionSummary:
         return value
 
     def without_recovered_fraction(self) -> SelectionSummary:
-        """Return the same numbers without R(k), which a failed gate hides."""
+        """Return the same numbers without R(k), which a gate that did not pass hides."""
         return replace(self, recovered_fraction=None)
 
 
@@ -176,7 +176,8 @@ class Summary:
             no effective sparsity.
         beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
             from more tokens than a training row has. ``not-applicable`` where no training row is known, or where it is as
-            long as the full context. Wherever it did not pass, the measurement shows selection, not length generalization.
+            long as the full context. Where it failed or does not apply, the measurement shows selection, not length
+            generalization.
         is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
