@@ -53,6 +53,7 @@ from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.wording.numbers import interval
 
 AIM_WORTH = 0.95  # of the best set's D(k)
+FEW = 12  # choices, all of which are named
 NAMED_FROM = 0.01  # how much more a choice is worth than those that are named
 SHOWN = {
     "prediction": "D({k}) of the set, as a share of the best set's",
@@ -262,9 +263,9 @@ def _beside(beside: Optional[Beside]) -> list[str]:
 def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float) -> None:
     """Draw worth against cost: a column of panels each k, a row each for D(k) and the gain.
 
-    Colours tell whose method ranks: this package's, a cache policy's, AttriBoT's, ContextCite's. Named are the choices that are
-    worth more than each cheaper one. A choice that costs nothing is a line. Those that see the target are left out of the gain,
-    since theirs holds luck.
+    Colours tell whose method ranks: this package's, a cache policy's, AttriBoT's, ContextCite's. Of many choices those are named
+    that are worth more than each cheaper one. A choice that costs nothing is a line. Those that see the target are left out of
+    the gain, since theirs holds luck.
     """
     ks = list(found)
     figure, axes = plt.subplots(
@@ -272,7 +273,7 @@ def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float)
     )
     for column, k in enumerate(ks):
         for axis, (measure, label) in zip(axes[:, column], SHOWN.items(), strict=True):
-            most = -np.inf
+            most, before = -np.inf, None
             for worth in sorted(found[k], key=lambda worth: (worth.cost, -getattr(worth, measure).mean)):
                 value: Estimate = getattr(worth, measure)
                 if worth.name in BLIND:
@@ -290,13 +291,16 @@ def draw(found: dict[int, list[Worth]], path: Path, *, title: str, times: float)
                 is_policy = worth.name.split(",")[0] in POLICIES
                 color = COLORS["cache policy" if is_policy else WHOSE.get(worth.name, "ours")]
                 axis.errorbar(worth.cost, value.mean, error, fmt="o", color=color, markersize=4, elinewidth=0.7)
-                if worth.sees_target or value.mean > most + NAMED_FROM:
-                    at = (worth.cost, value.mean)
-                    axis.annotate(worth.name, at, xytext=(4, 4), textcoords="offset points", fontsize=6)
+                if len(found[k]) <= FEW or worth.sees_target or value.mean > most + NAMED_FROM:
+                    at, below = (worth.cost, value.mean), -10 if worth.cost == before else 4
+                    axis.annotate(worth.name, at, xytext=(4, below), textcoords="offset points", fontsize=7)
                     most = most if worth.sees_target else value.mean
+                before = worth.cost
             axis.axhline(AIM_WORTH, color="#444444", linewidth=0.8)
             axis.axvline(1 / times, color="#444444", linewidth=0.8)
-            axis.set_xscale("log")
+            axis.set_xscale("log", base=4)
+            axis.xaxis.set_major_formatter(lambda cost, _: f"{cost:g}" if cost >= 1 else f"1/{1 / cost:g}")
+            axis.margins(x=0.18)
             axis.set_ylabel(label.format(k=k))
             axis.set_xlabel("tokens run, as a share of captum's")
     figure.suptitle(title, fontsize=8, wrap=True)
