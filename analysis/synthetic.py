@@ -16,6 +16,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
+    every_seed_learned,
     num_learned,
     of_encodings,
     of_methods,
@@ -193,7 +194,7 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
 
 def _learned_caption(learned: Learned, settings: Sequence[Setting]) -> str:
     """Return what learned means, where a setting of a figure has seeds that have not."""
-    if all(num == seeds for num, seeds in (learned[setting] for setting in settings)):
+    if all(every_seed_learned(learned, setting) for setting in settings):
         return ""
     return f" Learned: an accuracy of at least {LEVEL} at the training lengths, k up to K_train."
 

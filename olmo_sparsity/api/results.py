@@ -212,7 +212,7 @@ class Results:
 
         Returns:
             Columns ``quantity``, ``selector``, ``context`` and ``k`` (missing for means over all windows), ``mean``, ``low``,
-            ``high`` and ``standard_error``; in nats, or a fraction. A number that a gate hides that did not pass is missing.
+            ``high`` and ``standard_error``; in nats, or a fraction. Numbers that need a gate are missing where it did not pass.
             ``attrs["gates"]`` says in words whether the gates passed.
 
         Raises:

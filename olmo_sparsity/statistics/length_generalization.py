@@ -128,6 +128,12 @@ def num_learned(runs: Iterable[TaskRun]) -> dict[Setting, tuple[int, int]]:
     return {setting: (sum(of_seeds), len(of_seeds)) for setting, of_seeds in learned.items()}
 
 
+def every_seed_learned(learned: Mapping[Setting, tuple[int, int]], setting: Setting) -> bool:
+    """Return whether all seeds of a setting have learned the task; ``learned``: of ``num_learned``."""
+    num, seeds = learned[setting]
+    return num == seeds
+
+
 def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
     """Return the settings of Figure 1, of which K_train is compared: parity without a scratchpad, with PoSE, planted anywhere.
 
@@ -393,7 +399,7 @@ def _sweep(
     settings = {one.setting for one in accuracies}
     places = sorted({one.place for one in accuracies if one.place is not None}, key=place_size)
     bound = fit_bound(accuracies)
-    in_full = {setting for setting in settings if learned[setting][0] == learned[setting][1]}
+    in_full = {setting for setting in settings if every_seed_learned(learned, setting)}
     effects = [
         _place_effect(setting, [one.columns for one in of_seeds], near=places[0], far=places[-1])
         for setting, of_seeds in tables.items()
@@ -559,8 +565,7 @@ class Generalization:
 
     def has_learned(self, setting: Setting) -> bool:
         """Return whether all seeds of a setting have learned the task, so that it may be ranked."""
-        learned, seeds = num_learned(self.runs)[setting]
-        return learned == seeds
+        return every_seed_learned(num_learned(self.runs), setting)
 
 
 def read_generalization(folders: Sequence[Path]) -> Generalization:
