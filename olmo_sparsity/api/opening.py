@@ -16,6 +16,7 @@ from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import keys_of_override, load_config, pretrained_config_path
 from olmo_sparsity.config.keys import require
+from olmo_sparsity.config.units import check_unit, most_groups
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
@@ -243,9 +244,9 @@ def num_groups_of(model: Model, unit: Optional[str]) -> int:
     Raises:
         UserError: there is no such unit.
     """
-    configured = model.config.influence
-    asked = dataclasses.replace(configured, unit=configured.unit if unit is None else unit)
-    return dataclasses.replace(model.config, influence=asked).num_groups
+    unit = model.config.influence.unit if unit is None else unit
+    check_unit(unit)
+    return most_groups(model.lengths.num_long_range, unit)
 
 
 def with_settings(model: Model, **changes: Any) -> InfluenceConfig:

@@ -19,7 +19,7 @@ from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
 from olmo_sparsity.config.training import TrainingConfig
-from olmo_sparsity.config.units import block_size
+from olmo_sparsity.config.units import block_size, most_groups
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import SCREENED
 
@@ -115,7 +115,7 @@ class Config:
     @property
     def num_groups(self) -> int:
         """Number of long-range tokens, or of blocks of them: the largest k."""
-        return -(-self.measured_lengths.num_long_range // (block_size(self.influence.unit) or 1))
+        return most_groups(self.measured_lengths.num_long_range, self.influence.unit)
 
     def check_k(self) -> None:
         """Check ``influence.k`` and the keys of screening against the number of long-range tokens, or of blocks of them.

@@ -24,3 +24,8 @@ def block_size(unit: str) -> Optional[int]:
     """Return the number of tokens of a block; None for other units."""
     match = re.fullmatch(r"block:([1-9][0-9]{0,8})", unit)
     return None if match is None else int(match.group(1))
+
+
+def most_groups(num_long_range: int, unit: str) -> int:
+    """Return the largest number of groups of a window: of its long-range tokens, or of blocks of them."""
+    return -(-num_long_range // (block_size(unit) or 1))
