@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from guard_commands import Command, run
-from guard_tables import assert_equal, assert_tables, read
+from guard_tables import assert_equal, assert_numbers, assert_tables, read
 
 SEES_TARGET = "unmask-one,mask-one,greedy,gradient,lasso"
 BLIND = "kl,greedy-kl,attention,random,nearest,same-token,rarest,bm25,sentence-start"
@@ -69,6 +69,18 @@ def test_gguf_and_other_path(workplace: Path) -> None:
     keys[1], keys[3] = "llama.gguf", "runs/gguf"
     run("-q", "influence", *keys, "--out", "tables-gguf", cwd=workplace)
     assert_tables("5", workplace / "tables-gguf")
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_draws(seed: int, workplace: Path) -> None:
+    """Which windows are drawn, with their weights, classes and null contexts, where most documents are full."""
+    keys = ["influence.num_windows=90", "influence.max_windows_per_document=2", f"influence.seed={seed}"]
+    keys += ["influence.selectors=[random]", "influence.k=[1]", "influence.resampled_draws=0", "influence.full_len=12"]
+    run("-q", "influence", "--run", "runs/guard", "--out", f"draws-{seed}", *keys, cwd=workplace)
+    frame = read(workplace / f"draws-{seed}", "windows")
+    columns = ["doc_id", "start_token", "weight", "null_doc_id", "target_class", "null_target_class", "train_overlap"]
+    drawn = {f"{row['window_id']} {name}": row[name] for row in frame.to_dict("records") for name in columns}
+    assert_numbers(f"draws-{seed}", drawn, tolerance=1e-9)
 
 
 def assert_same_rows(here: Path, there: Path) -> None:
