@@ -22,9 +22,7 @@
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity and the spectrum against the length; resumes
 #                after a stop
-# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; also on
-#                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text; several
-#                files or globs, without spaces in their names), with results in PEERS; says what it leaves out
+# make bench     compare the influence engine with captum and with the hardware limit
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU, on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices
@@ -250,20 +248,9 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The results of the peers on SmolLM2, of one text, are in PEERS. Unusable input is found before anything long runs.
-bench: PEERS ?= runs/benchmark/smollm2$(if $(DATA),,-builtin)
-bench: LONG_PEERS = $(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(or $(DATA),builtin) \
-	--sizes 128 --windows 4 --out $(PEERS)
-bench: NO_RUN = $(if $(wildcard $(RUN)/checkpoints/latest),,$(RUN) is not trained: the recall of screening and the error of bf16 \
-	are left out)
-bench: NO_SMOLLM2 = $(if $(wildcard $(SMOLLM2)),,$(SMOLLM2) is missing: the peers on SmolLM2 are left out; make real downloads it)
-bench: $(READY) $(wildcard $(SMOLLM2))
-	$(if $(NO_RUN),@echo "$(NO_RUN)")
-	$(if $(NO_SMOLLM2),@echo "$(NO_SMOLLM2)",$(LONG_PEERS) --check)
+bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
-	$(BIN)/python -W ignore -m benchmarks.influence $(if $(NO_RUN),,--run $(RUN))
-	$(BIN)/python -W ignore -m benchmarks.long_windows
-	$(if $(NO_SMOLLM2),@echo "$(NO_SMOLLM2)",$(LONG_PEERS))
+	$(BIN)/python -W ignore -m benchmarks.engine
 
 mutants: ROOM ?= statistics
 mutants: NUMBER ?= 40

@@ -29,7 +29,6 @@ PICTURES = {
     "inside-and-beyond": "runs/twin/figures/inside-and-beyond.png",
     "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
     "engine": "benchmarks/results/methods.png",
-    "engine-scaling": "benchmarks/results/scaling.png",
 }
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.training_kills import CLOCK
 from olmo_sparsity.storage.files import CHECKSUM
 
 WORDS = (
@@ -69,7 +68,16 @@ COMMANDS = {
     "explore": "explore --run {base}/run --text {base}/one.txt --selector kl --k 2 --out {out}/explore.html --overwrite",
 }
 # Keys of what depends on the clock, or on which process wrote it; the checksum of a manifest is of these, too.
-CHANGING = (*CLOCK, "finished", "speed", "run_id", "peak_flops_per_second", CHECKSUM)
+CHANGING = (
+    "tokens_per_second",
+    "share_of_peak",
+    "seconds",
+    "finished",
+    "speed",
+    "run_id",
+    "peak_flops_per_second",
+    CHECKSUM,
+)
 ENDS = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>", ".parquet": b"PAR1"}
 
 

@@ -59,7 +59,7 @@ NOT_STARTED = {
     "figures": "make demo starts it",
     "report": "make demo starts it",
     "curve": "make evidence starts it",
-    "bench": "installs peers and takes minutes; test_makefile.py has its commands",
+    "bench": "installs captum and takes minutes",
     "gpu-check": "benchmarks/test_gpu_check.py runs its module",
     "mutants": "runs the tests many times",
     "browser": "installs a program",

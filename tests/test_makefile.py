@@ -121,8 +121,6 @@ def test_real_checks_the_weights_each_time_and_shows_what_it_measured(environmen
         ("real", "fetch_smollm2", "fetch_smollm2.py"),
         ("real", "find_tables", "find_tables.py configs/smollm2.yaml"),
         ("lengths", "fetch_smollm2", "fetch_smollm2.py"),
-        ("bench", "fetch_smollm2", "fetch_smollm2.py"),
-        ("bench", "--check", "--check"),
     ],
 )
 def test_nothing_long_runs_with_other_weights_or_without_a_text(
@@ -130,39 +128,7 @@ def test_nothing_long_runs_with_other_weights_or_without_a_text(
 ) -> None:
     status, commands = make(environment, target, f"SMOLLM2={environment / 'weights.gguf'}", fails=fails)
     assert status != 0
-    assert last in commands[-1] and not [command for command in commands if "benchmarks.influence" in command]
-
-
-def test_bench_checks_the_peers_first_and_runs_them_last(environment: Path) -> None:
-    weights = environment / "weights.gguf"
-    (environment / "run" / "checkpoints" / "latest").mkdir(parents=True)
-    given = ("bench", f"SMOLLM2={weights}", f"RUN={environment}/run")
-    for data, words, folder in (
-        ((), "builtin", "smollm2-builtin"), (("DATA=c4",), "c4", "smollm2"), (("DATA=scripts",), "scripts", "smollm2"),
-    ):  # fmt: skip
-        status, commands, output = printed(environment, *given, *data)
-        assert status == 0 and "left out" not in output
-        peers = (
-            f"python -W ignore -m benchmarks.long_peers --model {weights} --data {words} --sizes 128 --windows 4 "
-            f"--out runs/benchmark/{folder}"
-        )
-        assert commands[:2] == [f"python scripts/fetch_smollm2.py {weights}", f"{peers} --check"]
-        assert "pip install" in commands[2]
-        assert commands[3:] == [
-            f"python -W ignore -m benchmarks.influence --run {environment}/run",
-            "python -W ignore -m benchmarks.long_windows",
-            peers,
-        ]
-
-
-def test_bench_says_what_it_leaves_out(environment: Path) -> None:
-    missing = environment / "missing.gguf"
-    status, commands, output = printed(environment, "bench", f"SMOLLM2={missing}", f"RUN={environment}/run", "DATA=c4")
-    assert status == 0
-    assert f"{missing} is missing: the peers on SmolLM2 are left out; make real downloads it\n" in output
-    assert f"{environment}/run is not trained: the recall of screening and the error of bf16 are left out\n" in output
-    assert "-m benchmarks.influence" in commands[1] and "--run" not in commands[1]
-    assert not [command for command in commands if "long_peers" in command or "fetch" in command]
+    assert last in commands[-1]
 
 
 def test_a_failure_stops_the_target(environment: Path) -> None:

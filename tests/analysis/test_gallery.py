@@ -44,7 +44,6 @@ def test_each_picture_has_its_own_source(tmp_path: Path) -> None:
         "inside-and-beyond": Path("runs/twin/figures/inside-and-beyond.png"),
         "effective-sparsity": Path("runs/lengths/figures/effective-sparsity.png"),
         "engine": Path("benchmarks/results/methods.png"),
-        "engine-scaling": Path("benchmarks/results/scaling.png"),
         "demo-both": figures / "both.png",
         "demo-classes": figures / "classes.png",
         "demo-training": run / "figures" / "training.png",
