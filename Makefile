@@ -5,7 +5,7 @@
 # make browser   install Debian's Chromium, if possible, for the tests of the report; without it they are skipped
 # make report    write the report of the newest measurement of RUN (default runs/demo) as one HTML file
 # make figures   draw the figures of the newest measurement of RUN (default runs/demo), or of TABLES; measure first if necessary
-# make evidence  measure the demo with every selector, planted needles and context curves, and draw all figures
+# make evidence  measure the demo with every selector, and context curves, and draw all figures
 # make sweep     train and measure every size in LADDER (default configs/scale/cpu-*.yaml), and draw them; resumes after a stop
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
@@ -78,7 +78,6 @@ FORCE:
 
 evidence: $(READY)
 	$(BIN)/olmo-sparsity influence --selector all --num-windows 3000
-	$(BIN)/olmo-sparsity validate
 	@$(MAKE) --no-print-directory figures
 	@$(MAKE) --no-print-directory curve
 

@@ -26,7 +26,6 @@ model: {{d_model: 32, n_heads: 2, n_layers: 2, mlp_ratio: 4}}
 training: {{steps: 20, batch_rows: 16, warmup_steps: 2, checkpoint_every: 4, eval_every: 10, eval_rows: 32, log_every: 1,
            compile: never, precision: fp32, threads: 1}}
 influence: {{num_windows: 60, windows_per_part: 10, k: [1, 2, 8], batch_tokens: 700}}
-validation: {{num_windows: 20, k: [1, 2], selectors: [unmask-one, kl], needle_copies: [1]}}
 """
 PARITY_YAML = """
 name: parity
@@ -54,7 +53,6 @@ COMMANDS = {
     "influence": f"influence {MEASURE} --out {{out}}/tables --save-candidates",
     "merge": "merge {base}/share0 {base}/share1 --out {out}/merged",
     "context-curve": f"context-curve {MEASURE} --out {{out}}/curve",
-    "validate": f"validate {MEASURE} --out {{out}}/validation",
     "synth train": f"synth train parity {SYNTH} --run {{out}}/parity",
     "synth eval": f"synth eval parity {SYNTH} --run {{base}}/parity --out {{out}}/answers",
     "synth bridge": f"synth bridge parity {SYNTH} --run {{base}}/parity --out {{out}}/bridge",

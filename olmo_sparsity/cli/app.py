@@ -36,7 +36,6 @@ for group, name, function in (
     (app, "influence", measuring.influence),
     (app, "list", viewing.list_runs),
     (app, "summary", viewing.summary),
-    (app, "validate", measuring.validate),
     (app, "context-curve", measuring.context_curve),
     (app, "explain", explaining.explain),
     (app, "explore", exploring.explore),

@@ -200,7 +200,7 @@ class InfluenceConfig:
         "anchor or from 0 without one, as in ordinary text; only under hidden.",
         flag=Flag(
             "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
-            ("influence", "validate", "explain", "explore"),
+            ("influence", "explain", "explore"),
         ),
     )
     anchor: Literal["auto", AnchorChoice] = key(
@@ -374,37 +374,3 @@ class ContextCurveConfig:
 
     def __post_init__(self) -> None:
         check_values(self, "context_curve")
-
-
-@dataclass(frozen=True)
-class ValidationConfig:
-    """`olmo-sparsity validate`: whether the selectors find needles that were planted."""
-
-    num_windows: int = key(
-        300,
-        "Number of windows for each kind of needle and each number of copies.",
-        least=1,
-        most=10**6,
-        flag=Flag("Windows for each kind of needle and each number of copies.", ("validate",)),
-    )
-    k: list[int] = key(
-        [1, 2, 4, 8],
-        "Numbers of selected tokens at which precision and recall are computed.",
-        least=1,
-        most=LARGEST_LENGTH,
-    )
-    selectors: list[str] = key(
-        list(ALL_SELECTORS),
-        f"Selectors to validate, of {', '.join(ALL_SELECTORS)}.",
-        flag=_selector_flag("validate", ALL_SELECTORS),
-    )
-    needle_copies: list[int] = key(
-        [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH
-    )
-    seed: int = key(0, "Seed of everything that is planted.", least=0, below=2**63)
-
-    def __post_init__(self) -> None:
-        check_values(self, "validation")
-        require_rising("validation.k", self.k)
-        require_rising("validation.needle_copies", self.needle_copies)
-        _check_selectors("validation.selectors", self.selectors, known=ALL_SELECTORS)

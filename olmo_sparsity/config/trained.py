@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from olmo_sparsity.config.experiment import Config, to_dict
 
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training", "synthetic")
-MEASURED_SECTIONS = ("influence", "context_curve", "validation")  # no training depends on them
+MEASURED_SECTIONS = ("influence", "context_curve")  # no training depends on them
 # Keys, as (section, key), that may differ from those of a run: when its training resumes, and when it is measured.
 FREE_TO_TRAIN = frozenset(
     {

@@ -52,13 +52,6 @@ KINDS = {
             not_measured="this run has no context curve; run `olmo-sparsity context-curve --run {run}` first",
         ),
         Kind(
-            name="validation",
-            command="validate",
-            tables=("planted", "found"),
-            needed=(*_OF_WINDOWS, "suites", "validation"),
-            not_measured="nothing has been validated in this run; run `olmo-sparsity validate` first",
-        ),
-        Kind(
             name="synthetic",
             command="synth eval",
             tables=("answers",),

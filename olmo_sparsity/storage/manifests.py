@@ -91,15 +91,6 @@ class Fit(Struct):
     anchor: Optional[AnchorCheck]
 
 
-class Suite(Struct):
-    """A suite of planted windows."""
-
-    suite: Literal["needle-name", "needle-number"]
-    num_planted: int
-    full_len: int
-    local_len: int
-
-
 class Influence(Struct):
     """The settings of a measurement, as far as they are read again."""
 
@@ -114,12 +105,6 @@ class Influence(Struct):
     windows_seed: int = 0
     k: list[int] = []
     selectors: list[str] = []
-
-
-class Validation(Struct):
-    """The settings of a validation, as far as they are read again."""
-
-    k: list[int]
 
 
 class AnyTables(Struct, kw_only=True):
@@ -154,8 +139,6 @@ class Tables(AnyTables, kw_only=True):
     windows_sha256: str = ""
     num_visible_tokens: list[int] = []
     influence: Influence | UnsetType = UNSET
-    validation: Validation | UnsetType = UNSET
-    suites: list[Suite] = []
     model: Optional[ModelRecord] = None
     anchor: Optional[Anchor] = None
     fit: Optional[Fit] = None

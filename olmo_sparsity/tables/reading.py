@@ -32,7 +32,7 @@ from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, ta
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 logger = logging.getLogger(__name__)
-ONE_ROW_PER_WINDOW = ("windows", "curve", "planted")
+ONE_ROW_PER_WINDOW = ("windows", "curve")
 # How a command is run again: it measures parts that are missing; with --overwrite it deletes all and begins anew.
 CONTINUES, OVERWRITES = "it continues", "with --overwrite"
 

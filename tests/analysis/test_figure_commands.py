@@ -24,7 +24,6 @@ from analysis import (
     drawing,
     effective_sparsity,
     every_figure,
-    planted,
     spectrum_by_length,
     training,
 )
@@ -291,12 +290,10 @@ def test_choices_are_drawn_at_8_and_told(run_script: Callable, monkeypatch: pyte
         assert drawn.pop() == (["elsewhere", "runs/other/influence/only"], k, Width(width)) and not drawn
 
 
-@pytest.mark.parametrize(("module", "kind"), [(planted, "validation"), (context_curve, "context-curve")])
-def test_a_figure_of_tables_belongs_to_runs_that_have_them(
-    module: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "list_finished", lambda run, of: ["tables"] * ((run.name, of) == ("with", kind)))
-    assert [module.FIGURE.is_of(Path(name)) for name in ("with", "without")] == [True, False]
+def test_a_figure_of_tables_belongs_to_runs_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("with", "context-curve")
+    monkeypatch.setattr(context_curve, "list_finished", lambda run, of: ["tables"] * ((run.name, of) == there))
+    assert [context_curve.FIGURE.is_of(Path(name)) for name in ("with", "without")] == [True, False]
 
 
 def test_the_figure_of_training_belongs_to_runs_that_have_logged(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ ARGUMENTS = [
     Case("show", "show: missing argument '[RUN] WINDOW'"),
     Case("show tables 1 --revision x", "show: --revision x is that of --model, and none is given"),
     Case("summary --tables tables influence.local_len=8", "influence.local_len=8: what was measured is shown as it is"),
-    Case("report --run runs/tiny validation.seed=1", "validation.seed=1: what was measured is shown as it is"),
+    Case("report --run runs/tiny influence.seed=1", "influence.seed=1: what was measured is shown as it is"),
     Case("influence --train-len 8", "are about a pretrained model, and none is named"),
     Case(
         "train pretrained.rope_scaling=yarn pretrained.rope_factor=2", "are about a pretrained model, and none is named"
@@ -121,28 +121,11 @@ KEYS = [
             None,
         ),
         (f"{INFLUENCE} 'influence={{seed: 2, k: [1]}}'", "an option of this command gives influence.k, too", None),
-        ("validate --local-len 4 influence.local_len=5", "an option of this command gives influence.local_len", None),
-        *(
-            (
-                f"validate influence.{given}",
-                f"validate does not use influence.{given.partition('=')[0]}; leave it out",
-                None,
-            )
-            for given in (
-                "k_grid=all",
-                "unit=sentence",
-                "screen=4",
-                "screen_by=patching",
-                "screen_sample=0.5",
-                "pairs_windows=3",
-                "resampled_draws=1",
-                "save_candidates=true",
-                "null_context=shuffled",
-                "train_overlap=false",
-            )
+        (
+            "context-curve --local-len 4 influence.local_len=5",
+            "an option of this command gives influence.local_len",
+            None,
         ),
-        ("validate influence.num_windows=5", "validate has a key of its own; give validation.num_windows", None),
-        ("validate 'influence.selectors=[kl]'", "validate has a key of its own; give validation.selectors", None),
         *(
             (
                 f"context-curve {override}",
@@ -268,7 +251,6 @@ OWN = [
 
 MODELS = [
     Case("influence --model no.gguf --train", "--train: no.gguf is a pretrained model, which is never trained"),
-    Case("validate --model no.gguf", "no.gguf: "),
     Case("context-curve --model no.gguf", "no.gguf: "),
     Case("explain --model no.gguf --text document.txt --at 5", "no.gguf: ", document),
     Case("summary --model no.gguf", "runs/no: nothing has been measured yet; run `olmo-sparsity influence` first"),
@@ -305,8 +287,6 @@ FOLDERS = [
     Case("influence --config tiny.yaml influence.k_grid=some", "influence.k_grid"),
     Case("influence --config tiny.yaml --screen 8 --selector random", "only candidates of unmask-one"),
     Case("context-curve --run runs/tiny --max-visible 5000", "the text to measure is too small"),
-    Case("validate --config tiny.yaml validation.k=[1,13]", "only 12 long-range tokens"),
-    Case("validate --config tiny.yaml validation.selectors=[best]", "no selector is named ['best']"),
     Case("train --config tiny.yaml training.steps=13", "12, not 13; choose another folder with --run DIR, where a"),
     Case("train --config tiny.yaml --run tiny.yaml", "this is a file"),
     Case(f"{TRAIN} data.cache_dir=tiny.yaml", "cannot make this folder"),
@@ -479,15 +459,6 @@ NUMBERS = [
         "influence.k = 1000000000000000: must be at least 1",
     ),
     Case("influence --config tiny.yaml influence.k=[x]", "override 'influence.k=[x]'"),
-    Case(
-        "validate --config tiny.yaml --run runs/tiny --num-windows 18446744073709551616",
-        "validation.num_windows = 1844",
-    ),
-    Case(
-        "validate --config tiny.yaml --run runs/tiny validation.needle_copies=[0]",
-        "validation.needle_copies = 0: must be",
-    ),
-    Case("validate --config tiny.yaml --run runs/tiny validation.seed=-1", "validation.seed = -1: must be at least 0"),
     Case("context-curve --config tiny.yaml --run runs/tiny --max-visible 0", "context_curve.max_visible = 0: must be"),
     Case("context-curve --config tiny.yaml --run runs/tiny --max-visible 18446744073709551616", "must be at least 1"),
     Case("show tables 99", "tables: there is no window 99; they are numbered 0 to 59"),
@@ -671,7 +642,11 @@ STORED = [
             in_manifest("training.seed", "x"),
         ),
         (INFLUENCE, "manifest.json: key config.training: expected", in_manifest("training", None)),
-        ("validate --run runs/tiny", "manifest.json: key config.name: expected str, got int", in_manifest("name", 3)),
+        (
+            "context-curve --run runs/tiny",
+            "manifest.json: key config.name: expected str, got int",
+            in_manifest("name", 3),
+        ),
         (
             "summary --run runs/tiny --run runs/tiny",
             "manifest.json: key config.training.seed: expected int, got array",

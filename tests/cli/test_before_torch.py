@@ -29,7 +29,6 @@ def mistakes(tiny_run: Path, tmp_path: Path) -> dict[str, str]:
     explain, explore = (f"{command} --run {tiny_run} --text text.txt" for command in ("explain", "explore"))
     return {
         "influence --run none": "none: this run is not trained",
-        "validate --run none": "none: this run is not trained",
         "context-curve --run none": "none: this run is not trained",
         f"influence --run {tiny_run} --k 999": "influence.k = ",
         f"influence --run {tiny_run} --shard 5/3": "--shard 5/3: must be I/N",

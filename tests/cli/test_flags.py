@@ -46,14 +46,8 @@ def given(command: str, line: str) -> Keys:
             {"pretrained": {"train_len": 2048, "rope_scaling": "yarn", "rope_factor": 2.5}},
         ),
         ("context-curve", "--rope-scaling none", {"pretrained": {"rope_scaling": "none", "rope_factor": None}}),
-        ("validate", "--positions compact", {"influence": {"positions": "compact"}}),
         ("explain", "--unit block:4 --anchor none", {"influence": {"unit": "block:4", "anchor": "none"}}),
         ("explore", "--unit word --positions compact", {"influence": {"unit": "word", "positions": "compact"}}),
-        (
-            "validate",
-            "--num-windows 5 --selector lasso --local-len 3",
-            {"validation": {"num_windows": 5, "selectors": ["lasso"]}, "influence": {"local_len": 3}},
-        ),
         (
             "context-curve",
             "--num-windows 5 --max-visible 7 --data c4",

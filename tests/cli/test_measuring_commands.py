@@ -40,7 +40,6 @@ def calls(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
     for module, name, printing in (
         ("measure.influence", "measure", "print_summary"),
-        ("measure.validation", "validate", "print_detection"),
         ("measure.context_curve", "measure_context_curve", "print_curve"),
     ):
         replace(module, name, TABLES)
@@ -58,8 +57,6 @@ def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("command", "name", "printing", "printed"),
     [
         ("influence --seed 77", "measure", "print_summary", {}),
-        ("validate --json", "validate", "print_detection", {"as_json": True}),
-        ("validate", "validate", "print_detection", {"as_json": False}),
         ("context-curve", "measure_context_curve", "print_curve", {}),
     ],
 )
@@ -149,7 +146,6 @@ def test_options_reach_what_explains(
         ("influence --k 13", r"influence\.k = \[13\]: there are only M = 12"),
         ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
-        ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
         ("figures influence.data=nowhere.jsonl --train", r"nowhere\.jsonl: no such file, folder or glob"),
         (
             "influence --train influence.anchor=bos",
@@ -157,18 +153,6 @@ def test_options_reach_what_explains(
         ),
         ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
         # These are of the lengths that are measured, which are not those that the experiment names.
-        (
-            "validate --train --local-len 9 --full-len 16 validation.k=[1,8]",
-            "planted windows have only 7 long-range tokens",
-        ),
-        (
-            "validate --train validation.needle_copies=[1,7]",
-            r"^validation\.needle_copies = \[1, 7\]: a needle takes at least 2 tokens, and the windows have only 12 long-range",
-        ),
-        (
-            "validate --train --local-len 1 validation.needle_copies=[9]",
-            "^local_len = 1: a needle .* --local-len 2 or more$",
-        ),
         ("context-curve --train --local-len 1 --full-len 3", "the curve ends at 6 tokens where"),
         ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
         (
@@ -198,7 +182,6 @@ class Trained(Exception):
     ("command", "kind", "out"),
     [
         ("influence --out there", "influence", Path("there")),
-        ("validate --out there", "validation", Path("there")),
         ("context-curve --out there", "context-curve", Path("there")),
         ("explore --text letter.txt --out there", None, None),
         ("explain --text letter.txt --at 200", None, None),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from olmo_sparsity.config import Config, PretrainedConfig, ValidationConfig, fingerprint
+from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
 from olmo_sparsity.config.flags import keys_of_k, parse_k, selectors_named
 from olmo_sparsity.config.measuring import parse_screen
@@ -170,11 +170,6 @@ def test_a_model_without_positions_takes_ordinary_rows_only(tmp_path: Path) -> N
 def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
     """The configuration of a run that was made with it is read on."""
     path = tmp_path / "config.yaml"
-    path.write_text("validation: {num_windows: 7, solver_steps: 1500}\n")
-    assert load_config(path).validation.num_windows == 7
-    path.write_text("validation: {num_windows: 7, solver_step: 1500}\n")
-    with pytest.raises(UserError, match="there is no key 'solver_step' here"):
-        load_config(path)
     path.write_text("influence: {screen_by: auto, screen_proxy: null, screen_precision: auto, lasso_masks: 9}\n")
     assert load_config(path).influence.lasso_masks == 9
     path.write_text("influence: {screen_proxy: org/small}\n")  # it would rank no longer
@@ -183,8 +178,6 @@ def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
     path.write_text("influence: {screen_precision: bf16}\n")
     with pytest.raises(UserError, match=r"influence.screen_precision: there is no key 'screen_precision' here"):
         load_config(path)
-    with pytest.raises(UserError, match="there is no key 'solver_steps' here"):
-        load_config(None, ["validation.solver_steps=3"])
 
 
 def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
@@ -363,12 +356,6 @@ def test_selectors_are_named_once_in_the_order_given_behind_all() -> None:
     assert parse_screen("attention:999999999") == {"screen": 999_999_999, "screen_by": "attention"}
     with pytest.raises(UserError, match="--screen 1000000000: must be a number of tokens"):
         parse_screen("1000000000")
-
-
-@pytest.mark.parametrize("name", ["k", "needle_copies"])
-def test_numbers_of_validation_rise(name: str) -> None:
-    with pytest.raises(UserError, match=rf"^validation\.{name} = \[2, 1\]: must be positive numbers in rising order"):
-        ValidationConfig(**{name: [2, 1]})
 
 
 def test_fingerprint_depends_on_every_value() -> None:

@@ -81,7 +81,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         f"influence: {{selectors: {SELECTORS}, num_windows: 24, windows_per_part: 10,",
     )
     assert SELECTORS in text
-    text += f"validation: {{num_windows: 4, k: [1, 4], selectors: {SELECTORS}}}\n"
     (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
     texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]
     save_llama(folder / "models" / "SmolLM2-135M", texts, max_position=256)

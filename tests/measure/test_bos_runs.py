@@ -15,14 +15,13 @@ import reference
 import torch
 from conftest import write_corpus
 
-from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig, ValidationConfig
+from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup import fit
 from olmo_sparsity.measure.setup.opened_model import open_model
-from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.olmo_checkpoint import open_checkpoint
@@ -174,7 +173,7 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
     assert sum(alike) > len(alike) / 2
 
 
-@pytest.mark.parametrize("measurement", [measure, measure_context_curve, validate])
+@pytest.mark.parametrize("measurement", [measure, measure_context_curve])
 def test_an_export_that_lost_its_bos_is_warned_about(
     measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
 ) -> None:
@@ -189,7 +188,6 @@ def test_an_export_that_lost_its_bos_is_warned_about(
         tokenizer, eos_id=content["eos_token_id"], rows_have_bos=False, max_position=21
     ).save_pretrained(export)
     config = measured_as_exported(tiny_config, export, data=str(other_text), num_windows=20)
-    config = dataclasses.replace(config, validation=ValidationConfig(num_windows=2, selectors=["kl"], k=[1]))
     manifest = read_json(measurement(config, tmp_path / "results") / "manifest.json")
     check = manifest["fit"]["anchor"]
     assert (manifest["anchor"], check["chosen"]) == (None, "none")

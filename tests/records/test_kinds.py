@@ -27,7 +27,6 @@ MANIFESTS: dict[str, dict[str, Any]] = {
     "context-curve": {
         **OF_TEXT, "num_visible_tokens": [4, 12], "num_documents": 2, "windows_sha256": "0", "tokens_sha256": "0",
     },
-    "validation": {**OF_TEXT, "suites": [], "validation": {"k": [1]}},
     "synthetic": OF_TASK,
     "bridge": OF_TASK,
 }  # fmt: skip

@@ -26,7 +26,6 @@ from analysis import (
     effective_sparsity,
     hypothesis,
     inside_and_beyond,
-    planted,
     scale,
     spectrum_by_length,
     synthetic,
@@ -35,13 +34,11 @@ from analysis import (
 )
 from analysis.output import Drawn
 from olmo_sparsity.config import TrainingConfig
-from olmo_sparsity.statistics.detection import Detection, PrecisionAtDistance, SelectorDetection, Suite
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
 from olmo_sparsity.statistics.several.sparsity_by_length import LineKey, sparsity_by_length
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 from olmo_sparsity.storage.manifests import write_manifest
 
@@ -79,52 +76,6 @@ def test_training(tmp_path: Path, text_snapshot: SnapshotAssertion, which: str) 
         one, metrics(tmp_path / "longer", steps=26, every=13, row_len=16), begun,
     ]  # fmt: skip
     assert texts(training.draw(runs)) == text_snapshot
-
-
-# Planted tokens
-
-
-def suite(name: str, copies: int, gate: str, *, gain: Estimate, shift: float) -> Suite:
-    """Return a suite in which three selectors were measured; of the last nothing was found."""
-    found = [
-        SelectorDetection(
-            selector,
-            Estimate(value - shift, value - shift - 0.06, value - shift + 0.09)
-            if has_interval
-            else Estimate(value - shift),
-            (),
-            tuple(
-                PrecisionAtDistance(8.0 * i, 8.0 * i + 8, number, Estimate(value - shift - 0.1 * i) if number else None)
-                for i, number in enumerate(windows)
-            ),
-        )
-        for selector, value, has_interval, windows in (
-            ("random", 0.26, True, (50, 49, 81)),
-            ("kl", 0.57, False, (51, 52, 0)),
-            ("unmask-one", 0.88, True, (60, 61, 62)),
-        )
-    ]
-    found.append(SelectorDetection("lasso", None, (), ()))
-    losses = [Estimate(4.51 - shift), Estimate(4.48 - shift), Estimate(3.27 + shift), Estimate(3.05 - 2 * shift)]
-    gains = [gain, gain, Estimate(1.46)]
-    return Suite(name, copies, 8, 20, 1234, 60, 0.125 * copies, 4.0, *losses, *gains, gate, tuple(found))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("which", ["run", "model"])
-def test_planted(text_snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    suites = [
-        suite("needle-name", 1, "passed", gain=Estimate(1.2, 1.1, 1.3), shift=0.0),
-        suite("needle-number", 2, "failed", gain=Estimate(0.1, -0.2, 0.3), shift=0.03),
-        suite("needle-number", 4, "not-assessed", gain=Estimate(0.4), shift=0.07),
-    ]
-    setups = {
-        "run": ModelSetup(None, "hidden", None, None),
-        "model": ModelSetup.from_manifest({**CONTEXTUAL, "precision": "bf16"}),
-    }
-    found = Detection("of-run", "id", "made up", "held-out", setups[which], tuple(suites[: 3 if which == "run" else 1]))
-    monkeypatch.setattr(planted, "newest_finished", lambda run, kind: run)
-    monkeypatch.setattr(planted, "detection", lambda folder: found)
-    assert texts(planted.draw([Path("run")])) == text_snapshot
 
 
 # Context curves

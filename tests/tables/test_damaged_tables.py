@@ -235,7 +235,7 @@ FROM_ONE = {("selections", "k"), ("screening", "k"), ("selections", "distance_to
 LONG_RANGE = {
     ("windows", "group_first"), ("windows", "null_group_first"), ("selections", "positions"), ("selections", "group_first"),
     ("selections", "group_last"), ("candidates", "group_first"), ("candidates", "group_last"), ("pairs", "single_positions"),
-    ("pairs", "pair_positions"), ("planted", "planted_positions"), ("found", "ranked_positions"),
+    ("pairs", "pair_positions"),
 }  # fmt: skip
 
 
@@ -286,32 +286,28 @@ def test_lists_that_belong_together_are_as_long(table: str, names: tuple[str, ..
             check_values(content, table, where="rows", manifest=manifest)
 
 
-@pytest.mark.parametrize("table", ["curve", "planted"])
-def test_a_table_of_one_row_for_each_window_has_as_many_as_the_manifest_counts(table: str, tmp_path: Path) -> None:
-    kind = {"curve": "context-curve", "planted": "validation"}[table]
-    content = pa.table({"window_id": [0, 1, 2]}, schema=pa.schema([("window_id", pa.int64())]))
-    schema = schemas(12)[table]
-    columns = {field.name: pa.nulls(3, field.type) for field in schema} | {"window_id": [0, 1, 2]}
-    content = pa.table(columns | {"num_visible_tokens": [[1]] * 3} if table == "curve" else columns)
-    write_part(tmp_path, table, part=0, content=content.cast(schema), metadata={"run_id": "0"})
+def test_a_table_of_one_row_for_each_window_has_as_many_as_the_manifest_counts(tmp_path: Path) -> None:
+    schema = schemas(12)["curve"]
+    columns = {field.name: pa.nulls(3, field.type) for field in schema}
+    content = pa.table(columns | {"window_id": [0, 1, 2], "num_visible_tokens": [[1]] * 3})
+    write_part(tmp_path, "curve", part=0, content=content.cast(schema), metadata={"run_id": "0"})
     manifest: dict[str, Any] = {
-        "kind": kind,
+        "kind": "context-curve",
         "status": "complete",
         "run_id": "0",
         "num_parts": 1,
         "run": "r",
         "source": "s",
     }
-    manifest |= {"context": {"local_len": 8, "full_len": 20, "num_long_range": 12}, "split": "x", "suites": []}
+    manifest |= {"context": {"local_len": 8, "full_len": 20, "num_long_range": 12}, "split": "x"}
     manifest |= {"num_visible_tokens": [1], "num_documents": 3, "windows_sha256": "w", "tokens_sha256": "t"}
-    manifest["validation"] = {"k": [1]}
     write_manifest(tmp_path, {**manifest, "num_windows": 3})
-    assert len(read_table(tmp_path, table)) == 3
+    assert len(read_table(tmp_path, "curve")) == 3
     write_manifest(tmp_path, {**manifest, "num_windows": 4})
     with pytest.raises(
-        UserError, match=rf"{table}: 3 rows, where .*manifest.json counts num_windows = 4; parts are missing"
+        UserError, match=r"curve: 3 rows, where .*manifest.json counts num_windows = 4; parts are missing"
     ):
-        read_table(tmp_path, table)
+        read_table(tmp_path, "curve")
 
 
 @pytest.mark.parametrize("other", [[1, 2, 5, 9], [1, 2], [1, 2, 4, 9]])
