@@ -20,8 +20,7 @@
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop;
 #                SIZE=cpu10x: to ten times the training length (SEEDS, default "0 1 2"); hours, which -j2 shares between two processes
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
-#                128 256), the same targets for all, and draw effective sparsity and the spectrum against the length; resumes
-#                after a stop
+#                128 256), the same targets for all, and draw the dependency spectrum against the length; resumes after a stop
 # make bench     compare the influence engine with captum and with the hardware limit
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU, on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
@@ -232,9 +231,8 @@ lengths: $(READY) $(SMOLLM2)
 	set -- influence --config configs/lengths.yaml --run $(RUN) --out $(RUN)/influence/64of$$length --full-len $$length \
 	--k $$((length - 64)) influence.min_preceding=$$longest $(if $(DATA),--data '$(DATA)'); \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-	@set -e; for figure in effective_sparsity spectrum_by_length; do \
-	set -- -m analysis.$$figure $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) --out $(RUN)/figures; \
-	echo "python $$*"; $(BIN)/python "$$@"; done
+	$(BIN)/python -m analysis.spectrum_by_length $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
+		--out $(RUN)/figures
 
 # Runs even if the file is there: the script compares it with its known hash.
 $(SMOLLM2): FORCE | $(READY)

@@ -27,7 +27,6 @@ PICTURES = {
     "demo-scale": "runs/scale/figures/scale.png",
     "hypothesis": "runs/hypothesis/figures/hypothesis.png",
     "inside-and-beyond": "runs/twin/figures/inside-and-beyond.png",
-    "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
     "engine": "benchmarks/results/methods.png",
 }
 

@@ -50,7 +50,7 @@ TARGETS = {
     ),
     "lengths": (
         "'LENGTHS=128 130' DATA=long.jsonl",
-        "runs/lengths/figures/effective-sparsity.csv runs/lengths/figures/spectrum-by-length.csv",
+        "runs/lengths/figures/spectrum-by-length.csv",
     ),
     "real": ("DATA=long.jsonl", "runs/SmolLM2-*/figures/*/figure5.png runs/SmolLM2-*/figures/*/report.html"),
     "gallery": ("-o figures -o report", "docs/images/demo-training.png"),
@@ -88,7 +88,6 @@ FIGURES = {
     "choices": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130", "--k", "1")),
     "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
-    "effective_sparsity": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
     "inside_and_beyond": ("runs/twin", ("--run", "sum-cpu-pose-seed0", "--run", "sum-cpu-ceiling-seed0")),
     "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),

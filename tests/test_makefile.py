@@ -90,11 +90,8 @@ def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(enviro
     assert commands == [
         f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 influence.min_preceding=512 --data books/*.jsonl",
         f"olmo-sparsity {options}/64of128 --full-len 128 --k 64 influence.min_preceding=512 --data books/*.jsonl",
-        *(
-            f"python -m analysis.{figure} --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
-            "--out runs/lengths/figures"
-            for figure in ("effective_sparsity", "spectrum_by_length")
-        ),
+        "python -m analysis.spectrum_by_length --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
+        "--out runs/lengths/figures",
     ]
     _, commands = make(environment, "lengths", f"SMOLLM2={weights}", "RUN=runs/others")
     assert "--run runs/others --out runs/others/influence/64of256 --full-len 256 --k 192" in commands[2]

@@ -42,7 +42,6 @@ def test_each_picture_has_its_own_source(tmp_path: Path) -> None:
         "demo-scale": Path("runs/scale/figures/scale.png"),
         "hypothesis": Path("runs/hypothesis/figures/hypothesis.png"),
         "inside-and-beyond": Path("runs/twin/figures/inside-and-beyond.png"),
-        "effective-sparsity": Path("runs/lengths/figures/effective-sparsity.png"),
         "engine": Path("benchmarks/results/methods.png"),
         "demo-both": figures / "both.png",
         "demo-classes": figures / "classes.png",

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from planted_lengths import planted_needs
+from planted_lengths import LineKey, planted_length, planted_needs
 
 from analysis import spectrum_by_length as figure_of
+from analysis.of_lengths import targets_words
 from analysis.output import save
 from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
+from olmo_sparsity.statistics.several.same_targets import models_of_same_targets
 from olmo_sparsity.statistics.several.spectrum_by_length import LongerKey, SpectrumByLength, spectrum_by_length
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, TOLERANCES, Curve
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
@@ -287,3 +288,17 @@ def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[in
     plt.close(figure)
     assert figure.axes[0].get_yticks().tolist() == ticks
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [f"{tick:,}" for tick in ticks]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("same-source", "The targets, and the foreign text, of a model are the same at every length."),
+        ("shuffled", "of a model are the same at every length. Null context: the same tokens in random order."),
+    ],
+)
+def test_the_null_context_has_the_name_of_its_kind(kind: str, said: str) -> None:
+    influence = {"sampling": "documents", "null_context": kind}
+    measured = [planted_length(length, num_documents=40, influence=influence) for length in LENGTHS]
+    words = targets_words(list(models_of_same_targets(measured, selector="attention", controls=[])))
+    assert said in words and ("foreign text" in words) == kind.endswith("source")

@@ -15,7 +15,7 @@ from drawn_figures import read
 from figure_text import figure_text
 from made_up import CONTEXTUAL, KS, MODEL, made_up_tables
 from made_up_runs import FULL, four_way_runs, made_up_ladder, made_up_measurement, made_up_run, pretrained_curve
-from planted_lengths import planted_length, planted_needs
+from planted_lengths import LineKey, planted_needs
 from syrupy.assertion import SnapshotAssertion
 from varied_tables import react_otherwise
 
@@ -23,7 +23,6 @@ from analysis import (
     choices,
     compare,
     context_curve,
-    effective_sparsity,
     hypothesis,
     inside_and_beyond,
     scale,
@@ -37,7 +36,6 @@ from olmo_sparsity.config import TrainingConfig
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey, sparsity_by_length
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 from olmo_sparsity.storage.manifests import write_manifest
@@ -210,20 +208,6 @@ def test_inside_and_beyond(text_snapshot: SnapshotAssertion, lengths: tuple[int,
 # Several lengths
 
 SMALLER = {"name": "someone/Smaller", "weights_sha256": "e" * 64}
-
-
-@pytest.mark.parametrize("which", ["models", "few-documents", "no-upper-end"])
-def test_effective_sparsity(text_snapshot: SnapshotAssertion, which: str) -> None:
-    if which == "models":
-        measured = [planted_length(length, spread=0.5) for length in (128, 256, 512)]
-        measured += [planted_length(length, ks=[1, 2, 4, 8], model=SMALLER, long_gain=0.0) for length in (128, 256)]
-    elif which == "no-upper-end":  # of 50 percent, at the shortest length
-        measured = [planted_length(length, spread=2.0, num_documents=301, ks=[2, 4]) for length in (128, 256)]
-    else:
-        measured = [planted_length(length, spread=0.5, num_documents=299, visibility="hidden") for length in (128, 512)]
-    assert (
-        figure_text(effective_sparsity.draw_found(sparsity_by_length(measured, selector="attention"))) == text_snapshot
-    )
 
 
 @pytest.mark.parametrize("which", ["models", "few-documents"])

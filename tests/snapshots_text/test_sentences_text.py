@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_lengths import planted_needs
+from planted_lengths import LineKey, planted_needs
 from planted_measurements import PLANTED
 from printed_text import json_lines
 from syrupy.assertion import SnapshotAssertion
@@ -15,7 +15,6 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.records.selector import ScoringSize
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_sample_size

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_lengths import planted_needs
+from planted_lengths import LineKey, planted_needs
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference, paired_difference
 from olmo_sparsity.statistics.several.same_targets import MeasuredLength
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.several.spectrum_by_length import (
     LongerKey,
     SpectrumOfModel,
