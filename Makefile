@@ -164,9 +164,8 @@ of_encoding-rope = parity-cpu10x pose.num_chunks=1
 of_encoding-linear = $(of_encoding-rope) synthetic.rope_scaling=linear
 of_encoding-yarn = $(of_encoding-rope) synthetic.rope_scaling=yarn
 of_encoding-nope = $(of_encoding-rope) model.position_embedding=none
-of_encoding-alibi = $(of_encoding-rope) model.position_embedding=alibi
 of_encoding-randpos = parity-cpu10x synthetic.positions=randpos
-ENCODINGS = rope linear yarn nope alibi randpos
+ENCODINGS = rope linear yarn nope randpos
 $(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
 	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
 of_variables-coupled += training.learning_rate=1.0e-3

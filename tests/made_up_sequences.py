@@ -15,7 +15,6 @@ from olmo_sparsity.tables.schemas import schemas_of
 
 SETTING = Setting(
     "parity", False, "pose", 3, (4, 9), 32, hide_tokens=True, modulus=4, background="text", num_chunks=3,
-    position_embedding="alibi",
 )  # fmt: skip
 
 

@@ -26,7 +26,6 @@ from olmo import config as olmo_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.described_sizes import check_sizes
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.model.olmo_layers import LogScaledConfig
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
 from olmo_sparsity.storage.typed import check_type
 
@@ -384,8 +383,7 @@ def build_loaded_model(checkpoint: Path, raw_config: dict[str, Any], *, device: 
     """
     num_bytes = (checkpoint / "model.pt").stat().st_size
     check_sizes(checkpoint / "config.yaml", raw_config, num_tensors=num_bytes // BYTES_OF_TENSOR, num_bytes=num_bytes)
-    kind = LogScaledConfig if "log_scale_keys" in raw_config else olmo_config.ModelConfig
-    model = OLMoWithPositions(kind.new(**raw_config), init_params=False)
+    model = OLMoWithPositions(olmo_config.ModelConfig.new(**raw_config), init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
     return model.to(device).eval().requires_grad_(False)
 

@@ -33,8 +33,8 @@ from olmo_sparsity.training.processes import share_of_rows
 
 # The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
 EMBEDDINGS: dict[str, tuple[str, ...]] = {
-    "pose": ("rope", "alibi", "none"),
-    "randpos": ("rope", "alibi", "absolute"),
+    "pose": ("rope", "none"),
+    "randpos": ("rope", "absolute"),
     "shifted": ("absolute",),
     "coupled": ("absolute",),
     "predicted": ("absolute",),
@@ -315,11 +315,6 @@ def check_synthetic(config: Config) -> None:
         config.pose.method == "pose" and not config.context.bos,
         f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have no BOS, and RandPos as "
         "synthetic.positions = randpos",
-    )
-    require(
-        config.model.attention_scale == "constant",
-        f"model.attention_scale = {config.model.attention_scale}: synthetic tasks, whose rows have several lengths, take "
-        "constant",
     )
     scaling = f"synthetic.rope_scaling = {settings.rope_scaling}"
     require(

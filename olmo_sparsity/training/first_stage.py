@@ -118,12 +118,6 @@ def open_first_stage(config: Config, folder: Path) -> FirstStage:
             f"{own_row_len} tokens would be none beyond what the model has seen; set context.train_len to {row_len} or more, or "
             "name a run with shorter rows"
         )
-    num_keys, own_num_keys = row_len + of_first.context.bos, own_row_len + config.context.bos
-    if config.model.attention_scale == "log_keys" and num_keys != own_num_keys:
-        raise UserError(
-            f"{where}: its attention scores are scaled by the {num_keys} tokens of its rows, those of this run by {own_num_keys} "
-            "(model.attention_scale = log_keys), so the same weights would be another model; give both stages rows of one length"
-        )
     info = check_checkpoint_of_run(checkpoint, manifest)
     verify_checkpoint(checkpoint)
     if manifest["status"] != "complete" or manifest.get("steps") != info.step:

@@ -27,10 +27,7 @@ def setting_words(setting: Setting) -> str:
     positions = "ordinary" if setting.positions == "pose" and setting.num_chunks == 1 else setting.positions
     if setting.position_embedding == "none":
         positions = "none"
-    elif setting.positions in ("pose", "randpos") and (setting.positions, setting.position_embedding) != (
-        "pose",
-        "rope",
-    ):
+    elif setting.positions == "randpos":
         positions += f" with {setting.position_embedding}"
     positions += _scaling_words(setting)
     planted = "" if setting.placed == "any/1" else f", planted {place_words(setting.placed)}"
@@ -93,7 +90,7 @@ def encoding_words(setting: Setting) -> str:
         return _OF_ANY_EMBEDDING[setting.positions]
     if setting.position_embedding == "none":
         return "no positions (NoPE)"
-    embedding = {"rope": "RoPE", "alibi": "ALiBi"}.get(setting.position_embedding, setting.position_embedding)
+    embedding = "RoPE" if setting.position_embedding == "rope" else setting.position_embedding
     if setting.positions == "randpos":
         return f"{embedding} with RandPos"
     return f"{embedding} with{'' if setting.num_chunks > 1 else 'out'} PoSE{_scaling_words(setting)}"
@@ -109,7 +106,7 @@ def _scaling_words(setting: Setting) -> str:
 
 def positions_words(setting: Setting) -> str:
     """Return how position IDs were given in training."""
-    if setting.position_embedding in ("alibi", "none"):
+    if setting.position_embedding == "none":
         return encoding_words(setting)
     if setting.positions != "pose":
         return setting.positions

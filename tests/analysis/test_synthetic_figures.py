@@ -218,7 +218,7 @@ def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw
 def test_every_encoding_has_its_line(draw) -> None:
     pose = Setting("parity", True, "pose", 2, (4, 8), 32)
     settings = [
-        dataclasses.replace(pose, position_embedding="alibi"),
+        pose,
         dataclasses.replace(pose, num_chunks=1),
         dataclasses.replace(pose, num_chunks=1, rope_scaling="yarn", rope_factor=2.0),
         dataclasses.replace(pose, position_embedding="none", num_chunks=1),
@@ -227,7 +227,7 @@ def test_every_encoding_has_its_line(draw) -> None:
     made = {setting: accuracies_of(setting, (1,), seeds=1) for setting in settings}
     figure = draw([one for setting in reversed(settings) for one in made[setting]], [])["synthetic-scratchpad"]
     words = [
-        "ALiBi with PoSE",
+        "RoPE with PoSE",
         "RoPE without PoSE",
         "RoPE without PoSE, YaRN by 2",
         "no positions (NoPE)",
@@ -240,14 +240,14 @@ def test_every_encoding_has_its_line(draw) -> None:
 
 def test_lines_that_differ_in_what_their_names_leave_out_are_told_apart(draw) -> None:
     steps = Setting("parity", True, "pose", 2, (4, 8), 32)
-    settings = [steps, dataclasses.replace(steps, num_chunks=4), dataclasses.replace(steps, position_embedding="alibi")]
+    settings = [steps, dataclasses.replace(steps, num_chunks=4), dataclasses.replace(steps, positions="randpos")]
     drawn = draw([one for setting in settings for one in accuracies_of(setting, (1,), seeds=1)], [])
-    names = ["RoPE with PoSE, chunks 4", "ALiBi with PoSE", "RoPE with PoSE, chunks 2"]
-    assert [label for label in legend(drawn["synthetic-scratchpad"]) if "PoSE" in label] == names
+    names = ["RoPE with PoSE, chunks 4", "RoPE with PoSE, chunks 2", "RoPE with RandPos"]
+    assert [label for label in legend(drawn["synthetic-scratchpad"]) if "RoPE" in label] == names
 
 
 def test_a_figure_of_one_encoding_does_not_mix_two(draw) -> None:
-    others = {"position_embedding": "alibi", "rope_scaling": "linear"}
+    others = {"position_embedding": "none", "rope_scaling": "linear"}
     for part, value in others.items():
         other = dataclasses.replace(PARITY, max_sparsity=3, **{part: value})  # type: ignore[arg-type]
         with pytest.raises(UserError, match=f"differ in {part}"):
@@ -352,7 +352,7 @@ def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own
     ("part", "value"),
     [
         ("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64), ("modulus", 4), ("num_chunks", 1),
-        ("positions", "randpos"), ("position_embedding", "alibi"), ("rope_scaling", "yarn"), ("rope_factor", 2.0),
+        ("positions", "randpos"), ("position_embedding", "none"), ("rope_scaling", "yarn"), ("rope_factor", 2.0),
         ("background", "text"), ("locality", 4), ("spread", 2),
     ],
 )  # fmt: skip

@@ -231,7 +231,7 @@ def test_what_the_manifest_says_of_a_run_and_its_task() -> None:
         synthetic=SimpleNamespace(
             **{key: f"its {key}" for key in keys}, train_lengths=[4, 8], test_lengths=[5, 9]
         ),
-        model=SimpleNamespace(position_embedding="alibi"), pose=SimpleNamespace(num_chunks=6),
+        model=SimpleNamespace(position_embedding="none"), pose=SimpleNamespace(num_chunks=6),
         training=SimpleNamespace(seed=3), max_position=40,
     )  # fmt: skip
     opened: Any = SimpleNamespace(
@@ -240,7 +240,7 @@ def test_what_the_manifest_says_of_a_run_and_its_task() -> None:
     manifest = synthetic_manifest(given, Path("runs/own"), opened=opened, kind="a kind", run_id="an ID", num_windows=7)
     assert manifest == {
         **{key: f"its {key}" for key in keys}, "kind": "a kind", "run_id": "an ID", "run": "own", "num_windows": 7,
-        "position_embedding": "alibi", "num_chunks": 6, "train_lengths": [4, 8], "training_seed": 3,
+        "position_embedding": "none", "num_chunks": 6, "train_lengths": [4, 8], "training_seed": 3,
         "num_parameters": "run's num_parameters", "training_seconds": "run's seconds", "ended_by": "run's ended_by",
         "validation_loss_nats": "run's validation_loss_nats", "checkpoint": {"step": 8}, "device": "cpu",
         "context": {"max_position": 40, "num_long_range": 9},

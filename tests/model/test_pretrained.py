@@ -711,7 +711,7 @@ def foreign(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("embedding", ["rope", "alibi", "absolute"])
+@pytest.mark.parametrize("embedding", ["rope", "absolute"])
 def test_a_checkpoint_has_more_positions_where_a_row_is_stated_and_positions_are_not_learned(
     embedding: str, tmp_path: Path
 ) -> None:

@@ -293,7 +293,7 @@ def test_tasks(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     settings = [
         (PARITY, (1, 2, 4), 3, 24), (replace(PARITY, max_sparsity=4), (1, 4, 8, 9), 1, 24),
         (replace(PARITY, num_chunks=1), (1, 2, 3), 2, 24),
-        (replace(PARITY, num_chunks=1, position_embedding="alibi"), (1, 2), 2, 24),
+        (replace(PARITY, num_chunks=1, position_embedding="none"), (1, 2), 2, 24),
         (replace(PARITY, num_chunks=1, rope_scaling="yarn", rope_factor=4.0), (2,), 2, 24),
         (replace(PARITY, positions="randpos"), (1, 2), 1, 24),
         (steps, (1, 2), 2, 24), (replace(steps, positions="predicted"), (1, 2), 2, 24),

@@ -100,7 +100,7 @@ def test_the_lines_of_the_bridge_have_each_number_under_its_name(parities: tuple
     title, *lines = bridge_lines(points)
     assert (
         title
-        == "sum modulo 4 in text without a scratchpad, positions pose with alibi, K_train = 3: planted bits found, R(k), D(k)"
+        == "sum modulo 4 in text without a scratchpad, positions pose, K_train = 3: planted bits found, R(k), D(k)"
     )
     for line, point in zip(lines, points, strict=True):
 
@@ -161,15 +161,14 @@ def test_in_earlier_tables_the_position_ids_tell_their_embedding(
     parities: tuple[Path, pd.DataFrame], positions: str, embedding: str
 ) -> None:
     manifest = {**read_manifest(parities[0], "bridge"), "positions": positions}
-    assert setting_of(manifest, where=parities[0]).position_embedding == "alibi"
     del manifest["position_embedding"]
     assert setting_of(manifest, where=parities[0]).position_embedding == embedding
 
 
 def test_no_two_methods_have_the_same_name() -> None:
     methods: dict[tuple[str, str], tuple[int, ...]] = {
-        ("pose", "rope"): (1, 2), ("pose", "alibi"): (1, 2), ("pose", "none"): (1,), ("randpos", "rope"): (2,),
-        ("randpos", "alibi"): (2,), ("randpos", "absolute"): (2,), ("shifted", "absolute"): (2,),
+        ("pose", "rope"): (1, 2), ("pose", "none"): (1,), ("randpos", "rope"): (2,),
+        ("randpos", "absolute"): (2,), ("shifted", "absolute"): (2,),
         ("coupled", "absolute"): (2,), ("predicted", "absolute"): (2,),
     }  # fmt: skip
     settings = [
@@ -178,7 +177,7 @@ def test_no_two_methods_have_the_same_name() -> None:
         for num_chunks in all_num_chunks
     ]
     for words in (setting_words, encoding_words):
-        assert len({words(setting) for setting in settings}) == len(settings) == 11
+        assert len({words(setting) for setting in settings}) == len(settings) == 8
 
 
 @pytest.mark.parametrize(
@@ -186,8 +185,6 @@ def test_no_two_methods_have_the_same_name() -> None:
     [
         ({}, "pose"),
         ({"num_chunks": 1}, "ordinary"),
-        ({"position_embedding": "alibi"}, "pose with alibi"),
-        ({"num_chunks": 1, "position_embedding": "alibi"}, "ordinary with alibi"),
         ({"positions": "randpos"}, "randpos with rope"),
         ({"positions": "randpos", "position_embedding": "absolute"}, "randpos with absolute"),
         ({"position_embedding": "none"}, "none"),
@@ -207,8 +204,6 @@ def test_a_setting_names_how_positions_are_given_and_embedded(changes: dict[str,
     [
         ({"num_chunks": 2}, "RoPE with PoSE", "PoSE"),
         ({"num_chunks": 1}, "RoPE without PoSE", "without PoSE"),
-        ({"num_chunks": 2, "position_embedding": "alibi"}, "ALiBi with PoSE", "ALiBi with PoSE"),
-        ({"num_chunks": 1, "position_embedding": "alibi"}, "ALiBi without PoSE", "ALiBi without PoSE"),
         ({"position_embedding": "none"}, "no positions (NoPE)", "no positions (NoPE)"),
         ({"positions": "randpos"}, "RoPE with RandPos", "randpos"),
         ({"positions": "randpos", "position_embedding": "absolute"}, "absolute with RandPos", "randpos"),

@@ -535,10 +535,10 @@ def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, 
     ("changes", "message"),
     [
         ({"synthetic.positions": "shifted"}, r"model\.position_embedding = rope: .* takes absolute"),
-        ({"model.position_embedding": "absolute"}, r"synthetic\.positions = pose takes rope or alibi or none"),
+        ({"model.position_embedding": "absolute"}, r"synthetic\.positions = pose takes rope or none"),
         (
             {"model.position_embedding": "none", "pose.num_chunks": "1", "synthetic.positions": "randpos"},
-            r"synthetic\.positions = randpos takes rope or alibi or absolute",
+            r"synthetic\.positions = randpos takes rope or absolute",
         ),
         ({"model.position_embedding": "none"}, r"model\.position_embedding = none: .* set pose\.num_chunks=1"),
         ({"pose.method": "randpos"}, r"RandPos as synthetic\.positions = randpos"),

@@ -253,27 +253,3 @@ def test_mistakes_are_told_before_a_folder_is_made(first: Path, tiny_config: Con
         second_stage(tiny_config, longer),
         "longer: it was trained on rows of 12 tokens, longer than 8 here, .* set context.train_len to 12 or more",
     )
-    scaled = tmp_path / "scaled"
-    shutil.copytree(first, scaled, symlinks=True)
-    manifest = read_json(scaled / "manifest.json")
-    manifest["config"]["model"]["attention_scale"] = "log_keys"
-    write_json(scaled / "manifest.json", manifest)
-    of_log_keys = second_stage(tiny_config, scaled)
-    told(
-        replace(
-            of_log_keys,
-            model=replace(of_log_keys.model, attention_scale="log_keys"),
-            context=replace(of_log_keys.context, train_len=12),
-        ),
-        "scaled by the 8 tokens of its rows, those of this run by 12 .* so the same weights would be another model",
-    )
-    earlier = tmp_path / "earlier"  # a key that its configuration lacks has its default
-    shutil.copytree(first, earlier, symlinks=True)
-    manifest = read_json(earlier / "manifest.json")
-    del manifest["config"]["model"]["attention_scale"]
-    write_json(earlier / "manifest.json", manifest)
-    config = second_stage(tiny_config, earlier)
-    told(
-        replace(config, model=replace(config.model, attention_scale="log_keys")),
-        "earlier: it was trained with model.attention_scale = 'constant', not 'log_keys'",
-    )

@@ -207,29 +207,19 @@ def check_before_training(config: Config) -> None:
     """Check what a measurement of a run takes for granted and what is known before the run is trained, which takes long.
 
     Raises:
-        UserError: a key of a pretrained model is set, the text to measure is missing, the windows do not fit into the
-            positions, or the precision is too low.
+        UserError: a key of a pretrained model is set, the text to measure is missing, or the windows do not fit into the
+            positions.
     """
     config.pretrained.check_used()
-    _check_precision(config)
     if config.influence.data is not None:
         list_shards(dataclasses.replace(config.data, source=config.influence.data))
     anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
 
 
-def _check_precision(config: Config) -> None:
-    if config.model.position_embedding == "alibi" and config.influence.precision == "bf16":
-        raise UserError(
-            "influence.precision = bf16: the keys of a run with model.position_embedding = alibi hold biases that bf16 cannot "
-            "hold; set it to fp32"
-        )
-
-
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
     """Load a run's newest checkpoint; the text is its validation documents, or what ``influence.data`` names."""
     latest = trained_checkpoint(run)
-    _check_precision(config)
     manifest = read_manifest_of(run, "num_parameters")
     checkpoint = check_checkpoint_of_run(latest, manifest)
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
