@@ -149,7 +149,7 @@ def test_runs_to_ten_times_the_length_are_of_their_keys_and_finished_ones_are_sk
         for command in commands
         if "synth eval" in command
     }
-    assert status == 0 and len(evaluated) == 32
+    assert status == 0 and len(evaluated) == 31
     assert not [command for command in commands[:-2] if "parity-K2-seed1" in command.replace("text-parity", "")]
     assert evaluated["scratchpad-pose-seed1"].split() == [
         "olmo-sparsity", "synth", "eval", "scratchpad-cpu10x", "synthetic.positions=pose", "model.position_embedding=rope",
@@ -157,10 +157,10 @@ def test_runs_to_ten_times_the_length_are_of_their_keys_and_finished_ones_are_sk
     ]  # fmt: skip
     assert "synthetic.spread=3 synthetic.locality=8 --run" in evaluated["placed-8-3-seed1"]
     bridges = [command for command in commands if "synth bridge" in command]
-    assert len(bridges) == 15 and all("synthetic.bridge_selectors=[mask-one]" in command for command in bridges)
+    assert len(bridges) == 14 and all("synthetic.bridge_selectors=[mask-one]" in command for command in bridges)
     (placed,) = (command for command in bridges if "placed-8-3" in command)
     assert "parity-cpu10x --run" in placed and placed.split()[-2] == "synthetic.test_sparsity=[3]"
-    assert commands[-2].startswith("olmo-sparsity synth summary --run") and commands[-2].count("--run") == 33
+    assert commands[-2].startswith("olmo-sparsity synth summary --run") and commands[-2].count("--run") == 32
     assert commands[-1].startswith("python -m analysis.synthetic --run") and commands[-1].endswith(f"{folder}/figures")
     status, commands = make(environment, *asked, fails="scratchpad-coupled")
     assert status != 0 and "scratchpad-coupled" in commands[-1]

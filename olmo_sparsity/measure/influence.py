@@ -166,9 +166,9 @@ def _prepare(
         )
     train_overlap_W = None
     # A window with its target may be too short to hold what is looked for.
-    if settings.train_overlap and opened.text.is_training_known and windows.full_len + 1 >= NGRAM:
-        found = [windows_in_training(windows, store) for store in opened.text.training_stores]
-        train_overlap_W = np.any(found, axis=0)
+    training_store = opened.text.training_store
+    if settings.train_overlap and training_store is not None and windows.full_len + 1 >= NGRAM:
+        train_overlap_W = windows_in_training(windows, training_store)
     logger.info(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"

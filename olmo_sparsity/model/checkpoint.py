@@ -59,8 +59,6 @@ class CheckpointInfo:
         sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
         run_id: of the run that saved it.
         newest_loss_nats: the validation loss of the newest evaluation; None: not evaluated yet.
-        lowest_loss_nats: the lowest validation loss so far, where a fall of less than 1% counts as none.
-        evaluations_since_lowest: how many evaluations came after it.
     """
 
     step: int
@@ -69,8 +67,6 @@ class CheckpointInfo:
     run_id: str
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
     newest_loss_nats: Optional[float] = None
-    lowest_loss_nats: Optional[float] = None
-    evaluations_since_lowest: int = 0
 
     @property
     def model_sha256(self) -> str:
@@ -212,12 +208,11 @@ def latest_checkpoint(folder: Path) -> Optional[Path]:
     return paths[-1] if paths else None
 
 
-def trained_checkpoint(run: Path, *, where: str = "", command: str = "olmo-sparsity train") -> Path:
+def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
     """Return the newest checkpoint of a run.
 
     Args:
         run: its folder.
-        where: how the error begins; empty: with the folder.
         command: what trains such a run, for the error.
 
     Raises:
@@ -225,7 +220,7 @@ def trained_checkpoint(run: Path, *, where: str = "", command: str = "olmo-spars
     """
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
-        raise UserError(f"{where or run}: this run has no checkpoint; train it first with `{command} --run {run}`")
+        raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
     return latest
 
 
@@ -394,14 +389,4 @@ def read_state(checkpoint: Path) -> CheckpointState:
     Raises:
         UserError: a file holds more than tensors.
     """
-    return CheckpointState(read_weights(checkpoint), _load_tensors(checkpoint / "optim.pt"))
-
-
-def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Read the weights of a checkpoint that was verified before, by name.
-
-    Raises:
-        UserError: the file holds more than tensors.
-    """
-    weights: dict[str, torch.Tensor] = _load_tensors(checkpoint / "model.pt")
-    return weights
+    return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))

@@ -40,7 +40,7 @@ class TaskRun:
         steps: optimizer steps.
         minutes: training time; None: not recorded.
         validation_loss_nats: held-out loss at the end, of prompts as in training; None: not recorded.
-        ended_by: the key that ended training: ``steps``, ``stop_loss`` or ``patience``; None: not recorded.
+        ended_by: the key that ended training: ``steps`` or ``stop_loss``; None: not recorded.
         accuracy_within: share of right responses to the evaluated prompts that are as in training: its lengths, k up to K_train,
             its places of planted tokens. None: none was evaluated.
     """

@@ -280,8 +280,6 @@ def _save(run: TrainingRun, state: LoopState) -> None:
                 seconds=state.seconds(),
                 run_id=run.manifest["run_id"],
                 newest_loss_nats=state.newest_loss_nats,
-                lowest_loss_nats=state.lowest_loss_nats,
-                evaluations_since_lowest=state.evaluations_since_lowest,
             ),
             config=train_state.model.config,
             state=checkpoint_state,

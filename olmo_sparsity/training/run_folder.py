@@ -120,9 +120,6 @@ def begin_run(
         manifest: of a new run; an existing one keeps its ``run_id``.
         resumes: from a checkpoint.
         overwrite: delete an existing run.
-
-    Raises:
-        UserError: the run that it starts from has changed since it began.
     """
     exists = is_folder_of_kind(run, "run")
     if exists and overwrite:  # deleted no earlier than here, where nothing can stop the new run from starting
@@ -132,12 +129,6 @@ def begin_run(
     make_folder(run)
     if exists and not overwrite:
         stored = read_manifest_of(run)
-        began, begins = (of.get("first_stage", {}) for of in (stored, manifest))
-        if any(began.get(key) != begins.get(key) for key in ("run_id", "step", "model_sha256")):
-            raise UserError(
-                f"{run}: the run that it starts from has changed since it began; restore that one, or begin again with "
-                "--overwrite"
-            )
         for key, chosen_by in CHOSEN.items():
             if resumes and stored.get(key, manifest[key]) != manifest[key]:
                 logger.warning(

@@ -34,9 +34,6 @@ ESTIMAND_WORDS: dict[Estimand, str] = {
     "given": "mean over the given windows",
 }
 UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."
-UNKNOWN_STAGE = (
-    "Whether the windows share text with training is unknown, as is the text of an earlier stage of this run."
-)
 NOT_LOOKED_FOR = "Whether the windows share text with training was not looked for."
 
 
@@ -57,7 +54,7 @@ def overlap_words(summary: Summary) -> str:
     Where it is not known, the sentence says why; it is empty where the manifest of a run does not tell.
     """
     if summary.overlap_percent is None:
-        of_run = {True: UNKNOWN_STAGE, False: NOT_LOOKED_FOR, None: ""}[summary.looked_for_overlap]
+        of_run = NOT_LOOKED_FOR if summary.looked_for_overlap is False else ""
         return of_run if summary.setup.model is None else UNKNOWN_TRAINING_TEXT
     return (
         f"{summary.overlap_percent:.1f}% of the windows hold 13 consecutive tokens that the training text holds, too."

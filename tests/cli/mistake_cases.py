@@ -337,7 +337,6 @@ SYNTHETIC = [
         "synthetic.test_placed = ['8/1']: only for synthetic.task = parity without synthetic.test_row_len",
     ),
     Case("synth train parity-cpu10x training.stop_loss=0", "training.stop_loss = 0.0: must be"),
-    Case("synth train parity-cpu10x training.patience=0", "training.patience = 0: must be at least 1"),
     Case("synth train sum-cpu-pose data.source=no.txt --run runs/sum", "no.txt: no such file, folder or glob"),
     Case("synth summary", "synth summary: missing option '--run'"),
     Case("synth summary --run runs/tiny --json --md", "synth summary: give one of --json and --md"),

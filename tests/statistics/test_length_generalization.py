@@ -38,13 +38,14 @@ def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Pat
     """Of the training lengths, 4 to 8, and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
     folders = [
         answers(tmp_path / f"seed{seed}", lambda length, k, place, n=n: n if (length, k) == (8, 2) else 0,
-                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience", lengths=(2, 8, 16, 80))
+                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="stop_loss",
+                lengths=(2, 8, 16, 80))
         for seed, n in ((6, 18), (5, 19))
     ]  # fmt: skip
     first, second = task_runs(folders)
     assert (first.seed, first.run, first.accuracy_within, first.has_learned) == (5, "seed5", 0.95, True)
     assert (second.seed, second.run, second.accuracy_within, second.has_learned) == (6, "seed6", 0.9, False)
-    assert (first.steps, first.minutes, first.validation_loss_nats, first.ended_by) == (70, 1.5, 0.25, "patience")
+    assert (first.steps, first.minutes, first.validation_loss_nats, first.ended_by) == (70, 1.5, 0.25, "stop_loss")
     assert (first.setting, first.num_parameters) == (LOCAL, 9000)
     assert num_learned([first, second]) == {LOCAL: (1, 2)}
 

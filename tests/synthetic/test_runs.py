@@ -41,7 +41,6 @@ from olmo_sparsity.training import loop
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.resources import least_bytes
-from olmo_sparsity.training.run import LoopState
 from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 
@@ -168,12 +167,10 @@ def stopping(**keys: Any) -> Config:
     ("keys", "step", "ended_by"),
     [
         ({"stop_loss": 100.0}, 1, "stop_loss"),
-        ({"patience": 3}, 4, "patience"),
-        ({"patience": 7}, 8, "steps"),
-        ({"stop_loss": 0.01, "patience": 8}, 8, "steps"),
+        ({"stop_loss": 0.01}, 8, "steps"),
     ],
 )
-def test_training_ends_where_the_held_out_loss_is_low_or_has_stopped_falling(
+def test_training_ends_where_the_held_out_loss_is_low(
     tmp_path: Path, keys: dict[str, Any], step: int, ended_by: str
 ) -> None:
     run = tmp_path / "run"
@@ -187,7 +184,7 @@ def test_training_ends_where_the_held_out_loss_is_low_or_has_stopped_falling(
 
 def test_a_killed_run_ends_where_it_would_have_ended(tmp_path: Path) -> None:
     """Killed after its second step, and again after its last checkpoint, before the manifest says that it is complete."""
-    config, run = stopping(patience=3), tmp_path / "killed"
+    config, run = stopping(steps=4), tmp_path / "killed"
     with pytest.raises(Interrupted):
         train(config, run, source=stopping_after(2))
     train(config, run, source=SYNTHETIC)
@@ -196,7 +193,7 @@ def test_a_killed_run_ends_where_it_would_have_ended(tmp_path: Path) -> None:
     train(config, run, source=stopping_after(0))
     again = read_json(run / "manifest.json")
     for manifest in (finished, again):
-        assert (manifest["status"], manifest["steps"], manifest["ended_by"]) == ("complete", 4, "patience")
+        assert (manifest["status"], manifest["steps"], manifest["ended_by"]) == ("complete", 4, "steps")
     assert again["validation_loss_nats"] == finished["validation_loss_nats"]
 
 
@@ -216,21 +213,16 @@ def test_training_ends_at_the_first_low_loss_however_little_it_fell(
     assert (again["status"], again["steps"], again["ended_by"]) == ("complete", 3, "stop_loss")
 
 
-def test_the_manifest_has_the_last_loss_and_the_checkpoint_the_lowest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_has_the_last_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss falls, then rises: the trained model has the weights of the last step, so its loss is the last one."""
     losses = iter([2.5, 1.75, 2.25, 3.0])
     monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
     run = tmp_path / "run"
-    train(stopping(patience=2, keep_checkpoints=4), run, source=SYNTHETIC)
+    train(stopping(steps=4, keep_checkpoints=4), run, source=SYNTHETIC)
     manifest = read_json(run / "manifest.json")
-    assert (manifest["steps"], manifest["ended_by"], manifest["validation_loss_nats"]) == (4, "patience", 3.0)
+    assert (manifest["steps"], manifest["ended_by"], manifest["validation_loss_nats"]) == (4, "steps", 3.0)
     assert [line["validation_loss_nats"] for line in metrics(run)] == [2.5, 1.75, 2.25, 3.0]
     kept = [read_checkpoint_info(run / "checkpoints" / f"step{step}") for step in (1, 2, 3, 4)]
-    assert [(info.lowest_loss_nats, info.evaluations_since_lowest) for info in kept] == [
-        (2.5, 0), (1.75, 0), (1.75, 1), (1.75, 2),
-    ]  # fmt: skip
     assert [info.tokens for info in kept] == [manifest["tokens"] // 4 * step for step in (1, 2, 3, 4)]
 
 
@@ -238,7 +230,7 @@ def test_the_manifest_has_the_last_loss_and_the_checkpoint_the_lowest(
     ("keys", "evaluated", "logged", "saved"),
     [
         ({"eval_every": 3, "log_every": 4, "checkpoint_every": 5}, [3, 6, 8], [3, 4, 6, 8], [5, 8]),
-        ({"eval_every": 2, "log_every": 3, "checkpoint_every": 5, "patience": 2}, [2, 4, 6], [2, 3, 4, 6], [5, 6]),
+        ({"eval_every": 2, "log_every": 3, "checkpoint_every": 5, "stop_loss": 3.0}, [2, 4, 6], [2, 3, 4, 6], [5, 6]),
     ],
     ids=["to the last step", "ends early"],
 )
@@ -251,7 +243,7 @@ def test_the_last_step_is_evaluated_logged_and_saved_whatever_its_number(
     saved: list[int],
 ) -> None:
     """A number that no interval divides: the loss of the manifest is that of the last weights, and these are kept."""
-    losses = iter([2.0, 2.5, 3.0])
+    losses = iter([5.0, 4.0, 3.0])
     monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
     config, run = tiny("pose"), tmp_path / "run"
     training = dataclasses.replace(config.training, keep_checkpoints=9, **keys)
@@ -259,18 +251,11 @@ def test_the_last_step_is_evaluated_logged_and_saved_whatever_its_number(
     lines = metrics(run)
     assert [line["step"] for line in lines] == logged
     losses_by_step = {line["step"]: line["validation_loss_nats"] for line in lines if line["validation_loss_nats"]}
-    assert losses_by_step == dict(zip(evaluated, (2.0, 2.5, 3.0), strict=True))
+    assert losses_by_step == dict(zip(evaluated, (5.0, 4.0, 3.0), strict=True))
     assert sorted(int(folder.name[4:]) for folder in (run / "checkpoints").glob("step*")) == saved
     manifest = read_json(run / "manifest.json")
     assert (manifest["steps"], manifest["validation_loss_nats"]) == (evaluated[-1], 3.0)
     assert manifest["checkpoint"]["step"] == evaluated[-1]
-
-
-def test_a_fall_of_less_than_one_percent_is_none() -> None:
-    state = LoopState()
-    for nats in (2.0, 1.99, 1.981, 1.979, 1.97):
-        state.note(Evaluation(nats))
-    assert (state.lowest_loss_nats, state.evaluations_since_lowest) == (1.979, 1)
 
 
 def test_the_ids_are_trained_with_the_tokens(predicted_run: Path, tmp_path: Path) -> None:

@@ -528,26 +528,21 @@ def test_what_is_due_after_a_step(tiny_config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "newest", "since", "keys", "end"),
+    ("step", "newest", "keys", "end"),
     [
-        (6, 0.498, 2, {}, None),
-        (6, 0.498, 2, {"stop_loss": 0.498}, "stop_loss"),
-        (6, 0.498, 2, {"stop_loss": 0.497}, None),
-        (6, 0.502, 1, {"stop_loss": 0.5}, None),
-        (6, None, 0, {"stop_loss": 9.0, "patience": 1}, None),
-        (6, 0.498, 2, {"patience": 2}, "patience"),
-        (6, 0.498, 2, {"patience": 3}, None),
-        (6, 0.498, 2, {"patience": 2, "stop_loss": 0.498}, "stop_loss"),
-        (12, 0.498, 2, {"patience": 2, "stop_loss": 0.498}, "steps"),
-        (12, None, 0, {}, "steps"),
+        (6, 0.498, {}, None),
+        (6, 0.498, {"stop_loss": 0.498}, "stop_loss"),
+        (6, 0.498, {"stop_loss": 0.497}, None),
+        (6, 0.502, {"stop_loss": 0.5}, None),
+        (6, None, {"stop_loss": 9.0}, None),
+        (12, 0.498, {"stop_loss": 0.498}, "steps"),
+        (12, None, {}, "steps"),
     ],
 )
 def test_why_training_ends(
-    step: int, newest: float | None, since: int, keys: dict[str, Any], end: str | None, tiny_config: Config
+    step: int, newest: float | None, keys: dict[str, Any], end: str | None, tiny_config: Config
 ) -> None:
-    """By the newest loss, which fell by less than 1% from the lowest that ``patience`` knows, 0.5."""
-    lowest = None if newest is None else 0.5
-    state = LoopState(step=step, newest_loss_nats=newest, lowest_loss_nats=lowest, evaluations_since_lowest=since)
+    state = LoopState(step=step, newest_loss_nats=newest)
     assert state.end(dataclasses.replace(tiny_config.training, **keys)) == end
 
 

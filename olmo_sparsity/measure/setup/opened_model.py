@@ -401,7 +401,6 @@ def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] =
 def identity(opened: OpenedModel) -> list[Any]:
     """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
     scaling = None if opened.record is None else opened.record.rope_scaling
-    stores, is_known = opened.text.training_stores, opened.text.is_training_known
     return [
         opened.weights_sha256,
         dataclasses.asdict(opened.lengths),
@@ -410,8 +409,6 @@ def identity(opened: OpenedModel) -> list[Any]:
         opened.precision,
         *([] if scaling is None else [scaling]),
         *([] if opened.positions == "kept" else [opened.positions]),
-        *[store.tokens_sha256 for store in stores[1:]],
-        *(["earlier stages unknown"] if stores and not is_known else []),
     ]
 
 
