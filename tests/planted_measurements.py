@@ -328,7 +328,7 @@ PLANTED = {
     ),
     # The gates fail; the row is shorter than the local context; nothing was drawn into the sample of screening.
     "failed": Planted(
-        55, {"kl": 0.3, "unmask-one": 0.4}, [1, 4], {**ROW, "train_len": 9, "pose_contents": "uniform"}, long_gain=-0.1,
+        55, {"kl": 0.3, "unmask-one": 0.4}, [1, 4], {**ROW, "train_len": 9, "pose_contents": "contiguous"}, long_gain=-0.1,
         gain_beyond=-0.05,
         influence={"screen": 6, "screen_by": "attention", "screen_sample": 0.0}, overlap=0.07, seed=6,
     ),

@@ -138,26 +138,10 @@ class PoseConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    cuts: Literal["uniform", "capped"] = key(
-        "uniform",
-        "Where a row is cut into chunks. uniform: at distinct places, all sets of places equally likely. capped: the first "
-        "cut uniformly in the first half of the row, as in PoSE's code; the others uniformly behind it.",
-    )
-    skips: Literal["sorted", "successive"] = key(
-        "sorted",
-        "How the skips of three or more chunks are drawn. sorted: independently and uniformly, then sorted. successive: each "
-        "uniformly between the one before it and the maximum, as in PoSE's paper. For two chunks both are the same.",
-    )
-    contents: Literal["contiguous", "uniform", "matched"] = key(
+    contents: Literal["contiguous", "matched"] = key(
         "contiguous",
-        "Text of the chunks. contiguous: consecutive text; only the position IDs jump. uniform: each chunk is drawn anywhere "
-        "behind the one before it, independently of its skip, as in PoSE's paper. matched: pieces of the document that are "
+        "Text of the chunks. contiguous: consecutive text; only the position IDs jump. matched: pieces of the document that are "
         "as far apart as their position IDs (in a short document the skips are smaller).",
-    )
-    seam_targets: Literal["document", "row", "none"] = key(
-        "document",
-        "Target of a token after which text or position IDs jump. document: the next token of the document. row: the next "
-        "token of the row, as in PoSE's code; it is another token if the text jumps. none: no target, so no loss.",
     )
 
     def __post_init__(self) -> None:

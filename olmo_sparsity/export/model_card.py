@@ -36,7 +36,6 @@ class ExportedModel:
 CONTENTS = {
     "contiguous": "the text of a row is consecutive",
     "matched": "the chunks are as far apart in the document as in their position IDs",
-    "uniform": "the chunks are also moved apart in the document, independently of their position IDs",
 }
 
 

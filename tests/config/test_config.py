@@ -96,11 +96,7 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
         ("name: .hidden\n", "name = '.hidden': must be a plain folder name"),
         ("name: -q\n", "name = '-q': must be a plain folder name"),
         ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
-        ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts = half: must be one of uniform, capped"),
-        (
-            "pose: {method: randpos, seam_targets: row}\n",
-            "pose.seam_targets = row: pose.method = randpos has no chunks",
-        ),
+        ("pose:\n  contents: half\n", "c.yaml:2: pose.contents = half: must be one of contiguous, matched"),
         ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
         (
             "pose: {method: randpos, contents: matched}\n",
