@@ -141,7 +141,7 @@ twin: $(READY)
 K_TRAIN ?= 2 4
 SYNTHETIC = $(wildcard configs/synthetic/scratchpad-cpu-*.yaml configs/synthetic/variables-cpu-*.yaml)
 PARITY_RUNS = $(foreach seed,$(SEEDS),$(foreach k,$(K_TRAIN),runs/synthetic/parity-cpu-K$(k)-seed$(seed)))
-OTHER_RUNS = $(foreach seed,$(SEEDS),$(foreach config,$(SYNTHETIC) bridge-cpu,runs/synthetic/$(basename $(notdir $(config)))-seed$(seed)))
+OTHER_RUNS = $(foreach seed,$(SEEDS),$(foreach config,$(SYNTHETIC),runs/synthetic/$(basename $(notdir $(config)))-seed$(seed)))
 
 ifneq ($(filter-out cpu cpu10x,$(SIZE)),)
 $(error SIZE = $(SIZE): figures-synthetic has the sizes cpu and cpu10x)
@@ -189,16 +189,6 @@ $(FOLDER_10X)/%: FORCE | $(READY)
 	set -- synth eval $(of_$(firstword $(subst -seed, ,$*))) --run $@ training.seed=$${name##*-seed}; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
 
-# Whether K_train tokens suffice at the training length, of parity without a scratchpad. placed-any-1 is trained as parity-K3 is.
-NO_BRIDGE_10X = scratchpad-predicted scratchpad-coupled scratchpad-shifted scratchpad-pose scratchpad-rope \
-	scratchpad-shifted-answer variables-% placed-any-1 encoding-linear encoding-yarn encoding-randpos
-BRIDGES_10X = $(foreach run,$(RUNS_10X:$(FOLDER_10X)/%=%),$(if $(filter $(NO_BRIDGE_10X),$(firstword $(subst -seed, ,$(run)))),,\
-	$(FOLDER_10X)/$(run)/bridge))
-$(FOLDER_10X)/%/bridge: $(FOLDER_10X)/%
-	@grep -qs '"status": "complete"' $@/*/manifest.json || { k=$$(sed -n 's/^ *max_sparsity: //p' $</config.yaml); \
-	set -- synth bridge $(firstword $(of_$(firstword $(subst -seed, ,$*)))) --run $< synthetic.test_lengths=[24] synthetic.test_sparsity=[$$k] \
-	synthetic.bridge_selectors=[mask-one]; echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
-
 ifneq ($(SIZE),cpu10x)
 figures-synthetic: SEEDS ?= 0
 figures-synthetic: $(READY)
@@ -206,11 +196,10 @@ figures-synthetic: $(READY)
 	for k in $(K_TRAIN); do $(BIN)/olmo-sparsity synth eval parity-cpu --run runs/synthetic/parity-cpu-K$$k-seed$$seed \
 	training.seed=$$seed synthetic.max_sparsity=$$k; done; \
 	for task in $(basename $(notdir $(SYNTHETIC))); do \
-	$(BIN)/olmo-sparsity synth eval $$task --run runs/synthetic/$$task-seed$$seed training.seed=$$seed; done; \
-	$(BIN)/olmo-sparsity synth bridge bridge-cpu --run runs/synthetic/bridge-cpu-seed$$seed training.seed=$$seed; done
+	$(BIN)/olmo-sparsity synth eval $$task --run runs/synthetic/$$task-seed$$seed training.seed=$$seed; done; done
 	$(BIN)/python -m analysis.synthetic $(addprefix --run ,$(PARITY_RUNS) $(OTHER_RUNS)) --out runs/synthetic/figures
 else
-figures-synthetic: $(RUNS_10X) $(BRIDGES_10X)
+figures-synthetic: $(RUNS_10X)
 	$(BIN)/olmo-sparsity synth summary $(RUNS_10X:%=--run %)
 	$(BIN)/python -m analysis.synthetic $(RUNS_10X:%=--run %) --out $(FOLDER_10X)/figures
 endif

@@ -33,8 +33,7 @@ context: {local_len: 2, full_len: 24, train_len: 8}
 model: {d_model: 16, n_heads: 2, n_layers: 1, mlp_ratio: 2}
 training: {steps: 20, batch_rows: 8, warmup_steps: 2, checkpoint_every: 4, eval_every: 10, eval_rows: 8, log_every: 1,
            compile: never, precision: fp32, threads: 1}
-synthetic: {max_sparsity: 3, train_lengths: [4, 8], test_lengths: [6, 12], test_sparsity: [1, 3], test_rows: 400,
-            bridge_rows: 6}
+synthetic: {max_sparsity: 3, train_lengths: [4, 8], test_lengths: [6, 12], test_sparsity: [1, 3], test_rows: 400}
 """
 MEASURE = "--config {base}/tiny.yaml --run {base}/run"
 SYNTH = "--config {base}/parity.yaml"
@@ -55,7 +54,6 @@ COMMANDS = {
     "context-curve": f"context-curve {MEASURE} --out {{out}}/curve",
     "synth train": f"synth train parity {SYNTH} --run {{out}}/parity",
     "synth eval": f"synth eval parity {SYNTH} --run {{base}}/parity --out {{out}}/answers",
-    "synth bridge": f"synth bridge parity {SYNTH} --run {{base}}/parity --out {{out}}/bridge",
     "figures": "figures --run {out}/run --tables {base}/tables",
     "report": "report --tables {base}/tables --out {out}/report.html --overwrite",
     "compare": "compare {base}/tables:kl {base}/tables:random --out {out}/compare.html --overwrite",

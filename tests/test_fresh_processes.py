@@ -46,7 +46,7 @@ TARGETS = {
     ),
     "figures-synthetic": (
         "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
-        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables", "bridge")),
+        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables")),
     ),
     "lengths": (
         "'LENGTHS=128 130' DATA=long.jsonl",
@@ -92,7 +92,7 @@ FIGURES = {
     "inside_and_beyond": ("runs/twin", ("--run", "sum-cpu-pose-seed0", "--run", "sum-cpu-ceiling-seed0")),
     "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
     "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
-    "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
+    "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0")),
 }
 STARTED = sorted(
     path.stem

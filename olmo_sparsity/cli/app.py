@@ -49,7 +49,6 @@ for group, name, function in (
     (export, "hf", training.export_hf),
     (synth, "train", synthetic.synth_train),
     (synth, "eval", synthetic.synth_eval),
-    (synth, "bridge", synthetic.synth_bridge),
     (synth, "summary", synthetic.synth_summary),
 ):
     group.command(name, cls=Command)(with_flags(name, function))

@@ -29,8 +29,6 @@ FREE_TO_TRAIN = frozenset(
         ("synthetic", "test_seed"),
         ("synthetic", "rope_scaling"),
         ("synthetic", "rope_factor"),
-        ("synthetic", "bridge_rows"),
-        ("synthetic", "bridge_selectors"),
     }
 )
 FREE_TO_MEASURE = FREE_TO_TRAIN | {

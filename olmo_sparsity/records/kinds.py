@@ -59,14 +59,6 @@ KINDS = {
             not_measured="no evaluation of this run is finished; run `olmo-sparsity synth eval TASK --run {run}`, which "
             "continues one that has begun",
         ),
-        Kind(
-            name="bridge",
-            command="synth bridge",
-            tables=("parities",),
-            needed=(),
-            not_measured="no bridge of this run is finished; run `olmo-sparsity synth bridge TASK --run {run}`, which "
-            "continues one that has begun",
-        ),
     )
 }
 

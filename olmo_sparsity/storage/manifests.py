@@ -150,11 +150,10 @@ class SyntheticTables(AnyTables, kw_only=True):
     max_sparsity: int
     train_lengths: tuple[int, int]
     training_seed: int
-    hide_tokens: bool
     modulus: Annotated[int, Meta(ge=2)]
     background: Background
     num_chunks: Count
-    position_embedding: Optional[PositionEmbedding] = None
+    position_embedding: PositionEmbedding
     rope_scaling: TaskScaling = "none"
     rope_factor: Optional[float] = None
     test_row_len: Optional[Count] = None
@@ -214,7 +213,7 @@ class Exported(Struct):
 SHAPES: dict[str, type] = {
     "run": Run,
     **dict.fromkeys(KINDS, Tables),
-    **dict.fromkeys(("synthetic", "bridge"), SyntheticTables),
+    "synthetic": SyntheticTables,
     "tokens": Tokens,
     "pretrained": Pretrained,
     "hf": Exported,

@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 KEYS = {
     "selections": ["selector", "context", "draw"],
     "candidates": ["context"],
-    "parities": ["selector"],
     "screening": ["selector", "context"],
     "pairs": ["context"],
 }

@@ -58,7 +58,6 @@ ROW_MEANINGS = {
     "pairs": "one sampled window and context (`influence.pairs_windows`)",
     "curve": "one window",
     "answers": "one sequence of a synthetic task",
-    "parities": "one sequence of sparse parity and selector",
 }
 
 _INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
@@ -394,24 +393,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("tokens_right", pa.bool_(), "True if every token of the response is right."),
         Column("positions_right", pa.bool_(), "True if every position ID of the response is; null if they are given."),
         Column("right", pa.bool_(), "True if every token is right and, where it is predicted, every position ID."),
-    ),
-    "parities": (
-        _WINDOW_ID,
-        _LENGTH,
-        _SPARSITY,
-        _SELECTOR,
-        Column("planted_positions", _INT32S, "Positions of the planted bits in the prompt, rising.", least=0),
-        Column(
-            "positions", _INT32S, "The k selected positions, the most influential first; k as in this row.", least=0
-        ),
-        Column("num_found", pa.int32(), "How many of the selected positions are planted.", least=0),
-        Column("right", pa.bool_(), "True if the answer with all tokens visible is right."),
-        _LOSS_SHORT,
-        _LOSS_LONG,
-        Column("loss_sparse_nats", pa.float32(), "Loss with the query and the selected positions visible."),
-        Column("loss_planted_nats", pa.float32(), "Loss with the query and the planted positions visible."),
-        Column("kl_short_nats", pa.float32(), "KL(p_all, p_{}): divergence with only the query visible."),
-        Column("kl_sparse_nats", pa.float32(), "KL(p_all, p_J): divergence with the selected positions visible."),
     ),
 }
 

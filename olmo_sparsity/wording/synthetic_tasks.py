@@ -7,10 +7,8 @@ from typing import Optional
 
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.synthetic import read_place
-from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
-from olmo_sparsity.wording.comparison import INCLUDES_OPTIMISM
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.wording.numbers import interval
 
 # What encodings of positions are called that do not depend on ``model.position_embedding``.
@@ -42,7 +40,6 @@ def distinct_words(settings: Iterable[Setting], name: Callable[[Setting], str] =
         trained_lengths_words,
         lambda one: f"chunks {one.num_chunks}",
         lambda one: f"positions below {one.max_position}",
-        lambda one: f"{'some' if one.hide_tokens else 'no'} tokens left out",
         task_words,
         lambda one: f"K_train = {one.max_sparsity}",
         lambda one: f"planted {place_words(one.placed)}",
@@ -134,19 +131,4 @@ def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:
                 if one.k == k
             ]
             lines.append(f"  k = {k}: {'; '.join(points)}")
-    return lines
-
-
-def bridge_lines(points: list[BridgePoint]) -> list[str]:
-    """Return what the selectors found as lines of text."""
-    lines: list[str] = []
-    for setting in dict.fromkeys(point.setting for point in points):
-        lines.append(f"{setting_words(setting)}: planted bits found, R(k), D(k)")
-        for point in (point for point in points if point.setting == setting):
-            optimism = f" {INCLUDES_OPTIMISM}" if SELECTORS[point.selector].sees_target else ""
-            lines.append(
-                f"  {point.length} tokens, k = {point.k}, {point.selector}: found {_estimate_words(point.found)} (by chance "
-                f"{point.found_by_chance:.2f}), R {_estimate_words(point.recovered_fraction)}{optimism}, D "
-                f"{_estimate_words(point.prediction_recovered)}, accuracy {_estimate_words(point.right)}"
-            )
     return lines

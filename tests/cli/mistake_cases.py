@@ -298,9 +298,9 @@ FOLDERS = [
 SYNTHETIC = [
     Case("synth nope", "synth: no such command 'nope'"),
     Case("synth train", "synth train: missing argument 'TASK'; see olmo-sparsity synth train --help"),
-    Case("synth train nope", "synth: no task is named 'nope'; there are bridge-cpu, parity-cpu"),
+    Case("synth train nope", "synth: no task is named 'nope'; there are parity-cpu"),
     Case("synth eval nope", "synth: no task is named 'nope'"),
-    Case("synth bridge ../parity-cpu", "synth: no task is named '../parity-cpu'"),
+    Case("synth eval ../parity-cpu", "synth: no task is named '../parity-cpu'"),
     Case("synth train '\x1b[31mred'", "synth: no task is named '\\x1b[31mred'"),
     Case("synth train tiny --config no.yaml", "no.yaml: cannot read this configuration"),
     Case(
@@ -312,9 +312,6 @@ SYNTHETIC = [
     Case("synth train parity-cpu synthetic.train_lengths=[20,8]", "synthetic.train_lengths = [20, 8]: must be two"),
     Case("synth train parity-cpu synthetic.positions=predicted", "synthetic.positions = predicted: couples the tokens"),
     Case("synth train parity-cpu synthetic.locality=1", "synthetic.locality = 1: too few tokens for k = 8"),
-    Case(
-        "synth train parity-cpu synthetic.bridge_selectors=[x]", "synthetic.bridge_selectors = ['x']: must be some of"
-    ),
     Case("synth train variables-cpu-shifted synthetic.num_names=1", "synthetic.num_names = 1: the longest prompt"),
     Case("synth train variables-cpu-shifted synthetic.background=text", "synthetic.background = text: only for"),
     Case("synth train parity-cpu synthetic.modulus=1", "synthetic.modulus = 1: must be at least 2"),
@@ -350,7 +347,6 @@ SYNTHETIC = [
         "synth eval parity-cpu --out words.jsonl",
         "words.jsonl: this is a file, where a folder of the kind 'synthetic' was expected",
     ),
-    Case("synth bridge scratchpad-cpu-pose", "the bridge is of parity without a scratchpad, with pose"),
 ]
 
 PATHS = [

@@ -41,11 +41,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     replace("text.preparation.describe", ["12 documents", "3 splits"])
     replace("export.hugging_face.export_hf", exported)
     replace("measure.synthetic_accuracy.evaluate_synthetic", Path("answers"))
-    replace("measure.bridge.measure_bridge", Path("found"))
     replace("statistics.synthetic.read_accuracies", "accuracies")
-    replace("statistics.synthetic.read_bridge", "bridge")
     replace("wording.synthetic_tasks.accuracy_lines", ["one", "two"])
-    replace("wording.synthetic_tasks.bridge_lines", ["three"])
     monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)
     return found
 
@@ -112,25 +109,17 @@ def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_th
         assert (loaded.training.steps, folder, file) == (steps, run, config or own)
 
 
-@pytest.mark.parametrize(
-    ("command", "measure", "tables", "read", "lines"),
-    [
-        ("eval", "evaluate_synthetic", "answers", "read_accuracies", "one\ntwo\n"),
-        ("bridge", "measure_bridge", "found", "read_bridge", "three\n"),
-    ],
-)
 @pytest.mark.parametrize("trains", [False, True])
 def test_what_is_measured_of_a_task(
-    trains: bool, command: str, measure: str, tables: str, read: str, lines: str,
-    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any,
-) -> None:  # fmt: skip
+    trains: bool, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """It is trained first if necessary, and of a share the lines are printed where all parts are measured."""
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
         synth, "needs_training", lambda config, *given, **named: asked.append((*given, named)) or trains
     )
     monkeypatch.setattr(synth, "finish_share", lambda folder, share: share.index == 1)
-    line, run = f"synth {command} bridge-cpu", Path("runs/synthetic/bridge-cpu")
+    line, run = "synth eval parity-cpu", Path("runs/synthetic/parity-cpu")
     for behind, folder, named, prints in (
         ("", run, {"out": None, "overwrite": False, "share": WHOLE}, True),
         (" --run r --out o --overwrite", Path("r"), {"out": Path("o"), "overwrite": True, "share": WHOLE}, True),
@@ -145,23 +134,23 @@ def test_what_is_measured_of_a_task(
             assert config.influence.lasso_masks != 7  # of the measurement alone
         name, config, *rest = calls.pop(0)
         assert config.influence.lasso_masks == 7
-        assert (name, config.name, config.training.steps, rest) == (measure, "bridge-cpu", 79, [folder, named])
-        assert [call[:2] for call in calls[:1]] == ([(read, [Path(tables)])] if prints else [])
+        assert (name, config.name, config.training.steps) == ("evaluate_synthetic", "parity-cpu", 79)
+        assert rest == [folder, named]
+        assert [call[:2] for call in calls[:1]] == ([("read_accuracies", [Path("answers")])] if prints else [])
         shown = capsys.readouterr()
-        said = [f"{folder}: not trained yet; training first"] * trains + [tables] * prints
-        assert (shown.out, shown.err.splitlines()) == (lines if prints else "", said)
-        assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train bridge-cpu"})
+        said = [f"{folder}: not trained yet; training first"] * trains + ["answers"] * prints
+        assert (shown.out, shown.err.splitlines()) == ("one\ntwo\n" if prints else "", said)
+        assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train parity-cpu"})
 
 
-@pytest.mark.parametrize(("command", "kind"), [("eval", "synthetic"), ("bridge", "bridge")])
 def test_a_folder_of_something_else_is_refused_before_a_task_is_trained(
-    command: str, kind: str, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synth, "needs_training", lambda *_, **named: True)
     Path("papers").mkdir()
     Path("papers/manifest.json").write_text('{"kind": "another"}')
-    with pytest.raises(UserError, match=f"papers: this is no {kind} folder of olmo-sparsity"):
-        invoke(f"synth {command} bridge-cpu --out papers", monkeypatch)
+    with pytest.raises(UserError, match="papers: this is no synthetic folder of olmo-sparsity"):
+        invoke("synth eval parity-cpu --out papers", monkeypatch)
     assert not calls
 
 

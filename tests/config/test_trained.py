@@ -46,7 +46,6 @@ NO_WEIGHT_DEPENDS_ON = {
     *("training.keep_checkpoints", "training.keep_every", "training.trackers"),
     *("synthetic.test_lengths", "synthetic.test_sparsity", "synthetic.test_row_len", "synthetic.test_placed"),
     *("synthetic.test_rows", "synthetic.test_seed", "synthetic.rope_scaling", "synthetic.rope_factor"),
-    *("synthetic.bridge_rows", "synthetic.bridge_selectors"),
 }
 # How the text is read and where a model runs: training goes on as it began, and a measurement is of its own.
 FREE_BESIDE = {"data.on_error", "data.text_field", "data.token_dtype", "training.device", "training.threads"}

@@ -35,9 +35,9 @@ from analysis.output import Drawn
 from olmo_sparsity.config import TrainingConfig
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
+from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
-from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.storage.manifests import write_manifest
 
 
@@ -261,14 +261,10 @@ def accuracies(
 
 @pytest.fixture
 def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Draws accuracies and points in place of those of tables, as ``synthetic.draw`` does."""
+    """Draws accuracies in place of those of tables, as ``synthetic.draw`` does."""
 
-    def draw(
-        plain: list[Accuracy], points: list[BridgePoint], learned: dict[Setting, tuple[int, int]], **more: Any
-    ) -> str:
+    def draw(plain: list[Accuracy], learned: dict[Setting, tuple[int, int]], **more: Any) -> str:
         (tmp_path / "run" / "synthetic").mkdir(parents=True)
-        if points or more.get("spectra"):
-            (tmp_path / "run" / "bridge").mkdir()
         placed = more.get("placed", [])
         counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*plain, *placed]} | learned
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind)
@@ -280,8 +276,6 @@ def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of, learned: more.get("sweeps", []))
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts)
-        monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: more.get("spectra", []))
-        monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
         return texts(synthetic.draw([tmp_path / "run"]))
 
     return draw
@@ -303,7 +297,7 @@ def test_tasks(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     made = [
         one for of, ks, seeds, longest in settings for one in accuracies(of, ks, share, seeds=seeds, longest=longest)
     ]
-    assert drawn_tasks(made, [], {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == text_snapshot
+    assert drawn_tasks(made, {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == text_snapshot
 
 
 def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
@@ -311,7 +305,7 @@ def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> No
     share = Shares()
     made = accuracies(replace(PARITY, background="text", modulus=4), (1, 3), share, seeds=1)
     made += accuracies(replace(PARITY, max_sparsity=3), (1, 3), share, seeds=1)
-    assert drawn_tasks(made, [], {}) == text_snapshot
+    assert drawn_tasks(made, {}) == text_snapshot
 
 
 def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
@@ -326,32 +320,7 @@ def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: Snapshot
     ]
     placed = [one for place in ("4/1", "any/1") for one in accuracies(PARITY, (2,), share, seeds=1, place=place)]
     sweeps = [PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)]
-    assert drawn_tasks(made, [], {}, placed=placed, sweeps=sweeps) == text_snapshot
-
-
-def test_bridge_and_spectrum(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
-    share, hidden = Shares(), replace(PARITY, hide_tokens=True)
-    points = [
-        BridgePoint(
-            hidden, length, k, selector, share(), share(), share(), None if length == 24 else share(),
-            None if (k, length) == (1, 6) else share(), None, k / length,
-        )
-        for k in (1, 2) for length in (6, 8, 24) for selector in ("attention", "random", "mask-one")
-    ]  # fmt: skip
-    points[0] = replace(points[0], recovered_fraction=Estimate(-9.0), prediction_recovered=Estimate(9.0))
-    others = [PARITY, replace(PARITY, num_chunks=1), replace(PARITY, background="text", locality=4)]
-    spectra = [
-        SpectrumPoint(others[seed % 3], seed, x, 8 if seed else 7, y, 80)
-        for seed, (x, y) in enumerate([(0.1, 0.5), (0.4, 0.6), (0.7, 0.55), (0.9, 1.0), (1.0, 0.9)])
-    ]
-    # The bridge is of runs that were trained with tokens left out, and the spectrum of the others.
-    points.append(replace(points[1], setting=PARITY, length=40))
-    spectra.append(replace(spectra[0], setting=hidden, right=0.2))
-    assert drawn_tasks([], points, {}, spectra=spectra) == text_snapshot
-
-
-def test_few_points_of_the_spectrum_have_no_correlation(text_snapshot: SnapshotAssertion) -> None:
-    assert figure_text(synthetic_places.draw_spectrum([SpectrumPoint(PARITY, 3, 0.3, 8, 0.6, 80)])) == text_snapshot
+    assert drawn_tasks(made, {}, placed=placed, sweeps=sweeps) == text_snapshot
 
 
 @pytest.mark.parametrize("which", ["bound", "no-bound"])

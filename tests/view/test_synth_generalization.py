@@ -243,14 +243,13 @@ def test_sentences_tell_settings_apart_that_differ_in_what_their_names_leave_out
 
 def test_settings_that_differ_in_what_their_words_leave_out_are_told_apart() -> None:
     """Only where another of the table has the same words."""
-    changes: list[dict[str, Any]] = [{}, {"train_lengths": (4, 9)}, {"num_chunks": 4}, {"hide_tokens": True}]
+    changes: list[dict[str, Any]] = [{}, {"train_lengths": (4, 9)}, {"num_chunks": 4}]
     settings = [dataclasses.replace(PARITY, **change) for change in changes]
     plain = "parity without a scratchpad, positions pose, K_train = 2"
     runs = [task_run(setting, 0, 0.95) for setting in [*settings, STEPS]]
     rows = table_of_runs(runs).rows
     assert [row[1].text for row in rows][:-1] == [
-        f"{plain}, prompts of 4 to {longest} tokens, chunks {chunks}, {hidden} tokens left out"
-        for longest, chunks, hidden in ((8, 2, "no"), (9, 2, "no"), (8, 4, "no"), (8, 2, "some"))
+        f"{plain}, prompts of 4 to {longest} tokens, chunks {chunks}" for longest, chunks in ((8, 2), (9, 2), (8, 4))
     ]
     assert rows[-1][1].text == "parity with a scratchpad, positions predicted, K_train = 3"
     moved = dataclasses.replace(PARITY, max_position=256)
