@@ -60,7 +60,6 @@ COMMANDS = {
     "export hf": "export hf {base}/run {out}/hf --overwrite",
     "influence of a model": "influence --model {base}/hf --data {base}/words.jsonl data.cache_dir={out}/data --run {out}/model "
     "--local-len 8 --full-len 20 --num-windows 40 --k 2 --selector kl influence.windows_per_part=10",
-    "explain": f"explain {MEASURE} --text {{base}}/one.txt --at 400 --html {{out}}/explain.html --overwrite",
     "explore": "explore --run {base}/run --text {base}/one.txt --selector kl --k 2 --out {out}/explore.html --overwrite",
 }
 # Keys of what depends on the clock, or on which process wrote it; the checksum of a manifest is of these, too.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from olmo_sparsity import __version__
-from olmo_sparsity.cli import explaining, exploring, measuring, training, viewing
+from olmo_sparsity.cli import exploring, measuring, training, viewing
 from olmo_sparsity.cli import synth as synthetic
 from olmo_sparsity.cli.endings import run
 from olmo_sparsity.cli.flags import with_flags
@@ -37,7 +37,6 @@ for group, name, function in (
     (app, "list", viewing.list_runs),
     (app, "summary", viewing.summary),
     (app, "context-curve", measuring.context_curve),
-    (app, "explain", explaining.explain),
     (app, "explore", exploring.explore),
     (app, "merge", measuring.merge),
     (app, "figures", viewing.figures),

@@ -1,4 +1,4 @@
-"""The command ``explore``: every token of one document."""
+"""The command ``explore``: every token of one document, or one place in it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from olmo_sparsity.cli.options import (
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
 from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.config.measuring import check_one_set
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, is_own
 from olmo_sparsity.records.selectors import SELECTORS
 
@@ -37,6 +38,14 @@ def explore(
     run: RunOption = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
+    at: Annotated[
+        Optional[int],
+        typer.Option(
+            "--at",
+            metavar="OFFSET",
+            help="Print one place in place of the page: the token that holds this character, counted from 0.",
+        ),
+    ] = None,
     selector: Annotated[
         Optional[list[str]],
         typer.Option(
@@ -77,17 +86,28 @@ def explore(
     from olmo_sparsity.text.readers import read_document
     from olmo_sparsity.view.pages import check_free
 
+    if at is not None and out is not None:
+        raise UserError("explore: --at prints one place and writes no page; leave out --out")
     chosen = selectors_named(selector or [])
     check_one_set(chosen, "explore")
     document = read_document(text, loaded.data.text_field)
     page = out or folder / FOLDER / f"{text.stem}.html"
-    check_free(page, overwrite)
+    if at is None:
+        check_free(page, overwrite)
     ks = None if k is None else parse_k(k)
     check_settings(loaded, selectors=chosen, ks=ks, seed=seed)
     from olmo_sparsity.api.exploring import explore as explore_document
+    from olmo_sparsity.api.exploring import explore_place
     from olmo_sparsity.api.opening import open_configured
+    from olmo_sparsity.view.one_window import print_place, terminal
 
     train_first(named, share=WHOLE, asked=train)
+    if at is not None:
+        with interruptible():
+            opened = open_configured(loaded, folder)
+            shown = explore_place(opened, document, at=at, selectors=chosen or None, k=ks, seed=seed, source=text.name)
+        print_place(shown, f"{text.name}, character {at}", terminal())
+        return
     with interruptible():
         exploration = explore_document(
             open_configured(loaded, folder),

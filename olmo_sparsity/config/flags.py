@@ -12,7 +12,7 @@ from olmo_sparsity.records.own_selectors import declared_selectors
 from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 ALL = "all"  # in place of the names of selectors
-EVERY_MEASUREMENT = ("influence", "context-curve", "explain", "explore")  # commands that compute losses of windows
+EVERY_MEASUREMENT = ("influence", "context-curve", "explore")  # commands that compute losses of windows
 GRIDS = ("all", "geometric")  # in place of the values of k: every one, or powers of two and the largest
 
 

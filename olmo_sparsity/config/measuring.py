@@ -106,7 +106,7 @@ class InfluenceConfig:
         "of the text. block:N: N tokens each, such as block:16. A window with fewer than k groups shows all of them.",
         flag=Flag(
             "What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
-            ("influence", "explain", "explore"),
+            ("influence", "explore"),
             metavar="UNIT",
         ),
     )
@@ -200,7 +200,7 @@ class InfluenceConfig:
         "anchor or from 0 without one, as in ordinary text; only under hidden.",
         flag=Flag(
             "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
-            ("influence", "explain", "explore"),
+            ("influence", "explore"),
         ),
     )
     anchor: Literal["auto", AnchorChoice] = key(

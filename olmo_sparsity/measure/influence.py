@@ -192,7 +192,7 @@ def prepare_windows(
     fit: dict[str, Any],
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
-    """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
+    """Return the measurement of chosen windows; ``influence`` and the Python functions measure by it.
 
     Args:
         settings: what to measure.

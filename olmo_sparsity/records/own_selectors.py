@@ -36,7 +36,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 RESERVED = ("all", FEWEST)  # names that stand for several selectors
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 LONGEST_MEANING = 200
-BUILT_IN_ALONE = "explore takes built-in selectors only; explain and influence take those of your own"
+BUILT_IN_ALONE = "explore takes built-in selectors only; influence takes those of your own"
 PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)  # values that their repr tells apart
 # Of own selectors that name none: markers, which the package does not use, and colours in figures, on light pages, on dark ones.
 MARKERS = ("$a$", "$b$", "$c$", "$d$", "$e$", "$f$", "$n$", "$u$")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +24,7 @@ from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
+from olmo_sparsity.wording.exploration import DOCUMENT_GATE_WORDS
 from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.setup import anchor_warning, setup_words
 from olmo_sparsity.wording.tokens import token_words
@@ -158,6 +160,16 @@ def show_window(
     if warning := anchor_warning(measurement.setup):
         console.print(Text(warning, style="bold"))
     print_choice(window, console)
+
+
+def print_place(windows: Sequence[ShownWindow], place: str, console: Console) -> None:
+    """Print one window of a document, with the choice of each selector; ``place``: what it is headed by."""
+    console.print(Text(place, style="bold"))
+    console.print(Text(f"{windows[0].measured}."))
+    console.print(Text(DOCUMENT_GATE_WORDS, style="bold"))
+    for window in windows:
+        console.print()
+        print_choice(window, console)
 
 
 def print_choice(window: ShownWindow, console: Console) -> None:

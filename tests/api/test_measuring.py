@@ -359,7 +359,7 @@ def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.Chose
 def test_candidates_are_screened_as_the_command_does(
     tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path
 ) -> None:
-    """In `measure`; `scores` and `explain` are of every candidate."""
+    """In `measure`; `scores` are of every candidate."""
     influence = dataclasses.replace(tiny_config.influence, num_windows=20, selectors=["kl"], screen=9)
     folder = measure(dataclasses.replace(tiny_config, influence=influence), tiny_run, out=tmp_path / "screened")
     of_command = api.read_results(folder).selections.query("context == 'real'")
@@ -373,7 +373,6 @@ def test_candidates_are_screened_as_the_command_does(
     said = measured_words(measured.summarize())
     assert said.endswith("screened, only the best 9 candidates by patching were scored")
     assert not api.scores(model, windows, max_k=12)["score"].isna().any()
-    assert None not in api.explain(model, TEXTS[0], at=150).windows[0].choice.scores
 
 
 def test_a_checkpoint_is_a_model(tiny_run: Path, windows: api.ChosenWindows) -> None:

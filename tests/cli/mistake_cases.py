@@ -21,7 +21,6 @@ DIGITS = "9" * 5000
 TRAIN = "train --config tiny.yaml --run new training.steps=1"
 PREPARE = "prepare --config tiny.yaml data.cache_dir=new"
 INFLUENCE = "influence --config tiny.yaml --run runs/tiny --k 2"
-EXPLAIN = "explain --run runs/tiny --text document.txt"
 EXPLORE = "explore --run runs/tiny --text document.txt"
 
 
@@ -65,12 +64,8 @@ ARGUMENTS = [
     Case("merge", "merge: missing argument 'DIR...'"),
     Case("merge tables", "merge: give either --check, or --out DIR"),
     Case("merge tables --check --out new", "merge: give either --check, or --out DIR"),
-    Case("explain", "explain: missing option '--text'"),
-    Case("explain --text words.jsonl", "explain: give one place, either --at OFFSET or --target TEXT"),
-    Case(
-        "explain --text words.jsonl --at 1 --target x", "explain: give one place, either --at OFFSET or --target TEXT"
-    ),
     Case("explore", "explore: missing option '--text'"),
+    Case("explore --text words.jsonl --at 1 --out p.html", "explore: --at prints one place and writes no page"),
     Case("explore --text words.jsonl --selector x", "explore: invalid value for '--selector'"),
     Case("explore --text words.jsonl --selector own.py:mine", "explore takes built-in selectors only"),
     Case("summary extra", "'extra': an override is written key=value"),
@@ -149,9 +144,9 @@ KEYS = [
         ),
         ("influence --model a.gguf 'pretrained={model: b}'", "beside --model there is no pretrained.model", None),
         ("influence --revision a pretrained.revision=b", "beside --revision there is no pretrained.revision", None),
-        (f"{EXPLAIN} --at 300 --k 2 influence.k=[1]", "an option of this command gives influence.k, too", document),
-        (f"{EXPLAIN} --at 300 --seed 1 influence.seed=2", "an option of this command gives influence.seed", document),
-        (f"{EXPLAIN} --at 300 influence.selectors=[random]", "measures the selectors that --selector names", document),
+        (f"{EXPLORE} --at 300 --k 2 influence.k=[1]", "an option of this command gives influence.k, too", document),
+        (f"{EXPLORE} --at 300 --seed 1 influence.seed=2", "an option of this command gives influence.seed", document),
+        (f"{EXPLORE} --at 300 influence.selectors=[random]", "measures the selectors that --selector names", document),
         (
             f"{EXPLORE} influence.selectors=[random]",
             "this command measures the selectors that --selector names",
@@ -190,7 +185,7 @@ UNITS = [
         f"{INFLUENCE} --unit block:12",
         "influence.k = [2]: there is only 1 block of 12 among the M = 12 long-range tokens",
     ),
-    Case(f"{EXPLAIN} --at 300 --unit x", "influence.unit = x: must be token", document),
+    Case(f"{EXPLORE} --at 300 --unit x", "influence.unit = x: must be token", document),
 ]
 
 SCREENS = [
@@ -241,18 +236,13 @@ OWN = [
         "./own.py:f: a selector is named f already, own.py:f; rename one",
         file("own.py", "def f(window): ..."),
     ),
-    Case(
-        f"-q {EXPLAIN} --at 300 --selector document.py:f",
-        "document.py:1: selector f returned NaN for every long-range token of a window",
-        lambda: (document(), file("document.py", "def f(window): return [float('nan')] * window.num_long_range")()),
-    ),
     Case(f"{INFLUENCE} influence.selectors=[a.py:f]", "a.py:f: a file is run only where the command line names it"),
 ]
 
 MODELS = [
     Case("influence --model no.gguf --train", "--train: no.gguf is a pretrained model, which is never trained"),
     Case("context-curve --model no.gguf", "no.gguf: "),
-    Case("explain --model no.gguf --text document.txt --at 5", "no.gguf: ", document),
+    Case("explore --model no.gguf --text document.txt --at 5", "no.gguf: ", document),
     Case("summary --model no.gguf", "runs/no: nothing has been measured yet; run `olmo-sparsity influence` first"),
     Case("report --model no.gguf --out new.html", "nothing has been measured yet"),
     Case("show --model no.gguf 1", "runs/no: no such folder; expected a run or an influence folder"),
@@ -291,8 +281,8 @@ FOLDERS = [
     Case("train --config tiny.yaml --run tiny.yaml", "this is a file"),
     Case(f"{TRAIN} data.cache_dir=tiny.yaml", "cannot make this folder"),
     Case(f"{TRAIN} data.source=nowhere", "nowhere: no such file"),
-    Case(EXPLAIN + " --at 200 --html words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote", document),
-    Case(EXPLAIN + " --at 200 --html words.jsonl --overwrite", "words.jsonl: this is no page that", document),
+    Case(f"{EXPLORE} --out words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote", document),
+    Case(f"{EXPLORE} --out words.jsonl --overwrite", "words.jsonl: this is no page that", document),
 ]
 
 SYNTHETIC = [
@@ -361,7 +351,7 @@ PATHS = [
     Case(f"export hf {LONG} new", "the name is too long"),
     Case(f"export hf runs/tiny {LONG}", "the name is too long"),
     Case(f"train --config tiny.yaml --run {LONG}", "the name is too long"),
-    Case(f"explain --text {LONG} --at 5 --run runs/tiny", "the name is too long"),
+    Case(f"explore --text {LONG} --at 5 --run runs/tiny", "the name is too long"),
     Case(f"config --config {LONG}", "cannot read this configuration (File name too long)"),
     Case(f"prepare --config tiny.yaml data.cache_dir={LONG}", "the name is too long"),
     Case(f"{PREPARE} data.tokenizer={LONG}", "the name is too long"),
@@ -374,8 +364,8 @@ PATHS = [
     Case("summary --tables words.jsonl/x", "there are no influence tables here"),
     Case("config --config no.yaml", "no.yaml: cannot read this configuration (No such file or directory)"),
     Case("config --config runs", "runs: cannot read this configuration (Is a directory)"),
-    Case("explain --text no --at 5 --run runs/tiny", "no: no such file"),
-    Case("explain --text runs --at 5 --run runs/tiny", "runs: this is a folder; --text names a file with one document"),
+    Case("explore --text no --at 5 --run runs/tiny", "no: no such file"),
+    Case("explore --text runs --at 5 --run runs/tiny", "runs: this is a folder; --text names a file with one document"),
     Case("report --tables tables --out tables", "tables: this is a folder, where a file is to be written"),
     Case("report --tables tables --out words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote"),
     Case("report --tables tables --out words.jsonl/x", "words.jsonl: cannot make this folder (File exists)"),
@@ -466,17 +456,13 @@ NUMBERS = [
     Case("show tables 1 --selector greedy", "--selector greedy: not measured in tables"),
     Case("report --tables tables --out new.html --sample-seed -1", "report: invalid value for '--sample-seed'"),
     Case("report --tables tables --out new.html --windows 0", "report: invalid value for '--windows'"),
-    Case(f"{EXPLAIN} --at -1", "offset -1: the text has", document),
-    Case(f"{EXPLAIN} --at 99999999999999999999", "offset 99999999999999999999: the text has", document),
-    Case(f"{EXPLAIN} --at 3", "offset 3: only", document),
-    Case(f"{EXPLAIN} --at 300 --seed -1", "explain: invalid value for '--seed'", document),
-    Case(f"{EXPLAIN} --at 300 --k 99", "99]: there are only M = 12 long-range tokens", document),
-    Case(f"{EXPLAIN} --target nowhere", "target 'nowhere': it does not occur in the text", document),
+    Case(f"{EXPLORE} --at -1", "offset -1: the text has", document),
+    Case(f"{EXPLORE} --at 99999999999999999999", "offset 99999999999999999999: the text has", document),
+    Case(f"{EXPLORE} --at 3", "offset 3: only", document),
     Case(f"{EXPLORE} --seed -1", "explore: invalid value for '--seed'", document),
     Case(f"{EXPLORE} --k 99", "99]: there are only M = 12 long-range tokens", document),
     Case(f"{EXPLORE} --unit page", "influence.unit", document),
     Case(EXPLORE, "document.txt: 0 tokens, and a window takes 20", file("document.txt", "")),
-    Case(f"{EXPLORE} --out words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote", document),
     Case(f"{TRAIN} training.batch_rows=1000000000000000", "training.batch_rows = 1000000000000000: must be at least 1"),
     Case(f"{TRAIN} training.batch_rows={DIGITS}", "override 'training.batch_rows=999"),
     Case(f"{TRAIN} training.batch_rows=10000000 context.full_len=1000000 context.train_len=1000000", "GB free"),
@@ -705,9 +691,9 @@ TEXT = [
         "data.eos_token = 'none': the tokenizer has no such token",
         tokenizer(),
     ),
-    Case(f"{EXPLAIN} --at 5", "document.txt: this is a pipe or a device", lambda: os.mkfifo("document.txt")),
-    Case(f"{EXPLAIN} --at 5", "document.txt: not UTF-8 text", file("document.txt", b"\xff")),
-    Case("explain --run runs/tiny --text words.jsonl --at 5", "words.jsonl: 400 documents, where one is expected"),
+    Case(f"{EXPLORE} --at 5", "document.txt: this is a pipe or a device", lambda: os.mkfifo("document.txt")),
+    Case(f"{EXPLORE} --at 5", "document.txt: not UTF-8 text", file("document.txt", b"\xff")),
+    Case("explore --run runs/tiny --text words.jsonl --at 5", "words.jsonl: 400 documents, where one is expected"),
     Case(f"{INFLUENCE} --data t.jsonl", "t.jsonl:2: not JSON", file("t.jsonl", '{"text": "fine"}\n{oops\n')),
     Case("config --config y.yaml", "y.yaml: this is a pipe or a device", lambda: os.mkfifo("y.yaml")),
     Case("summary --tables tables", "tables: this folder exists and is no", replaced_by_pipe("tables/manifest.json")),
@@ -741,7 +727,7 @@ PERMISSIONS = [
     Case(INFLUENCE, "model.pt: permission denied", forbidden("runs/tiny/checkpoints/step12/model.pt")),
     Case(f"{PREPARE} data.source=words.jsonl", "words.jsonl: permission denied", forbidden("words.jsonl")),
     Case(
-        "explain --run runs/tiny --text words.jsonl --at 5", "words.jsonl: permission denied", forbidden("words.jsonl")
+        "explore --run runs/tiny --text words.jsonl --at 5", "words.jsonl: permission denied", forbidden("words.jsonl")
     ),
     Case(
         f"{PREPARE} data.tokenizer=t.json", "t.json: permission denied", lambda: (tokenizer()(), os.chmod("t.json", 0))

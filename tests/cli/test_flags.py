@@ -46,7 +46,7 @@ def given(command: str, line: str) -> Keys:
             {"pretrained": {"train_len": 2048, "rope_scaling": "yarn", "rope_factor": 2.5}},
         ),
         ("context-curve", "--rope-scaling none", {"pretrained": {"rope_scaling": "none", "rope_factor": None}}),
-        ("explain", "--unit block:4 --anchor none", {"influence": {"unit": "block:4", "anchor": "none"}}),
+        ("explore", "--unit block:4 --anchor none", {"influence": {"unit": "block:4", "anchor": "none"}}),
         ("explore", "--unit word --positions compact", {"influence": {"unit": "word", "positions": "compact"}}),
         (
             "context-curve",

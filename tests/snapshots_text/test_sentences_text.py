@@ -61,7 +61,6 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
         "blind": captions.blind_caption(summary),
         "every": captions.every_caption(summary),
         "contrasts": [words for entry in measured.classes if (words := captions.contrast_words(entry))],
-        "gains": [captions.gains_caption(unit, visibility, optimism=optimism) for optimism in (True, False)],
         "gains figure": findings.gains_finding(summary),
         "reaction figure": findings.reaction_finding(summary),
         "classes figure": findings.classes_finding(measured.classes, summary),
@@ -127,7 +126,6 @@ def test_sentences_about_one_document(snapshot: SnapshotAssertion) -> None:
     assert [
         *said,
         exploration.unmeasured_words(1024, 5000),
-        gates.GATE_WORDS,
         exploration.DOCUMENT_GATE_WORDS,
     ] == snapshot
 
