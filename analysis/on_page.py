@@ -19,11 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.transforms import Bbox
 
-from olmo_sparsity.statistics.several.comparison import Comparison
 from olmo_sparsity.statistics.several.hypothesis import Hypothesis
 from olmo_sparsity.statistics.single.measured import Measured
 
-from . import classes, compare, distance, hypothesis, prediction_recovered, recovered_fraction, spectrum
+from . import classes, distance, hypothesis, prediction_recovered, recovered_fraction, spectrum
 from .output import Drawn, make_printable
 from .paper import drawn_for
 
@@ -65,12 +64,6 @@ def of_hypothesis(found: Hypothesis) -> dict[str, PageFigure]:
     """Return the figure of the test of sparsity, by name."""
     with drawn_for(None):
         return _by_name([hypothesis.draw_hypothesis(found)])
-
-
-def of_comparison(comparison: Comparison) -> dict[str, PageFigure]:
-    """Return the figures of the comparison page, by name."""
-    with drawn_for(None):
-        return _by_name([compare.drawn_of(comparison)])
 
 
 def _by_name(figures: Iterable[Drawn]) -> dict[str, PageFigure]:

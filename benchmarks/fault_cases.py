@@ -56,7 +56,6 @@ COMMANDS = {
     "synth eval": f"synth eval parity {SYNTH} --run {{base}}/parity --out {{out}}/answers",
     "figures": "figures --run {out}/run --tables {base}/tables",
     "report": "report --tables {base}/tables --out {out}/report.html --overwrite",
-    "compare": "compare {base}/tables:kl {base}/tables:random --out {out}/compare.html --overwrite",
     "export hf": "export hf {base}/run {out}/hf --overwrite",
     "influence of a model": "influence --model {base}/hf --data {base}/words.jsonl data.cache_dir={out}/data --run {out}/model "
     "--local-len 8 --full-len 20 --num-windows 40 --k 2 --selector kl influence.windows_per_part=10",

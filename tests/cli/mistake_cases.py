@@ -719,7 +719,6 @@ PERMISSIONS = [
     Case("summary --tables tables", "tables: permission denied", forbidden("tables")),
     Case("summary --run runs/tiny", "runs/tiny/config.yaml: permission denied", forbidden("runs/tiny")),
     Case("report --tables tables --out new.html", "new.html: permission denied", forbidden(".", 0o555)),
-    Case("compare tables runs/tiny --out new.html", "new.html: permission denied", forbidden(".", 0o555)),
     Case("figures --run runs/tiny", ": cannot make this folder (Permission denied)", forbidden("runs/tiny", 0o555)),
     Case("export hf runs/tiny new", "cannot", forbidden(".", 0o555)),
     Case(INFLUENCE, "runs/tiny/manifest.json: permission denied", forbidden("runs/tiny/manifest.json")),

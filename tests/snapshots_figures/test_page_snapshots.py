@@ -16,10 +16,8 @@ from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
 from analysis import on_page
-from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.view.report_answer import answer
@@ -90,18 +88,6 @@ def test_report_with_the_test_of_sparsity(
     }
     kept = [line for name, of in named.items() if "hypothesis" in name or "about" in name for line in of]
     assert "\n".join(line for line in kept if not line.startswith(".")) == text_snapshot
-
-
-@pytest.mark.usefixtures("empty_charts")
-@pytest.mark.parametrize(
-    "which", [["own", "failed", "row"], ["stranger", "words"], ["own:kl", "own:unmask-one"]],
-    ids=lambda which: "-and-".join(which).replace(":", "-by-"),
-)  # fmt: skip
-def test_comparison(
-    varied: dict[str, Path], tmp_path: Path, text_snapshot: SnapshotAssertion, which: list[str]
-) -> None:
-    subjects = read_subjects([str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :] for name in which])
-    assert page_text(write_comparison(subjects, tmp_path / "page.html").read_text()) == text_snapshot
 
 
 TEXTS = [f" t{i}" for i in range(9)] + [" a", "<b>", " \u2028", " end"]

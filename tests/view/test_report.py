@@ -30,10 +30,8 @@ from planted_measurements import PLANTED, write
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import ALL_SELECTORS, MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.differences import difference
-from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.measurement import SelectionKey, load
+from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
@@ -44,7 +42,6 @@ from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.as_json import (
     selection_json,
 )
-from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.pages import minus
@@ -71,7 +68,7 @@ from olmo_sparsity.wording.gates import (
     gate_words,
     no_fraction_words,
 )
-from olmo_sparsity.wording.numbers import interval, verdict
+from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import (
     NULL_WORDS,
     UNKNOWN_TRAINING_TEXT,
@@ -111,9 +108,7 @@ def signed(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp(
-        "a_name_that_is_wider_than_a_phone_and_cannot_be_broken"
-    )  # a label of the comparison
+    folder = tmp_path_factory.mktemp("a_name_that_is_wider_than_a_phone_and_cannot_be_broken")
     return {
         "passed": made_up_tables(folder / "passed", words=HOSTILE),
         "failed": made_up_tables(folder / "failed", long_gain=0.0, selectors=MAIN_SELECTORS),
@@ -125,9 +120,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def pages(tables: dict[str, Path]) -> dict[str, Path]:
-    """Pages of all windows, of a sample, of each failed gate, and of a fragile R(k); and a comparison."""
-    subjects = read_subjects([str(tables["passed"]), str(tables["failed"]), f"{tables['passed']}"])
-    comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
+    """Pages of all windows, of a sample, of each failed gate, and of a fragile R(k)."""
     wanted = {"all": ("passed", 200), "sample": ("passed", 30), "signed": ("signed", 200)}
     wanted |= {name: (name, 3) for name in ("failed", "selection", "fragile")}
     drawn: dict[str, Any] = {}  # by the gate: drawing takes seconds, and no test looks at the charts of the others
@@ -139,7 +132,7 @@ def pages(tables: dict[str, Path]) -> dict[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("olmo_sparsity.view.report.Measured", SimpleNamespace(read=read))
         patch.setattr("olmo_sparsity.view.report.figure_script", lambda name: SimpleNamespace(of_report=figures))
-        return {"comparison": comparison} | {
+        return {
             name: write_report(tables[which], tables[which].parent / f"{name}.html", num_windows=number)
             for name, (which, number) in wanted.items()
         }
@@ -580,18 +573,11 @@ def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:
 def test_names_of_runs_and_sources_stay_text(tables: dict[str, Path], tmp_path: Path) -> None:
     """What manifests say of themselves is text from strangers, wherever a page shows it."""
     hostile = {"source": "<x-source>", "split": "<x-split>"}
-    folders = []
-    for name in ("one", "two"):
-        folders.append(Path(shutil.copytree(tables["passed"], tmp_path / name)))
-        path = folders[-1] / "manifest.json"
-        write_manifest(path.parent, {**read_json(path), **hostile, "run": f"<x-{name}>"})
-    report = write_report(folders[0], tmp_path / "report.html", num_windows=3).read_text()
-    comparison = write_comparison(
-        read_subjects([str(folder) for folder in folders]), tmp_path / "compare.html"
-    ).read_text()
-    for page, shown in ((report, ("one", "source", "split")), (comparison, ("one", "two", "source", "split"))):
-        assert "<x-" not in page
-        assert all(f"&lt;x-{name}&gt;" in page for name in shown)
+    folder = Path(shutil.copytree(tables["passed"], tmp_path / "one"))
+    write_manifest(folder, {**read_json(folder / "manifest.json"), **hostile, "run": "<x-one>"})
+    page = write_report(folder, tmp_path / "report.html", num_windows=3).read_text()
+    assert "<x-" not in page
+    assert all(f"&lt;x-{name}&gt;" in page for name in ("one", "source", "split"))
 
 
 @pytest.mark.parametrize("address", ["http:", "https:", "src=", "@import", "url("])
@@ -941,7 +927,7 @@ def test_the_largest_gains_are_a_group_of_their_own(opened: Any, pages: dict[str
 @in_browser
 @pytest.mark.parametrize(
     ("scheme", "width", "which"),
-    [("light", 1200, "fragile"), ("dark", 390, "selection"), ("dark", 1200, "failed"), ("light", 390, "comparison")],
+    [("light", 1200, "fragile"), ("dark", 390, "selection"), ("dark", 1200, "failed"), ("light", 390, "all")],
 )
 def test_no_serious_fault_of_accessibility(opened: Any, scheme: str, width: int, which: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -957,7 +943,7 @@ def test_no_serious_fault_of_accessibility(opened: Any, scheme: str, width: int,
 
 
 @in_browser
-@pytest.mark.parametrize("which", ["all", "comparison"])
+@pytest.mark.parametrize("which", ["all"])
 def test_on_a_phone_no_words_are_cut_and_no_number_is_broken(opened: Any, which: str) -> None:
     """The bar leaves room. Panels of charts are as wide as the screen at most, and legible; intervals stand on one line."""
     page = opened(which, viewport={"width": 390, "height": 844})
@@ -989,27 +975,6 @@ def test_on_a_phone_no_words_are_cut_and_no_number_is_broken(opened: Any, which:
         narrow = page.evaluate(box)
         page.set_viewport_size({"width": 1200, "height": 844})
         page.wait_for_function(f"() => {box} > {narrow}")
-
-
-@in_browser
-def test_a_comparison_shows_its_verdict_then_values_and_differences(opened: Any, tables: dict[str, Path]) -> None:
-    """The verdict: which gates passed, and what is higher or lower, in words and numbers."""
-    page = opened("comparison")
-    differences = difference(read(tables["passed"]).measurement, read(tables["failed"]).measurement)
-    assert printed(differences.of_windows("long_gain_nats")) in page.locator("details[open] table").inner_text()
-    assert "paired, window by window" in page.locator("main").inner_text()
-    words = page.locator(".chart").inner_html()
-    assert "fraction of the long gain" in words and ">minus " in words and ">value<" in words
-    assert page.locator(".chart .gate.failed").count() == 1
-
-    assert page.locator("main h2").first.inner_text() == "The verdict"
-    gates, failed, _ = page.locator("#verdict li").all_inner_texts()
-    assert re.match(r"GATE FAILED at \S+/failed: no R\(k\) there\.", gates)
-    long_gain = differences.of_windows("long_gain_nats")
-    assert f"long gain: lower ({printed(long_gain)} nats)" in failed
-    for k in (1, 8):
-        over = differences.of_selection(SelectionKey("kl", "real", k), "gain_over_random_nats")
-        assert f"gain over random of kl, k = {k}: {verdict(over)} ({printed(over)} nats)" in failed
 
 
 def view_is(page: Any, address: str) -> None:
