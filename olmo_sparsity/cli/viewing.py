@@ -353,7 +353,7 @@ def report(
     tables: TablesOption = None,
     windows: Annotated[
         int, typer.Option("--windows", min=1, help="Windows on the page; a random sample if more were measured.")
-    ] = 200,
+    ] = 20,
     sample_seed: Annotated[int, typer.Option("--sample-seed", min=0, help="Seed of the random sample.")] = 0,
     out: Annotated[
         Optional[Path],

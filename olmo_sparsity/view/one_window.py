@@ -202,20 +202,22 @@ def _read_window(
     if not 0 <= k <= max_k:
         raise UserError(f"--k {k}: must lie between 0 and {max_k}, the largest measured k")
     (excerpt,) = read_excerpts(tables, [window_id])
-    sees_target = measurement.selectors[selector].sees_target
-    measured = setup_words(measurement.manifest["run"], measurement.setup)
-    local_len = measurement.lengths.local_len
+    return shown_window(measurement, excerpt, selector=selector, context=context, k=k)
+
+
+def shown_window(measurement: Measurement, excerpt: Excerpt, *, selector: str, context: str, k: int) -> ShownWindow:
+    """Return a window of a measurement with the choice of one selector."""
     return ShownWindow(
         excerpt,
         selector,
-        sees_target,
+        measurement.selectors[selector].sees_target,
         context,
         k,
         measurement.ks,
         measurement.unit,
         measurement.setup.visibility,
-        local_len,
-        measured,
+        measurement.lengths.local_len,
+        setup_words(measurement.manifest["run"], measurement.setup),
     )
 
 

@@ -30,13 +30,6 @@ function digits(value, count) {
 const NONE = "\u2013";
 const SPACE = "\u2423"; // in place of a token of white space where it stands alone
 
-/** Returns an estimate as text, as `interval` in wording/numbers.py does: 0.41 [0.36, 0.47]. */
-function interval(estimate, count = 2) {
-  if (!estimate || estimate.mean === null || estimate.mean === undefined) return NONE;
-  if (estimate.low === null) return digits(estimate.mean, count);
-  return `${digits(estimate.mean, count)} [${digits(estimate.low, count)}, ${digits(estimate.high, count)}]`;
-}
-
 /** Returns a linear scale, from numbers between low and high to pixels between from and to. */
 function linear(low, high, from, to) {
   const scale = (value) => from + ((value - low) / (high - low || 1)) * (to - from);
@@ -55,15 +48,6 @@ function roundTicks(low, high, count) {
 }
 
 const tickWords = (value) => String(value).replace("-", "\u2212");
-
-/** Returns the smallest and largest of the numbers with a small margin; the numbers `among` are always inside. */
-function extent(values, among = [], margin = 0.05) {
-  const all = [...values, ...among].filter(Number.isFinite);
-  const low = Math.min(...all);
-  const high = Math.max(...all);
-  const room = (high - low || 1) * margin;
-  return [low - room, high + room];
-}
 
 /** Returns the text of a token where it stands alone; `unseen`: what stands for texts of which nothing can be seen. */
 const tokenWords = (unseen, text) => (Object.hasOwn(unseen, text) ? unseen[text] : text);
