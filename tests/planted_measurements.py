@@ -156,7 +156,7 @@ def _window(rng: np.random.Generator, of: Planted, w: int, *, document: int) -> 
     kind = str(rng.choice(list(CLASSES)))
     gain *= {"repeat": 1.6, "function-word": 0.5}.get(kind, 1.0)
     gain *= _noise(of, w)
-    if w % 29 == 7:  # a key token
+    if w % 29 == 7:  # a large gain
         short, gain = short + 0.2, 2.6 + 0.1 * rng.random()
     if w % 31 == 9:
         null_gain = 2.3 + 0.1 * rng.random()

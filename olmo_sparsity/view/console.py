@@ -153,7 +153,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                     "words": spectrum_sentences(measured.spectra, summary),
                     "classes": {name: spectra_json(of) for name, of in measured.spectra_of_classes.items()},
                 },
-                "key_tokens": {context: record_json(of) for context, of in measured.key_tokens.items()},
             }
         )
         return

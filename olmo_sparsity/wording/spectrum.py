@@ -33,11 +33,6 @@ from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.9  # the share of the targets that the sentences are about
 FIRST, LASTING = "first passage", "lasting"
-KEY_TOKENS_TITLE = "key tokens (LongPPL): targets with a long-short difference above 2 nats and L_long below 2 nats"
-KEY_TOKENS_CAPTION = (
-    "long-short difference: the long gain. LongPPL: exp of the mean L_long over the key tokens. They are chosen by the label, so "
-    "their gain is no mean gain of anything; foreign text has key tokens, too."
-)
 BY_HEAD_WORDS = "; not of a choice by head, whose k entries in each head are no set of k"
 
 

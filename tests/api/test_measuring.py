@@ -636,13 +636,6 @@ def test_the_spectrum_is_that_of_the_tables_with_a_row_a_target(measured: api.Re
     assert frame.query("family != 'nearest'")["min_context_tokens"].isna().all()
 
 
-def test_key_tokens_have_their_differences(measured: api.Results) -> None:
-    frame = measured.key_tokens()
-    same(frame["lsd_nats"], measured.windows["gain_long_nats"])
-    same(frame["lcl_nats"], -measured.windows["loss_long_nats"])
-    assert frame["is_key"].dtype == bool and len(frame) == 20
-
-
 def test_a_measurement_saved_over_itself_says_what_happens(
     measured: api.Results, tmp_path: Path, messages: Messages
 ) -> None:

@@ -17,7 +17,6 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, by_sample_size, has_log_distances
 from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
-from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
 from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, complement, spectra, spectrum_frame
@@ -213,48 +212,6 @@ def test_the_smallest_k_is_none_where_nothing_is_gained() -> None:
 def test_a_difference_is_of_the_quantities_that_both_have() -> None:
     first, second = {"a": np.array(2.0), "b": np.array(1.0)}, {"c": np.array(1.0), "a": np.array(5.0)}
     assert quantities_minus(second, first) == {"a": 3.0}  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("context", list(LONG_GAIN))
-def test_key_tokens_of_each_context_with_their_intervals(context: str) -> None:
-    measurement = made_up(80, 0.5, seed=3)
-    windows = measurement.windows
-    windows["gain_long_nats"] = 1.2 * windows["gain_long_nats"] + 1.8
-    windows["null_gain_long_nats"] = 1.5 * windows["null_gain_long_nats"] + 2.2
-    weights, doc_ids = measurement.weights_W, list(windows["doc_id"])
-    gain, short = windows[LONG_GAIN[context]].to_numpy(), windows["loss_short_nats"].to_numpy()
-    is_key = ((gain > 2) & (short - gain < 2)).astype(float)
-    frame, found = key_token_frame(measurement, context), key_tokens(measurement)[context]
-    assert frame["is_key"].tolist() == is_key.astype(bool).tolist()
-    assert frame["lcl_nats"].to_numpy() == pytest.approx(gain - short)
-    assert frame["doc_id"].tolist() == doc_ids and frame["weight"].tolist() == weights.tolist()
-    assert numbers(found.share) == pytest.approx(expected_share(is_key, weights, doc_ids=doc_ids))
-    for estimate, values in ((found.loss_short_nats, short), (found.loss_long_nats, short - gain)):
-        assert numbers(estimate) == pytest.approx(expected_mean(values, weights * is_key, doc_ids=doc_ids))
-    low, high = np.exp(numbers(found.loss_long_nats)[1:])
-    assert numbers(found.perplexity)[0] == pytest.approx(np.exp(numbers(found.loss_long_nats)[0]))
-    assert numbers(found.perplexity)[1:] == pytest.approx([low, high], rel=1e-3)
-
-
-@pytest.mark.parametrize("num_documents", [49, 50])
-def test_losses_over_key_tokens_have_intervals_where_enough_documents_hold_any(num_documents: int) -> None:
-    measurement = made_up(120, 0.5, seed=3)
-    number = measurement.windows["doc_id"].map(lambda doc_id: int(doc_id, 16))
-    gain = np.where(number < num_documents, 2.5 + 0.01 * number, 0.5)
-    windows = measurement.windows.assign(gain_long_nats=gain, loss_short_nats=4.0 + 0.01 * number)
-    found = key_tokens(dataclasses.replace(measurement, windows=windows))["real"]
-    assert found.share is not None and found.share.has_interval
-    for of_keys in (found.loss_short_nats, found.loss_long_nats, found.perplexity):
-        assert of_keys is not None and of_keys.has_interval == (num_documents == 50)
-
-
-def test_key_tokens_lie_above_their_bounds() -> None:
-    measurement = made_up(3, 0.5)
-    gain = np.array([2.0, 2.01, 2.01, 2.01] + [0.0] * len(measurement.windows))[: len(measurement.windows)]
-    short = np.array([3.0, 4.01, 4.0, 4.02] + [9.0] * len(measurement.windows))[: len(measurement.windows)]
-    windows = measurement.windows.assign(gain_long_nats=gain, loss_short_nats=short)
-    frame = key_token_frame(dataclasses.replace(measurement, windows=windows))
-    assert frame["is_key"].tolist()[:4] == [False, False, True, False]
 
 
 def test_distances_of_long_contexts_have_edges_of_equal_ratios() -> None:

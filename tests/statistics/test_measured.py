@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from olmo_sparsity.statistics.single.breakdowns import by_class, by_distance
-from olmo_sparsity.statistics.single.key_tokens import key_tokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import load
@@ -24,7 +23,6 @@ def test_what_is_shown_of_a_measurement_is_of_it(tmp_path: Path) -> None:
     measured, measurement = Measured.read(tables), load(tables)
     assert (measured.tables, measured.summary) == (tables, summarize(measurement))
     assert measured.classes == by_class(measurement, measured.summary)
-    assert measured.key_tokens == key_tokens(measurement)
     assert measured.distances == by_distance(tables, measurement)
     assert measured.spectra == spectra(measurement)
     windows = measurement.windows

@@ -1,4 +1,4 @@
-"""The dependency spectrum and LongPPL's key tokens, against their definitions, window by window, and on planted dependencies."""
+"""The dependency spectrum against its definition, window by window, and on planted dependencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from made_up import KS, LENGTHS, SEES_TARGET, made_up_tables
 from planted_gains import made_up, mean
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
-from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo, load
 from olmo_sparsity.statistics.single.spectrum import (
     FEWEST,
@@ -313,33 +312,3 @@ def test_divergences_of_a_model_in_bf16_are_rounded(precision: str, is_rounded: 
     measurement, _ = planted([1] * 6)
     measured_in = replace(measurement, manifest={**measurement.manifest, "precision": precision})
     assert spectra(measured_in).is_rounded is is_rounded
-
-
-def test_key_tokens_by_their_formula() -> None:
-    measurement = made_up(150, 0.5, seed=3)
-    windows = measurement.windows
-    windows["gain_long_nats"] = 1.2 * windows["gain_long_nats"] + 1.0
-    windows["loss_long_nats"] = windows["loss_short_nats"] - windows["gain_long_nats"]
-    frame, found = key_token_frame(measurement), key_tokens(measurement)["real"]
-    weight = key_weight = long = short = 0.0
-    for row, of in zip(windows.itertuples(), frame.itertuples(), strict=True):
-        log_long, log_short = -row.loss_long_nats, -row.loss_short_nats
-        lsd, lcl = log_long - log_short, log_long
-        assert (of.lsd_nats, of.lcl_nats) == (pytest.approx(lsd), pytest.approx(lcl))
-        assert of.is_key == (lsd > 2 and lcl > -2)
-        weight += row.weight
-        if lsd > 2 and lcl > -2:
-            key_weight += row.weight
-            long += row.weight * row.loss_long_nats
-            short += row.weight * row.loss_short_nats
-    assert 0.02 < key_weight / weight < 0.6 and ((frame["lsd_nats"] > 2) & ~frame["is_key"]).any()
-    assert mean(found.share) == pytest.approx(key_weight / weight)
-    assert mean(found.loss_long_nats) == pytest.approx(long / key_weight)
-    assert mean(found.loss_short_nats) == pytest.approx(short / key_weight)
-    assert mean(found.perplexity) == pytest.approx(math.exp(long / key_weight))
-
-
-def test_without_key_tokens_there_is_no_perplexity() -> None:
-    found = key_tokens(made_up(60, -3.0))["real"]
-    assert mean(found.share) == 0
-    assert (found.loss_short_nats, found.loss_long_nats, found.perplexity) == (None, None, None)
