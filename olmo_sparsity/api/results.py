@@ -134,12 +134,11 @@ class Results:
         """Return the dependency spectrum target by target: how many long-range tokens each needs.
 
         Returns:
-            One row for each window, family (a selector, or ``fewest``), context and tolerance. ``k`` is the smallest measured k
-            with KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
-            ``max_k``, the largest measured k, are needed. ``lasting_k`` likewise, with every larger measured k sufficing, too;
-            missing of ``fewest``. ``min_context_tokens``: the length of the shortest suffix of the window that suffices, of
-            `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``, ``doc_id``, ``weight``,
-            ``target_class``: the window.
+            One row for each window, family (a selector), context and tolerance. ``k`` is the smallest measured k with
+            KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
+            ``max_k``, the largest measured k, are needed. ``min_context_tokens``: the length of the shortest suffix of the window
+            that suffices, of `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``,
+            ``doc_id``, ``weight``, ``target_class``: the window.
 
             An interpolated quantile of ``k`` is missing beside infinity; take ``quantile(..., interpolation="higher")``.
 

@@ -142,7 +142,6 @@ def _screened_words(screening: Screening) -> str:
 def spectra_json(spectra: Spectra) -> Json:
     """The dependency spectra, an entry of ``curves`` for each; where intervals are there, a null k is more than ``max_k``."""
     return {
-        "exact_k": spectra.exact_k,
         "row_k": spectra.row_k,
         "max_k": spectra.max_k,
         "is_rounded": spectra.is_rounded,

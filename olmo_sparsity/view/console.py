@@ -137,7 +137,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
     every_pair = pair_spectra(tables, measurement)
-    of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE], lasting=[False])
+    of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE])
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
         print_json(

@@ -41,8 +41,6 @@ from olmo_sparsity.wording.captions import blind_caption, classes_caption, every
 from olmo_sparsity.wording.gates import gate_in_words
 from olmo_sparsity.wording.selection import ALL_TOKENS, RANDOM, SELECTION_CAPTION
 from olmo_sparsity.wording.spectrum import (
-    FIRST,
-    LASTING,
     MOST,
     families_shown,
     needed_words,
@@ -296,21 +294,21 @@ def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> Resul
     )
     rows = []
     for family in (ANY, *families_shown(spectra, summary)):
-        of = {context: pairs.by_curve[Curve(family, context, TOLERANCE, lasting=False)] for context in CONTEXTS}
+        of = {context: pairs.by_curve[Curve(family, context, TOLERANCE)] for context in CONTEXTS}
         rows.append((*words(family), *(estimated(of[context].at_most(k), 3) for context, k in shown)))
     title = f"every pair: share of the targets that need at most k {units_of(summary)}, within {TOLERANCE:g} nats"
     return ResultTable("pairs", columns, tuple(rows), title, pairs_caption(pairs, summary))
 
 
 def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
-    """Return one row a family, context, tolerance and kind of sufficient k: the share that needs none, and the k of more."""
+    """Return one row a family, context and tolerance: the share that needs none, and the k of more."""
     columns = (
-        *keys("family", "context", "tolerance, nats", "passage"),
+        *keys("family", "context", "tolerance, nats"),
         *plain("share that needs none", *(f"{share:.0%}" for share in REACHED)),
     )
     rows = []
     for curve, spectrum in spectra.by_curve.items():
-        names = words(curve.family, curve.context, f"{curve.tolerance_nats:g}", LASTING if curve.lasting else FIRST)
+        names = words(curve.family, curve.context, f"{curve.tolerance_nats:g}")
         cells = (needed(spectra, spectrum, share) for share in REACHED)
         rows.append((*names, estimated(spectrum.none_needed, 3), *cells))
     return ResultTable(

@@ -108,7 +108,7 @@ def test_the_last_panel_is_of_targets_that_need_more(figure: Figure, found: Spec
     (model,) = found.models
     drawn = [list(line.get_ydata()) for line in figure.axes[-1].lines]
     expected = [
-        [model.growth[LongerKey(Curve(family, context, TOLERANCE, False), n)].more.mean for n in LENGTHS[1:]]
+        [model.growth[LongerKey(Curve(family, context, TOLERANCE), n)].more.mean for n in LENGTHS[1:]]
         for family in ("random", "nearest", "attention")
         for context in ("null", "real")
     ]
@@ -175,7 +175,7 @@ def test_targets_that_need_more_and_fewer_are_told_apart_in_either_context() -> 
     )
     assert difference == "Suffix minus choice: 30 percentage points: suffixes grow for more targets than choices do."
     assert null == "Under the null context these need more: 10% chosen by attention, 60% nearest."
-    key = LongerKey(Curve("attention", "real", TOLERANCE, lasting=False), 512)
+    key = LongerKey(Curve("attention", "real", TOLERANCE), 512)
     for of, verdict in (
         (
             Estimate(-0.3, -0.4, -0.2),
@@ -187,14 +187,12 @@ def test_targets_that_need_more_and_fewer_are_told_apart_in_either_context() -> 
         growth = {**model.growth, key: dataclasses.replace(model.growth[key], suffix_minus_this=of)}
         said = length_sentences(found, dataclasses.replace(model, growth=growth))[2]
         assert said == f"Suffix minus choice: {verdict}"
-    table = (
-        figure_of.table(found).query("full_len == 512 and tolerance_nats == 0.05 and not lasting").set_index("family")
-    )
+    table = figure_of.table(found).query("full_len == 512 and tolerance_nats == 0.05").set_index("family")
     of_real = table.query("context == 'real'")
     assert of_real["more"].round(6).to_dict() == {"attention": 0.4, "nearest": 0.7, "random": 0.3}
     assert of_real["fewer"].round(6).to_dict() == {"attention": 0.2, "nearest": 0.1, "random": 0.0}
     assert of_real["suffix_minus_this"].round(6).drop("nearest").to_dict() == {"attention": 0.3, "random": 0.4}
-    curve = Curve("attention", "real", TOLERANCE, lasting=False)
+    curve = Curve("attention", "real", TOLERANCE)
     for share in REACHED:
         need = found.models[0].spectra[512].by_curve[curve].reaching(share)
         names = (f"k_{share:.0%}", f"k_{share:.0%}_low", f"k_{share:.0%}_high")
@@ -242,9 +240,9 @@ def test_the_table_has_every_curve_and_length(found: SpectrumByLength, tmp_path:
     rows = pd.read_csv(tmp_path / "spectrum-by-length.csv")
     assert len(rows) == 3 * 2 * len(TOLERANCES) * 2 * len(LENGTHS)
     (model,) = found.models
-    curve = Curve("nearest", "real", 0.1, lasting=True)
+    curve = Curve("nearest", "real", 0.1)
     (row,) = rows.query(
-        "family == 'nearest' and context == 'real' and tolerance_nats == 0.1 and lasting and full_len == 512"
+        "family == 'nearest' and context == 'real' and tolerance_nats == 0.1 and full_len == 512"
     ).itertuples()
     growth, spectrum = model.growth[LongerKey(curve, 512)], model.spectra[512].by_curve[curve]
     assert (row.more, row.more_low, row.more_high) == pytest.approx((growth.more.mean, *growth.more.bounds))  # type: ignore[misc]

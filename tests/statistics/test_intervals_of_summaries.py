@@ -301,7 +301,7 @@ def test_a_share_and_its_complement() -> None:
 
 def test_the_k_that_reaches_a_share_with_the_ends_of_its_band() -> None:
     shares = (Estimate(0.1, 0.0, 0.5), Estimate(0.5, 0.3, 0.8), Estimate(0.8, 0.6, 0.9), Estimate(0.9, 0.79, 1.0))
-    found = Spectrum(Curve("kl", "real", 0.05, False), (0, 1, 4, 9), shares)
+    found = Spectrum(Curve("kl", "real", 0.05), (0, 1, 4, 9), shares)
     assert found.reaching(0.5) == SmallestK(1, 0, 4)
     assert found.reaching(0.8) == SmallestK(4, 1, None)
     assert found.reaching(0.95) == SmallestK(None, 9, None)
@@ -324,7 +324,6 @@ def test_rows_of_the_spectrum_are_of_their_windows() -> None:
     )
     frame = spectrum_frame(measurement)
     assert set(frame["max_k"]) == {4} and frame["min_context_tokens"].isna().all()
-    assert frame.loc[frame["family"] == "fewest", "lasting_k"].isna().all()
     for _, rows in frame.groupby(["family", "context", "tolerance_nats"]):
         for column in ("window_id", "doc_id", "weight", "target_class"):
             assert rows[column].tolist() == windows[column].tolist()
@@ -332,11 +331,7 @@ def test_rows_of_the_spectrum_are_of_their_windows() -> None:
     assert not spectra(
         dataclasses.replace(measurement, manifest={**measurement.manifest, "precision": "fp32"})
     ).is_rounded
-    without_1 = measurement.gains.columns.get_level_values("k") != 1
-    larger = dataclasses.replace(
-        measurement, gains=measurement.gains.loc[:, without_1], divergences=measurement.divergences.loc[:, without_1]
-    )
-    assert (spectra(measurement).exact_k, spectra(larger).exact_k, spectra(larger).max_k) == (1, 0, 4)
+    assert spectra(measurement).max_k == 4
 
 
 def test_what_screened_is_read_to_its_place() -> None:

@@ -28,9 +28,9 @@ def test_what_is_shown_of_a_measurement_is_of_it(tmp_path: Path) -> None:
     windows = measurement.windows
     assert set(measured.spectra_of_classes) == set(windows["target_class"])
     for name, found in measured.spectra_of_classes.items():
-        assert {(curve.tolerance_nats, curve.lasting) for curve in found.by_curve} == {(0.05, False)}
+        assert {curve.tolerance_nats for curve in found.by_curve} == {0.05}
         needs_none = (windows["kl_short_nats"] <= 0.05)[windows["target_class"] == name]
-        assert found.by_curve[Curve("kl", "real", 0.05, False)].none_needed.mean == pytest.approx(needs_none.mean())
+        assert found.by_curve[Curve("kl", "real", 0.05)].none_needed.mean == pytest.approx(needs_none.mean())
 
 
 def test_the_tokenizer_is_that_of_the_run_if_it_is_the_one_that_measured(tmp_path: Path) -> None:

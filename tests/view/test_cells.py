@@ -287,12 +287,11 @@ def test_spectra_have_each_number_under_its_name(measured: Measured) -> None:
                 assert (cell.value, cell.low, cell.high) == (k.value, k.low, k.high)
     every = rows_of(every_spectrum_table(spectra, summary))
     for row, (curve, spectrum) in zip(every, spectra.by_curve.items(), strict=True):
-        named = [row[name].text for name in ("family", "context", "tolerance, nats", "passage")]
+        named = [row[name].text for name in ("family", "context", "tolerance, nats")]
         assert named == [
             curve.family,
             curve.context,
             f"{curve.tolerance_nats:g}",
-            ["first passage", "lasting"][curve.lasting],
         ]
         assert row["share that needs none"].value == spectrum.shares[0].mean
         assert [row[f"{share:.0%}"].value for share in (0.5, 0.8, 0.9)] == [

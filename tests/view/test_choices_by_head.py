@@ -18,7 +18,7 @@ from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCE, Curve, chosen_family, sufficient_ks
+from olmo_sparsity.statistics.single.spectrum import chosen_family
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.view.console import print_comparison
 from olmo_sparsity.view.excerpts import read_excerpts, shown_first
@@ -82,19 +82,6 @@ def test_no_headline_family_overlap_or_distance_is_of_choices_by_head(tables: Pa
     assert chosen_family(NAMES) == "h2o"
     assert [pair.selectors for pair in agreement(tables, measurement)] == [("h2o", "random")]
     assert {of.selector for of in by_distance(tables, measurement)} == {"h2o", "random"}
-
-
-def test_few_entries_of_every_head_do_not_count_as_the_fewest(tables: Path) -> None:
-    measurement = load(tables)
-    for context in ("real", "null"):
-        measurement.divergences["h2o-heads", context, 1] = 0.0  # enough at k = 1
-        measurement.divergences["h2o", context, 1] = 1.0
-        measurement.divergences["random", context, 1] = 1.0
-        measurement.divergences["random", context, 3] = 0.0
-    measurement.windows[["kl_short_nats", "null_kl_short_nats"]] = 1.0
-    found = dict(sufficient_ks(measurement, tolerances=[TOLERANCE], lasting=[False]))
-    assert (found[Curve(FEWEST, "real", TOLERANCE, False)] == 3).all()
-    assert (found[Curve("h2o-heads", "real", TOLERANCE, False)] == 1).all()
 
 
 def test_windows_show_choices_of_one_set_only(tables: Path, tmp_path: Path) -> None:

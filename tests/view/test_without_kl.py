@@ -50,7 +50,6 @@ def test_the_headline_is_of_attention(measured: Measured) -> None:
     assert "The mimicry floor was not measured." in sentences[3]
     (_, needed, reaction) = spectrum_sentences(measured.spectra, summary)
     assert "chosen by attention, " in needed and "chosen by attention, " in reaction
-    assert measured.spectra.exact_k == 0  # no choice is known to be the best single token
     assert not KL.search(" ".join([*sentences, needed, reaction]))
 
 

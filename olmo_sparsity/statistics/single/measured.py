@@ -48,10 +48,7 @@ class Measured:
         """The same by class of the target, at one tolerance."""
         classes_W = self.measurement.windows["target_class"].to_numpy()
         names = [entry.target_class for entry in self.classes]
-        return {
-            name: spectra(self.measurement.restrict(classes_W == name), tolerances=[TOLERANCE], lasting=[False])
-            for name in names
-        }
+        return {name: spectra(self.measurement.restrict(classes_W == name), tolerances=[TOLERANCE]) for name in names}
 
     @cached_property
     def screening(self) -> list[ScreeningLoss]:
