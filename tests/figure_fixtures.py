@@ -55,4 +55,3 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         on_page, "of_report", empty("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance")
     )
-    monkeypatch.setattr(on_page, "of_comparison", empty("compare"))
