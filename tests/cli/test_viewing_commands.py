@@ -58,7 +58,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "report --tables {}",
             "report.write_report",
             (TABLES, Path("runs/tiny/figures/made-up/report.html")),
-            {"overwrite": False, "num_windows": 200, "seed": 0},
+            {"overwrite": False, "num_windows": 20, "seed": 0},
         ),
         (
             "show {} 17 --selector attention --k 4 --context null",

@@ -115,9 +115,13 @@ def pages(tables: dict[str, Path]) -> dict[str, Path]:
     wanted |= {name: (name, 3) for name in ("failed", "selection", "fragile")}
     drawn: dict[str, Any] = {}  # by the gate: drawing takes seconds, and no test looks at the charts of the others
 
-    def figures(measured: Measured) -> Any:
+    def figures(measured: Measured, selector: str) -> Any:
         gate = measured.summary.gate
-        return drawn[gate] if gate in drawn else drawn.setdefault(gate, figure_script("on_page").of_report(measured))
+        return (
+            drawn[gate]
+            if gate in drawn
+            else drawn.setdefault(gate, figure_script("on_page").of_report(measured, selector))
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("olmo_sparsity.view.report.Measured", SimpleNamespace(read=read))
@@ -177,7 +181,9 @@ def test_the_charts_are_the_figures_of_analysis(tables: dict[str, Path], pages: 
     """Panel by panel, with what they show for screen readers; a gate that failed stands above each."""
     for which, sentences, distances in (("all", 0, 8), ("failed", 2, 3)):
         page = pages[which].read_text()
-        charts = re.findall(r'<figure class="chart">.*?</figure>', page, re.DOTALL)
+        figure4, *charts = re.findall(r'<figure class="chart">.*?</figure>', page, re.DOTALL)
+        for context in ("real context", "null context"):
+            assert all(f"k = {k}, {context}" in figure4 and f"{context}</text>" in figure4 for k in (1, 8))
         drawings = [re.findall("<svg.*?</svg>", chart, re.DOTALL) for chart in charts]
         panels = [[re.findall("<text[^>]*>([^<]*)", drawing) for drawing in of] for of in drawings]
         assert [len(of) for of in panels] == [7, 5, 5, 5, distances + 1]  # the last of each is the legend
@@ -185,24 +191,26 @@ def test_the_charts_are_the_figures_of_analysis(tables: dict[str, Path], pages: 
         assert sum("kl, k = 8" in panel for panel in panels[4]) == 1
         assert "attention" in panels[0][-1] and "induction" in panels[3][0]  # a class is named beside each panel
         assert all("induction" in panel for panel in panels[3][:4])
-        for chart in charts:
+        for chart in (figure4, *charts):
             assert chart.count('class="gate failed"') == sentences
             (name,) = re.findall(r'role="img" aria-label="[^"]+" aria-describedby="([^"]+)"', chart)
             assert re.search(rf'id="{name}">[A-Z]', chart)
         ids = re.findall(r'\sid="([^"]+)"', page)
         assert len(ids) == len(set(ids))
-        svgs = " ".join(charts)
+        svgs = " ".join([figure4, *charts])
+        assert "<image" not in svgs
         assert {*re.findall(r'(?:href="|url\()#([^")]+)', svgs)} <= set(ids)
         assert "style=" not in svgs and "<style" not in svgs and "<script" not in svgs
 
 
 def test_the_windows_are_rows_of_the_tables(tables: dict[str, Path], pages: dict[str, Path]) -> None:
-    """Each with the choice of `kl` at the largest shown k: shades and scores, ranks, losses and gains."""
+    """Each with the choice of the shown selector at the largest shown k: shades and scores, ranks, losses and gains."""
+    selector = shown_first(read(tables["signed"]).measurement)
     rows = {row["window_id"]: row for row in read_table(tables["signed"], "windows").to_pylist()}
     chosen = {
         row["window_id"]: row
         for row in read_table(tables["signed"], "selections").to_pylist()
-        if (row["selector"], row["context"]) == ("kl", "real")
+        if (row["selector"], row["context"]) == (selector, "real")
     }
     cards = re.findall('<article class="card" id="w(\\d+)".*?>(.*?)</article>', pages["signed"].read_text(), re.DOTALL)
     assert [int(number) for number, _ in cards] == sorted(rows)

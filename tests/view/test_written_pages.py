@@ -156,7 +156,7 @@ def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
 
 def test_a_page_allows_its_own_scripts_and_styles_by_their_hashes_and_nothing_else() -> None:
     """And what is no number in JSON never reaches it."""
-    for scripts in ((), ("draw.js", "saving.js")):
+    for scripts in ((), ("draw.js", "explore-layout.js")):
         page = render("page.html", styles=("explore.css",), scripts=scripts, data=None)
         hashes = {
             kind: " ".join(
