@@ -46,7 +46,6 @@ def test_what_a_picture_shows_is_its_title(tmp_path: Path) -> None:
     assert gallery.finding_in(picture(tmp_path / "b.png", None)) == ""
 
 
-@pytest.mark.parametrize("has_browser", [False, True])
 def test_pictures_are_copied_and_what_they_show_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
