@@ -204,7 +204,7 @@ def test_comparisons(
 ) -> None:
     monkeypatch.chdir(work)
     compared = compare(read_subjects(named.split()))
-    assert [*comparison.comparison_words(compared), *comparison.pairings_words(compared)] == snapshot
+    assert [*comparison.differences_sentences(compared), *comparison.pairings_words(compared)] == snapshot
 
 
 def test_verdicts(snapshot: SnapshotAssertion) -> None:
