@@ -35,9 +35,9 @@ BY_HEAD_WORDS = "; not of a choice by head, whose k entries in each head are no 
 
 
 def families_shown(spectra: Spectra, summary: Summary) -> list[str]:
-    """Return the families of short tables: choices that do not see the target, then suffixes and random ones."""
+    """Return the families of short tables: choices that do not see the target, suffixes and random ones; else all."""
     chosen = [name for name in summary.blind_selectors if name not in (NEAREST, RANDOM)]
-    return [name for name in (*chosen, NEAREST, RANDOM) if spectra.of(name) is not None]
+    return [name for name in (*chosen, NEAREST, RANDOM) if spectra.of(name) is not None] or spectra.families
 
 
 def needed_words(spectrum: Spectrum, share: float, max_k: int) -> str:

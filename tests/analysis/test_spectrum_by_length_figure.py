@@ -238,7 +238,7 @@ def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
 def test_the_table_has_every_curve_and_length(found: SpectrumByLength, tmp_path: Path) -> None:
     save(figure_of.draw_found(found), tmp_path)
     rows = pd.read_csv(tmp_path / "spectrum-by-length.csv")
-    assert len(rows) == 3 * 2 * len(TOLERANCES) * 2 * len(LENGTHS)
+    assert len(rows) == 3 * 2 * len(TOLERANCES) * len(LENGTHS)
     (model,) = found.models
     curve = Curve("nearest", "real", 0.1)
     (row,) = rows.query(
