@@ -13,7 +13,6 @@ from olmo_sparsity import __version__
 from olmo_sparsity.cli import exploring, measuring, training, viewing
 from olmo_sparsity.cli import synth as synthetic
 from olmo_sparsity.cli.endings import run
-from olmo_sparsity.cli.flags import with_flags
 from olmo_sparsity.cli.messages import Command, Group, Program, note_option, set_up_asked_messages
 
 app = typer.Typer(
@@ -50,7 +49,7 @@ for group, name, function in (
     (synth, "eval", synthetic.synth_eval),
     (synth, "summary", synthetic.synth_summary),
 ):
-    group.command(name, cls=Command)(with_flags(name, function))
+    group.command(name, cls=Command)(function)
 app.add_typer(export, name="export")
 app.add_typer(synth, name="synth")
 

@@ -53,7 +53,7 @@ def visible_lengths(lengths: MeasuredLengths, max_visible: Optional[int], *, lim
     if lengths.train_len is not None and longest < lengths.train_len and max_visible is None:
         raise UserError(
             f"the curve ends at {longest} tokens where context_curve.max_visible is not given, and a training row has "
-            f"{lengths.train_len}, which it is compared with; give --max-visible {lengths.train_len} or more"
+            f"{lengths.train_len}, which it is compared with; give context_curve.max_visible={lengths.train_len} or more"
         )
     if lengths.train_len is not None and longest < lengths.train_len:
         raise UserError(

@@ -137,7 +137,7 @@ def _rows_have_bos(run: Optional[Path]) -> Optional[bool]:
     try:
         return load_config(run / "config.yaml").context.bos
     except UserError as error:  # the weights can be measured without it
-        logger.warning(f"{error}; so it is not known whether rows began with a BOS: --anchor says so")
+        logger.warning(f"{error}; so it is not known whether rows began with a BOS: influence.anchor says so")
         return None
 
 

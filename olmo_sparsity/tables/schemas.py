@@ -53,7 +53,7 @@ class Column:
 ROW_MEANINGS = {
     "windows": "one window",
     "selections": "one window, selector, context and draw",
-    "candidates": "one window and context (`--save-candidates`)",
+    "candidates": "one window and context (`influence.save_candidates`)",
     "screening": "one sampled window, screened selector and context (`--screen`)",
     "pairs": "one sampled window and context (`influence.pairs_windows`)",
     "curve": "one window",

@@ -47,7 +47,7 @@ def elsewhere(workplace: Path) -> Path:
     """Other tables of the run, outside of it."""
     out = run_cli(
         "influence", "--config", "tiny.yaml", "--k", "1,3", "--num-windows", "12", "--selector", "kl", "--selector", "random",
-        "--seed", "7", "--out", "elsewhere", "--save-candidates", "--path", "masked",
+        "--seed", "7", "--out", "elsewhere", "influence.save_candidates=true", "influence.path=masked",
         "influence.windows_per_part=5", cwd=workplace,
     )  # fmt: skip
     assert out.returncode == 0, out.stderr
@@ -115,7 +115,7 @@ def test_runs_that_differ_in_the_seed_only_give_one_table(workplace: Path) -> No
 
 def test_context_curve(workplace: Path) -> None:
     shown = run_cli(
-        "context-curve", "--config", "tiny.yaml", "--num-windows", "9", "--max-visible", "30", cwd=workplace
+        "context-curve", "--config", "tiny.yaml", "--num-windows", "9", "context_curve.max_visible=30", cwd=workplace
     )
     assert shown.returncode == 0, shown.stderr
     assert "9 windows" in shown.stdout

@@ -138,7 +138,10 @@ def test_options_reach_what_explores(
             "influence --train influence.anchor=bos",
             r"full_len = 20 with the anchor .* in front: .* --full-len 19 or less$",
         ),
-        ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+        (
+            "context-curve --train context_curve.max_visible=7",
+            "max_visible = 7: must be at least the length of a training row, 8",
+        ),
         # These are of the lengths that are measured, which are not those that the experiment names.
         ("context-curve --train --local-len 1 --full-len 3", "the curve ends at 6 tokens where"),
         ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),

@@ -68,7 +68,7 @@ def test_what_the_options_say_of_a_measurement_is_no_part_of_the_run(
     steps = dataclasses.replace(of_file.training, steps=7)
     for line in (
         "influence --k 1,5 --num-windows 9 --selector own.py:mine influence.seed=3",
-        "context-curve --max-visible 15 --local-len 4 influence.precision=fp32",
+        "context-curve context_curve.max_visible=15 --local-len 4 influence.precision=fp32",
     ):
         options = f"--config {tiny_yaml} --run runs/new --train training.steps=7"
         monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *line.split(), *options.split()])

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
-from olmo_sparsity.config.flags import keys_of_k, parse_k, selectors_named
-from olmo_sparsity.config.measuring import parse_screen
-from olmo_sparsity.config.pretrained import parse_rope_scaling
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -316,11 +313,9 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
 
 
 def test_a_scaling_is_named_with_its_factor_and_is_of_a_pretrained_model_only() -> None:
-    assert parse_rope_scaling("none") == {"rope_scaling": "none", "rope_factor": None}
     for method in ("linear", "dynamic", "yarn"):
-        for text, number, short in (("4", 4.0, "4"), ("2.50", 2.5, "2.5")):
-            keys = parse_rope_scaling(f"{method}:{text}")
-            assert keys == {"rope_scaling": method, "rope_factor": number}
+        for number, short in ((4.0, "4"), (2.5, "2.5")):
+            keys: dict[str, Any] = {"rope_scaling": method, "rope_factor": number}
             scaled = PretrainedConfig("a/b", revision="main", **keys)
             assert (scaled.scaling, scaled.folder_name) == (f"{method}:{short}", f"a-b-main-{method}{short}")
             scaled.check_used()
@@ -344,38 +339,8 @@ def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:
             PretrainedConfig(name).check_there()
 
 
-def test_selectors_are_named_once_in_the_order_given_behind_all() -> None:
-    assert selectors_named(["kl", "random"]) == ["kl", "random"]
-    assert selectors_named(["random", "all"]) == list(ALL_SELECTORS)
-    assert selectors_named(["h2o", "kl", "all"]) == [*ALL_SELECTORS, "h2o"]
-    assert parse_screen("64") == {"screen": 64}
-    assert parse_screen("attention:999999999") == {"screen": 999_999_999, "screen_by": "attention"}
-    with pytest.raises(UserError, match="--screen 1000000000: must be a number of tokens"):
-        parse_screen("1000000000")
-
-
 def test_fingerprint_depends_on_every_value() -> None:
     assert fingerprint({"a": 1}) == "2696610e7875"  # in every process
     assert fingerprint(Config()) != fingerprint(Config(name="other"))
     # Not on the order of keys: a manifest that was read again is the same measurement.
     assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint({"b": {"d": 3, "c": 2}, "a": 1})
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [("8", [1, 2, 4, 8]), ("1", [1]), ("6", [1, 2, 4, 6]), ("1,3,5", [1, 3, 5]), ("5,3", [3, 5]), ("3,", [3])],
-)
-def test_k(text: str, values: list[int]) -> None:
-    assert parse_k(text) == values
-
-
-def test_a_flag_names_k_or_a_grid_in_its_place() -> None:
-    assert [keys_of_k(text) for text in ("all", "geometric")] == [{"k_grid": "all"}, {"k_grid": "geometric"}]
-    assert keys_of_k("6") == {"k": [1, 2, 4, 6], "k_grid": None}
-
-
-@pytest.mark.parametrize("text", ["", "x", "1;2", "-1", "1.5", "every", "all,3"])
-def test_bad_k(text: str) -> None:
-    for parse in (parse_k, keys_of_k):
-        with pytest.raises(UserError, match=r"--k .*must be a number"):
-            parse(text)

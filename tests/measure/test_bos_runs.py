@@ -217,7 +217,7 @@ def test_where_the_configuration_of_a_checkpoints_run_cannot_be_read_its_bos_is_
     assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is None
     (tmp_path / "run" / "config.yaml").write_text("context: {bos: 3}\n")
     assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is None
-    assert re.search(r"config\.yaml:1: context\.bos.*--anchor says so", caplog.text)
+    assert re.search(r"config\.yaml:1: context\.bos.*influence.anchor says so", caplog.text)
     shutil.copy(bos_run / "config.yaml", tmp_path / "run")
     assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is True
 

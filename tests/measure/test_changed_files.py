@@ -325,9 +325,9 @@ def test_a_trained_run_without_its_checkpoints_is_not_trained_again(
         (("influence", "--out", "foreign"), "foreign: this folder exists and is no influence folder"),
         (("context-curve", "--out", "foreign"), "foreign: this folder exists and is no context-curve folder"),
         (("context-curve", "--data", "nowhere"), "nowhere: no such file, folder or glob"),
-        (("context-curve", "--max-visible", "2"), "context_curve.max_visible = 2: must be at least"),
+        (("context-curve", "context_curve.max_visible=2"), "context_curve.max_visible = 2: must be at least"),
         (("influence", "--k", "64"), "influence.k = [16, 32, 64]: there are only M = 12"),
-        (("influence", "--anchor", "bos"), "full_len = 20 with the anchor"),
+        (("influence", "influence.anchor=bos"), "full_len = 20 with the anchor"),
         (("figures", "influence.k=[99]"), "influence.k = [99]"),
     ],
 )

@@ -235,7 +235,7 @@ def test_context_curve_goes_to_the_last_position(config: Config, results: Path, 
     assert {LOCAL, FULL} <= set(rows[0]["num_visible_tokens"])
     asked = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=MAX_POSITION))
     with pytest.raises(
-        UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*--max-visible 63"
+        UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*context_curve.max_visible=63"
     ):
         measure_context_curve(asked, results)
     short = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=LOCAL))

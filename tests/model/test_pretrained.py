@@ -845,7 +845,7 @@ def test_a_checkpoint_beside_a_damaged_configuration_is_opened_and_it_is_said_wh
     assert opened(checkpoint).rows_have_bos is None
     (line,) = messages
     assert line.startswith(f"{run.resolve() / 'config.yaml'}:1: context.bos = perhaps: ")
-    assert line.endswith("; so it is not known whether rows began with a BOS: --anchor says so")
+    assert line.endswith("; so it is not known whether rows began with a BOS: influence.anchor says so")
     (run / "config.yaml").unlink()
     assert opened(checkpoint).rows_have_bos is None
 

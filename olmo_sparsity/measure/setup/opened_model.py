@@ -231,7 +231,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     if config.model.position_embedding == "absolute" and max_position not in (None, config.num_positions):
         raise UserError(
             f"context_curve.max_visible = {longest}: the model has an embedding of {config.num_positions} positions, which "
-            f"cannot be extended; use --max-visible {config.num_positions - (anchor is not None)} or less"
+            f"cannot be extended; use context_curve.max_visible={config.num_positions - (anchor is not None)} or less"
         )
     return OpenedModel(
         name=folder_name(run),
@@ -378,7 +378,7 @@ def _check_positions(
     if longest is not None and longest + num_anchors > max_position:
         raise UserError(
             f"context_curve.max_visible = {longest}{with_anchor}: the model was trained on {max_position} positions; use "
-            f"--max-visible {max_position - num_anchors} or less{remedy}"
+            f"context_curve.max_visible={max_position - num_anchors} or less{remedy}"
         )
 
 
