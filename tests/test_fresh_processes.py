@@ -19,7 +19,6 @@ from started_commands import ROOT, Started
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
-LADDER = "LADDER=configs/scale/cpu-d64.yaml"
 # Target -> further arguments of make, and what it makes.
 TARGETS = {
     "demo": ("", "runs/demo/figures/training.pdf runs/demo/figures/*/figure4-kl.png runs/demo/figures/*/report.html"),
@@ -27,26 +26,18 @@ TARGETS = {
         "",
         "runs/demo/figures/*/figure4-lasso.png runs/figures/context-curve.json",
     ),
-    "sweep": (LADDER, "runs/scale/cpu-d64/influence/*/manifest.json runs/scale/figures/scale.png"),
-    "seeds": (
-        f"{LADDER} 'SEEDS=0 1'",
-        "runs/demo-seed1/influence/*/manifest.json runs/scale/cpu-d64-seed1/config.yaml",
-    ),
+    "seeds": ("'SEEDS=0 1'", "runs/demo-seed1/influence/*/manifest.json"),
     "hypothesis": (
         "'SEEDS=0 1' TARGETS_OF_TEST=40",
         "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.json",
     ),
-    "hypothesis-scale": (
-        "'SEEDS=0 1' SIZES_OF_TEST=cpu-d64 TARGETS_BY_SIZE=40",
-        "runs/hypothesis-scale/cpu-d64-ceiling-seed1/influence/*/manifest.json",
-    ),
     "twin": (
         "'SEEDS=0 1'",
-        "runs/twin/sum-cpu-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
+        "runs/twin/sum-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
     ),
     "figures-synthetic": (
-        "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
-        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables")),
+        "K_TRAIN=2 METHODS=pose",
+        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "scratchpad", "variables")),
     ),
     "lengths": (
         "'LENGTHS=128 130' DATA=long.jsonl",
@@ -89,10 +80,10 @@ FIGURES = {
     "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
-    "inside_and_beyond": ("runs/twin", ("--run", "sum-cpu-pose-seed0", "--run", "sum-cpu-ceiling-seed0")),
-    "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
+    "inside_and_beyond": ("runs/twin", ("--run", "sum-pose-seed0", "--run", "sum-ceiling-seed0")),
+    "scale": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
-    "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0")),
+    "synthetic": ("runs/synthetic", ("--run", "parity-K2-seed0")),
 }
 STARTED = sorted(
     path.stem

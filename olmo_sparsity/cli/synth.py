@@ -29,7 +29,7 @@ TaskArgument = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="Name of a configuration in configs/synthetic/, such as parity-cpu; with --config the key `name` of that file.",
+        help="Name of a configuration in configs/synthetic/, such as parity; with --config the key `name` of that file.",
     ),
 ]
 OutOption = Annotated[

@@ -22,7 +22,6 @@ from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, r
 from olmo_sparsity.tables.reading import read_manifest
 
 LEVEL = 0.95  # the accuracy of a task that is learned, and of a length at which it holds
-MANY_TIMES = 10  # the training length, at which the spectrum is to predict the accuracy
 
 
 @dataclass(frozen=True)

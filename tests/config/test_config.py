@@ -217,7 +217,7 @@ def test_configurations_are_the_same_after_writing_and_reading(path: Path, tmp_p
     assert load_config(write(tmp_path, to_yaml(config))) == config
 
 
-@pytest.mark.parametrize("name", ["reference", "demo", "smollm2", "synthetic/variables-paper-predicted"])
+@pytest.mark.parametrize("name", ["reference", "demo", "smollm2", "synthetic/variables"])
 def test_explanations_change_nothing(name: str, tmp_path: Path) -> None:
     config = load_config(config_folder() / f"{name}.yaml")
     assert load_config(write(tmp_path, to_yaml(config, explain=True))) == config
@@ -225,12 +225,6 @@ def test_explanations_change_nothing(name: str, tmp_path: Path) -> None:
 
 def test_the_reference_is_up_to_date() -> None:
     assert (config_folder() / "reference.yaml").read_text().partition("\n")[2] == to_yaml(Config(), explain=True)
-
-
-def test_the_no_pose_configuration_of_c4_differs_in_pose_alone() -> None:
-    with_pose, without = (load_config(config_folder() / f"{name}.yaml") for name in ("c4-64-128", "c4-64-128-no-pose"))
-    assert without.pose.num_chunks == 1
-    assert dataclasses.replace(without, name=with_pose.name, pose=with_pose.pose) == with_pose
 
 
 def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) -> None:

@@ -95,11 +95,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             twin = twin.replace("full_len: 40", "full_len: 40, train_len: 40")
         (configs / f"{name}.yaml").write_text(twin)
     (configs / "synthetic").mkdir()
-    for name in ("parity-cpu", "sum-cpu-pose", "sum-cpu-ceiling"):
+    for name in ("parity", "sum"):
         parity = TINY_PARITY.format(name=name)
-        if name == "sum-cpu-ceiling":
-            parity = parity.replace("train_lengths: [6, 8]", "train_lengths: [6, 12]")
-        if name.startswith("sum"):
+        if name == "sum":
+            parity = parity.replace("full_len: 24", "full_len: 40")
             parity = parity.replace("test_rows: 4", "test_sparsity: [1, 2], test_row_len: 8, test_rows: 4")
         (configs / "synthetic" / f"{name}.yaml").write_text(parity)
     with pytest.MonkeyPatch.context() as patch:

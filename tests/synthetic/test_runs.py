@@ -579,8 +579,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert re.search(r"k = 3: 6: [01]\.\d\d", result.output)
     result = CliRunner().invoke(app, ["synth", "train", "unknown"])
     assert isinstance(result.exception, UserError) and "there are" in str(result.exception)
-    result = CliRunner().invoke(app, ["synth", "train", "parity-cpu", *options])
-    assert isinstance(result.exception, UserError) and "is of 'tiny', not of 'parity-cpu'" in str(result.exception)
+    result = CliRunner().invoke(app, ["synth", "train", "parity", *options])
+    assert isinstance(result.exception, UserError) and "is of 'tiny', not of 'parity'" in str(result.exception)
 
 
 @pytest.mark.parametrize("path", sorted((config_folder() / "synthetic").glob("*.yaml")), ids=lambda path: path.stem)
