@@ -72,7 +72,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="A pretrained model in place of a run: a Hugging Face folder or name, a .gguf file, an OLMo checkpoint folder.",
+        help="A pretrained model in place of a run: a Hugging Face folder or name, or a .gguf file.",
     ),
 ]
 RevisionOption = Annotated[

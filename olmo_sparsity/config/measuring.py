@@ -140,7 +140,7 @@ class InfluenceConfig:
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
         "or if there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
-        "their checkpoints and exports; for other pretrained models if the tokenizer adds one, or under contextual; "
+        "and their exports; for other pretrained models if the tokenizer adds one, or under contextual; "
         "otherwise none.",
     )
     path: Literal["compact", "plain", "masked"] = key(

@@ -21,20 +21,13 @@ class PretrainedConfig:
 
     model: Optional[str] = key(
         None,
-        "The model: a Hugging Face folder or a name on the hub, a .gguf file, or a checkpoint folder of OLMo or of this "
-        "package. null: the run's own model.",
+        "The model: a Hugging Face folder or a name on the hub, or a .gguf file. null: the run's own model.",
     )
     revision: Optional[str] = key(None, "Branch, tag or commit of a model on the hub. null: its main branch.")
     device_map: Optional[str] = key(
         None,
         "Devices of the model. null: training.device. auto: accelerate spreads the model over all devices.",
     )
-    allow_pickle: bool = key(
-        False,
-        "Also load weights in PyTorch's pickle format (.bin). Without it only safetensors, GGUF and the model.pt of OLMo "
-        "checkpoints are loaded. Code of a model is never run.",
-    )
-
     train_len: Optional[int] = key(
         None,
         "Number of tokens in a row of its training, as its authors say. If it is stated, the gate beyond the training row "

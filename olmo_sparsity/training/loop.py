@@ -95,7 +95,7 @@ def train(
     if overwrite and process.restarts > 0:
         logger.info(f"{run}: torchrun has restarted this training, so it resumes; --overwrite is not applied again")
         overwrite = False
-    if _resumes(run, config, source=source, overwrite=overwrite) and is_trained(run, verified=True):
+    if _resumes(run, config, source=source, overwrite=overwrite) and is_trained(run):
         steps = read_manifest_of(run, "steps")["steps"]
         logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
         return

@@ -16,7 +16,7 @@ from olmo_sparsity.config import Config, TrainingConfig, to_dict
 from olmo_sparsity.model.checkpoint import (
     CheckpointState,
     check_checkpoint_of_run,
-    newest_intact_checkpoint,
+    checkpoint_to_resume,
     read_state,
 )
 from olmo_sparsity.model.devices import device_name
@@ -127,7 +127,7 @@ def prepare_run(
     """Build model, optimizer and manifest, and create or open the folder of the run."""
     training = config.training
     checkpoint = (
-        None if overwrite else broadcast_from_leader(lambda: newest_intact_checkpoint(folder / "checkpoints"), process)
+        None if overwrite else broadcast_from_leader(lambda: checkpoint_to_resume(folder / "checkpoints"), process)
     )
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)

@@ -12,7 +12,6 @@ from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS, different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
@@ -76,19 +75,13 @@ def check_same_text(run: Path, tokens_sha256: str) -> None:
         raise UserError(f"{run}: its text has changed since training began; choose another folder with --run DIR")
 
 
-def is_trained(run: Path, *, verified: bool = False) -> bool:
-    """Return True if this folder holds a finished training run with its last checkpoint.
-
-    Args:
-        run: the folder.
-        verified: also compare the files of the checkpoint with their hashes.
-    """
+def is_trained(run: Path) -> bool:
+    """Return True if this folder holds a finished training run with its last checkpoint."""
     manifest = manifest_of_kind(run, "run")
     if manifest is None or manifest.get("status") != "complete":
         return False
     need(manifest, "steps", where=run / "manifest.json")
-    last = run / "checkpoints" / f"step{manifest['steps']}"
-    return last.is_dir() and (not verified or is_intact(last))
+    return (run / "checkpoints" / f"step{manifest['steps']}").is_dir()
 
 
 @contextmanager
@@ -125,7 +118,6 @@ def begin_run(
     if exists and overwrite:  # deleted no earlier than here, where nothing can stop the new run from starting
         logger.info(f"{run}: deleting the earlier run (--overwrite)")
         clear_folder(run)
-        newest_intact_checkpoint(run / "checkpoints")  # what stays in place of a checkpoint gets another name
     make_folder(run)
     if exists and not overwrite:
         stored = read_manifest_of(run)

@@ -375,13 +375,6 @@ def test_candidates_are_screened_as_the_command_does(
     assert not api.scores(model, windows, max_k=12)["score"].isna().any()
 
 
-def test_a_checkpoint_is_a_model(tiny_run: Path, windows: api.ChosenWindows) -> None:
-    checkpoint = api.open_model(tiny_run / "checkpoints" / "step12", local_len=8, full_len=20)
-    run = api.open_model(tiny_run)
-    of_checkpoint, of_run = (api.losses(model, windows, [[0]])["loss_nats"] for model in (checkpoint, run))
-    np.testing.assert_allclose(of_checkpoint, of_run, atol=1e-5)
-
-
 def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: Path) -> None:
     figure = api.figure4(measured, selector="unmask-one")
     assert len(figure.axes) == 9  # real, resampled and null context, at three k

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.storage.files import read_json, write_json
@@ -78,57 +78,6 @@ def test_a_whole_checkpoint_of_another_run_under_the_name_of_this_one(
     write_json(path, {**read_json(path), "run_id": read_json(run / "manifest.json")["run_id"]})
     with pytest.raises(UserError, match=r"other weights than those that this run ended with; restore the checkpoint$"):
         open_model(tiny_config, run)
-
-
-def test_a_checkpoint_of_another_width(run: Path, tiny_config: Config) -> None:
-    """Of the time when neither the manifest nor the checkpoint named one another."""
-    manifest = read_json(run / "manifest.json")
-    wider = {**manifest["config"], "model": {**manifest["config"]["model"], "d_model": 64}}
-    del manifest["checkpoint"]
-    write_json(run / "manifest.json", {**manifest, "config": wider})
-    with pytest.raises(
-        UserError,
-        match=r"config\.yaml: model\.d_model is 32, and this run was made with 64; this is another run's checkpoint, restore",
-    ):
-        open_model(tiny_config, run)
-
-
-def exchange_tokenizer(run: Path, other: Path) -> None:
-    permute_tokenizer(run / "tokenizer.json")
-
-
-@pytest.mark.parametrize("step", ["step12", "latest"])
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (exchange_tokenizer, r"tokenizer\.json: not the tokenizer that the manifest"),
-        (swap_checkpoint, "saved this checkpoint, not this run"),
-    ],
-)
-def test_a_checkpoint_that_is_named_as_a_model_is_compared_with_its_run(
-    change: Callable[[Path, Path], None],
-    error: str,
-    step: str,
-    run: Path,
-    bos_run: Path,
-    tiny_config: Config,
-    tmp_path: Path,
-) -> None:
-    named = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(run / "checkpoints" / step)))
-    open_model(named, tmp_path / "results")
-    change(run, bos_run)
-    with pytest.raises(UserError, match=error):
-        open_model(named, tmp_path / "results")
-    (run / "manifest.json").unlink()  # then nothing is known
-    open_model(named, tmp_path / "results")
-
-
-def test_whether_a_checkpoint_that_is_named_as_a_model_had_a_bos_is_in_the_manifest_of_its_run(
-    run: Path, bos_run: Path, tiny_config: Config, tmp_path: Path
-) -> None:
-    named = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(run / "checkpoints" / "latest")))
-    shutil.copy(bos_run / "config.yaml", run)
-    assert open_model(named, tmp_path / "results").anchor is None
 
 
 @pytest.mark.parametrize(

@@ -293,15 +293,14 @@ def test_very_long_rows_are_checked_as_far_as_a_mask_is_small(
 def test_the_precision_of_a_model_on_a_gpu(
     config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bf16 where there are units for it; of a checkpoint and an export of a run as of the run. A CPU stands in for the GPU."""
-    load, open_checkpoint, cpu = pretrained._load, pretrained.open_checkpoint, torch.device("cpu")
+    """bf16 where there are units for it; of an export of a run as of the run. A CPU stands in for the GPU."""
+    load, cpu = pretrained._load, torch.device("cpu")
     monkeypatch.setattr(pretrained, "_load", lambda *given, device, **named: load(*given, device=cpu, **named))
-    monkeypatch.setattr(pretrained, "open_checkpoint", lambda path, device: open_checkpoint(path, cpu))
-    of_run = tiny_run / "checkpoints" / "latest", export_hf(tiny_run, tmp_path / "hf").folder
+    exported = export_hf(tiny_run, tmp_path / "hf").folder
     for device, has_units, precision in (("cuda", False, "fp32"), ("cuda", True, "bf16"), ("cpu", True, "fp32")):
         monkeypatch.setattr(opened_model, "pick_device", lambda _, device=device: torch.device(device))
         monkeypatch.setattr(pretrained, "has_bf16_units", lambda _, has_units=has_units: has_units)
-        for model, expected in ((config.pretrained.model, precision), *((str(path), "fp32") for path in of_run)):
+        for model, expected in ((config.pretrained.model, precision), (str(exported), "fp32")):
             named = dataclasses.replace(config, pretrained=PretrainedConfig(model))
             opened = opened_model.open_model(named, tmp_path / "run")
             assert opened.record is not None
