@@ -38,8 +38,7 @@ from olmo_sparsity.statistics.several.hypothesis import (
 )
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.tables.reading import list_finished
 from olmo_sparsity.wording.setup import short_positions_words
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -21,9 +20,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.text import verification
 from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.text.vocabulary import vocab_size_of, word_start_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training.data import open_training_text
@@ -149,46 +146,6 @@ def test_a_prepared_text_that_was_changed_is_not_trained_on(
     with pytest.raises(UserError) as refused:
         open_training_text(config, SINGLE_PROCESS)
     assert str(refused.value) == f"{folder / name}: this file is gone; delete {folder} and prepare again"
-
-
-def test_an_unchanged_text_is_not_hashed_again(prepared: tuple[Config, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, folder = prepared
-    hashed = []
-    real = verification.sha256_file
-
-    def counted(path: Path) -> str:
-        hashed.append(path.name)
-        return real(path)
-
-    monkeypatch.setattr(verification, "sha256_file", counted)
-    verify_prepared(folder)
-    assert not hashed
-    (folder / "verified.json").write_text('{"train/begins.bin": "yes"}')  # damaged, so of no use
-    verify_prepared(folder)
-    assert len(hashed) == 9
-    os.utime(folder / "train" / "begins.bin")
-    verify_prepared(folder)
-    assert hashed[9:] == ["begins.bin"]
-    written = (folder / "verified.json").stat()
-    verify_prepared(folder)
-    assert (folder / "verified.json").stat() == written
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "access", lambda path, mode: (path, mode) != (folder, os.W_OK))
-        os.utime(folder / "train" / "begins.bin")
-        for _ in range(2):  # of somebody else's text nothing is kept
-            verify_prepared(folder)
-        assert hashed[10:] == ["begins.bin"] * 2 and (folder / "verified.json").stat() == written
-
-    # Other contents of the same size and time, in the same file: only the time at which its status changed tells.
-    verify_prepared(folder)
-    path = folder / "train" / "ends.bin"
-    before = path.stat()
-    scramble(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    after = path.stat()
-    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
-    with pytest.raises(UserError, match=r"train/ends\.bin: other contents than were written there"):
-        verify_prepared(folder)
 
 
 def test_a_tokenizer_whose_ids_have_holes(tmp_path: Path) -> None:

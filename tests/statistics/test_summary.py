@@ -40,8 +40,7 @@ from olmo_sparsity.statistics.single.summary import (
     is_fragile,
     summarize,
 )
-from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import summary_json
 from olmo_sparsity.view.summary_tables import loss_table

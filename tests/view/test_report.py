@@ -29,7 +29,7 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.checksums import write_parquet
+from olmo_sparsity.tables.parts import write_parquet
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
