@@ -35,10 +35,6 @@ def powers_up_to(number: int) -> list[int]:
     return [*(2**i for i in range(number.bit_length()) if 2**i < number), number]
 
 
-# Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
-ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
-
-
 @dataclass(frozen=True)
 class InfluenceConfig:
     """The main measurement: which windows, which selectors, how it is computed."""

@@ -21,7 +21,6 @@ from olmo_sparsity.measure.setup.opened_model import (
     OpenedModel,
     identity,
     open_model,
-    settings_identity,
     settings_record,
 )
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -91,7 +90,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sou
         with_sources: whether the sources of selectors of one's own are part of it.
     """
     store = opened.text.store
-    resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
+    resolved = {**settings_record(settings), **dict.fromkeys(RESOLVED)}
     return fingerprint(
         SCHEMA_VERSION,
         resolved,

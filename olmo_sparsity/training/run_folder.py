@@ -122,12 +122,12 @@ def begin_run(
     if exists and not overwrite:
         stored = read_manifest_of(run)
         for key, chosen_by in CHOSEN.items():
-            if resumes and stored.get(key, manifest[key]) != manifest[key]:
+            if resumes and stored[key] != manifest[key]:
                 logger.warning(
                     f"{run}: training.{chosen_by} = auto: {key} is {manifest[key]!r} here and was {stored[key]!r} where this run "
                     "began, so it will end with other weights than there"
                 )
-        manifest = {**manifest, "run_id": stored.get("run_id", manifest["run_id"])}
+        manifest = {**manifest, "run_id": stored["run_id"]}
     else:
         write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
     for name, content in (

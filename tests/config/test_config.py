@@ -160,19 +160,6 @@ def test_a_model_without_positions_takes_ordinary_rows_only(tmp_path: Path) -> N
         assert str(caught.value) == f"{path}: {begins}{told}"
 
 
-def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
-    """The configuration of a run that was made with it is read on."""
-    path = tmp_path / "config.yaml"
-    path.write_text("influence: {screen_by: auto, screen_proxy: null, screen_precision: auto, lasso_masks: 9}\n")
-    assert load_config(path).influence.lasso_masks == 9
-    path.write_text("influence: {screen_proxy: org/small}\n")  # it would rank no longer
-    with pytest.raises(UserError, match=r"config.yaml:1: influence.screen_proxy: there is no key 'screen_proxy' here"):
-        load_config(path)
-    path.write_text("influence: {screen_precision: bf16}\n")
-    with pytest.raises(UserError, match=r"influence.screen_precision: there is no key 'screen_precision' here"):
-        load_config(path)
-
-
 def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     with pytest.raises(UserError, match="there is no key 'stepz'"):

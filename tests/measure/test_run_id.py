@@ -17,16 +17,13 @@ from olmo_sparsity.config import (
     Config,
     ContextConfig,
     InfluenceConfig,
-    fingerprint,
-    to_dict,
 )
 from olmo_sparsity.measure import context_curve, influence
 from olmo_sparsity.measure.context_curve import measure_context_curve
-from olmo_sparsity.measure.influence import RESOLVED, default_name, influence_run_id
+from olmo_sparsity.measure.influence import default_name, influence_run_id
 from olmo_sparsity.measure.measurement import MeasurementPlan
-from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
+from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
@@ -125,32 +122,6 @@ def test_so_have_curves(tiny_config: Config, tiny_run: Path, monkeypatch: pytest
         of_text = "held-out" if name == "text" else "validation"
         expected = f"{of_text}-{'bos-' if name == 'anchor' else ''}to{33 if name == 'max_visible' else 40}"
         assert plan.folder == tiny_run / plan.kind / f"{expected}-{plan.run_id[:6]}"
-
-
-@pytest.mark.parametrize("screen_by", ["auto", "patching"])
-def test_measurements_of_earlier_versions_keep_their_fingerprint(
-    screen_by: str, tiny_config: Config, tiny_run: Path
-) -> None:
-    """Keys that were added since then have the value that means what was measured before.
-
-    Where nothing is screened, ``screen_by`` was ``gradient``, and two keys that are gone had their defaults.
-    """
-    config = changed(tiny_config, "influence", screen_by=screen_by)
-    opened = open_model(config, tiny_run)
-    added = ("k_grid", "min_preceding", "positions", "pairs_windows")
-    settings = {key: value for key, value in to_dict(config.influence).items() if key not in added}
-    settings |= {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto", **dict.fromkeys(RESOLVED)}
-    parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split
-    assert influence_run_id(config.influence, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
-
-
-def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:
-    settings = tiny_config.influence
-    keys = context_curve.WINDOW_KEYS
-    earlier = [getattr(settings, key) for key in keys if key != "min_preceding"]
-    assert list(settings_identity(settings, keys).values()) == earlier
-    other = dataclasses.replace(settings, min_preceding=20)
-    assert settings_identity(other, keys) == {**settings_identity(settings, keys), "min_preceding": 20}
 
 
 def test_other_text_in_the_same_file_has_another_fingerprint(

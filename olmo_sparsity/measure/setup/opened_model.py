@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig, to_dict
-from olmo_sparsity.config.measuring import ADDED_KEYS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
@@ -34,9 +33,6 @@ from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_
 from olmo_sparsity.text.windows import Windows, sample_windows
 
 logger = logging.getLogger(__name__)
-
-# What earlier versions wrote of screening where nothing is screened.
-NOT_SCREENED = {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto"}
 
 
 @dataclass(frozen=True)
@@ -385,17 +381,6 @@ def _check_positions(
 def settings_record(settings: InfluenceConfig) -> dict[str, Any]:
     """Return ``influence`` as manifests and fingerprints hold it: with the ranking that ``screen_by: auto`` stands for."""
     return {**to_dict(settings), "screen_by": settings.ranking}
-
-
-def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """Return what fingerprints hold of ``influence``: these keys of it, or all.
-
-    Keys that were added later are left out where they change nothing, and those of screening stand there as earlier versions
-    wrote them, so that what was measured before is not measured again.
-    """
-    values = settings_record(settings) | (NOT_SCREENED if settings.screen is None else {})
-    names = values.keys() if keys is None else keys
-    return {name: values[name] for name in names if name not in ADDED_KEYS or values[name] != ADDED_KEYS[name]}
 
 
 def identity(opened: OpenedModel) -> list[Any]:
