@@ -5,26 +5,19 @@
 # make browser   install Debian's Chromium, if possible, for the tests of the report; without it they are skipped
 # make report    write the report of the newest measurement of RUN (default runs/demo) as one HTML file
 # make figures   draw the figures of the newest measurement of RUN (default runs/demo), or of TABLES; measure first if necessary
-# make evidence  measure the demo with every selector, planted needles and context curves, and draw all figures
-# make sweep     train and measure every size in LADDER (default configs/scale/cpu-*.yaml), and draw them; resumes after a stop
+# make evidence  measure the demo with every selector, and context curves, and draw all figures
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
-# make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
+# make seeds     train and measure SEEDS (default "0 1 2") of the demo, and print their means; resumes after a stop
 # make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
 #                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
-# make hypothesis-scale  the same with SIZES_OF_TEST of configs/scale and their ceilings (SEEDS, default 101 to 103;
-#                TARGETS_BY_SIZE targets); prints, does not draw
 # make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
 #                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
 #                after a stop
-# make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop;
-#                SIZE=cpu10x: to ten times the training length (SEEDS, default "0 1 2"); hours, which -j2 shares between two processes
+# make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
-#                128 256), the same targets for all, and draw effective sparsity and the spectrum against the length; resumes
-#                after a stop
-# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; also on
-#                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text; several
-#                files or globs, without spaces in their names), with results in PEERS; says what it leaves out
+#                128 256), the same targets for all, and draw the dependency spectrum against the length; resumes after a stop
+# make bench     compare the influence engine with captum and with the hardware limit
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU, on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices
@@ -42,8 +35,6 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 RUN ?= runs/demo
-LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
-RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 FOUR_WAY = $(patsubst %,configs/%.yaml,demo demo-no-pose demo-randpos demo-ceiling)
 # The run of a configuration is FOLDER/NAME for seed 0 and FOLDER/NAME-seedN for seed N.
 # $(call each_seed,COMMAND,CONFIGURATIONS,FOLDER[,SEEDS]): run the command for each configuration and each of SEEDS.
@@ -58,7 +49,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(or $(3),$(SEEDS)),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds hypothesis hypothesis-scale twin bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real lengths figures figures-synthetic report browser evidence curve seeds hypothesis twin bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -70,17 +61,10 @@ demo: $(READY)
 figures: $(READY)
 	$(BIN)/olmo-sparsity figures $(if $(TABLES),--tables $(TABLES),--run $(RUN))
 
-sweep: $(READY) $(RUNGS)
-	$(BIN)/python -m analysis.scale $(RUNGS:%=--run %) --out runs/scale/figures
-
-runs/scale/%: configs/scale/%.yaml FORCE | $(READY)
-	$(BIN)/olmo-sparsity influence --config $< --run $@ --train
-
 FORCE:
 
 evidence: $(READY)
 	$(BIN)/olmo-sparsity influence --selector all --num-windows 3000
-	$(BIN)/olmo-sparsity validate
 	@$(MAKE) --no-print-directory figures
 	@$(MAKE) --no-print-directory curve
 
@@ -92,9 +76,7 @@ curve: $(READY)
 seeds: SEEDS ?= 0 1 2
 seeds: $(READY)
 	$(call each_seed,influence,configs/demo.yaml,runs)
-	$(call each_seed,influence,$(LADDER),runs/scale)
 	$(BIN)/olmo-sparsity summary $(call runs_of,configs/demo.yaml,runs)
-	$(BIN)/python -m analysis.scale $(call runs_of,$(LADDER),runs/scale) --out runs/scale/figures
 
 # The plan of docs/hypothesis.md. As many local tokens as a training row has, so that all others lie beyond it.
 HYPOTHESIS = $(patsubst %,configs/%.yaml,demo demo-ceiling)
@@ -110,115 +92,37 @@ hypothesis: $(READY)
 	$(BIN)/python -m analysis.hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
 
-# The same on two other sizes: each with a ceiling that differs from it as demo-ceiling.yaml does from demo.yaml.
-TARGETS_BY_SIZE ?= 50000
-SIZES_OF_TEST ?= cpu-d64 cpu-d256
-AS_CEILING = context.train_len=16 pose.num_chunks=1 pose.vary_chunks=false training.batch_rows=512
-REACTIONS_BY_SIZE = influence --local-len 8 --selector kl --k 1 --num-windows $(TARGETS_BY_SIZE) --seed 1 influence.max_windows_per_document=100 \
-	influence.resampled_draws=0 training.precision=bf16
-hypothesis-scale: SEEDS ?= 101 102 103
-hypothesis-scale: $(READY)
-	@set -e; for size in $(SIZES_OF_TEST); do runs=; \
-	for seed in $(SEEDS); do for ceiling in "" -ceiling; do \
-	run=runs/hypothesis-scale/$$size$$ceiling-seed$$seed; runs="$$runs --run $$run"; \
-	set -- $(REACTIONS_BY_SIZE) --config configs/scale/$$size.yaml --run $$run --train training.seed=$$seed name=$$size$$ceiling; \
-	test -z "$$ceiling" || set -- "$$@" $(AS_CEILING); \
-	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done; done; \
-	$(BIN)/olmo-sparsity hypothesis $$runs; done
-
-# The causal twin of it. The seeds of a configuration are one model.
-TWIN = sum-cpu-pose sum-cpu-ceiling
-TWIN_WITHOUT_POSE = sum-cpu-no-pose
+# The causal twin of it: of_NAME holds the task and the keys of the runs NAME-seedN. The seeds of a name are one model.
+of_sum-pose = sum
+of_sum-ceiling = sum context.train_len=32 pose.num_chunks=1 synthetic.train_lengths=[4,30]
+of_sum-no-pose = sum pose.num_chunks=1
 SEEDS_OF_TWIN_WITHOUT_POSE = $(wordlist 1,2,$(SEEDS))
-# $(call runs_of_twin,CONFIGURATIONS,SEEDS)
-runs_of_twin = $(foreach task,$(1),$(foreach seed,$(2),runs/twin/$(task)-seed$(seed)))
-RUNS_OF_TWIN = $(call runs_of_twin,$(TWIN),$(SEEDS)) $(call runs_of_twin,$(TWIN_WITHOUT_POSE),$(SEEDS_OF_TWIN_WITHOUT_POSE))
+# $(call with_seeds,NAMES[,SEEDS])
+with_seeds = $(foreach seed,$(or $(2),$(SEEDS)),$(1:%=%-seed$(seed)))
+TWIN = $(foreach name,sum-pose sum-ceiling,$(call with_seeds,$(name))) $(call with_seeds,sum-no-pose,$(SEEDS_OF_TWIN_WITHOUT_POSE))
+# $(call evaluate,FOLDER/NAME-seedN): train and evaluate a run of a synthetic task; what is finished is skipped.
+evaluate = set -- synth eval $(of_$(firstword $(subst -seed, ,$(notdir $(1))))) --run $(1) training.seed=$(lastword $(subst -seed, ,$(1))); \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@";
 twin: SEEDS ?= 101 102 103 104 105 106
 twin: $(READY)
-	@set -e; for run in $(RUNS_OF_TWIN); do name=$${run##*/}; \
-	set -- synth eval $${name%-seed*} --run $$run training.seed=$${name##*-seed}; \
-	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-	$(BIN)/olmo-sparsity synth summary $(addprefix --run ,$(RUNS_OF_TWIN))
-	$(BIN)/python -m analysis.inside_and_beyond $(addprefix --run ,$(RUNS_OF_TWIN)) --out runs/twin/figures
+	@set -e; $(foreach run,$(TWIN:%=runs/twin/%),$(call evaluate,$(run)))
+	$(BIN)/olmo-sparsity synth summary $(TWIN:%=--run runs/twin/%)
+	$(BIN)/python -m analysis.inside_and_beyond $(TWIN:%=--run runs/twin/%) --out runs/twin/figures
 
-# Figure 1 has a run for each K_train; the other figures have a configuration for each kind of position IDs.
+# Figure 1 has a run for each K_train; figures 2 and 3 have one for each way to give position IDs.
 K_TRAIN ?= 2 4
-SYNTHETIC = $(wildcard configs/synthetic/scratchpad-cpu-*.yaml configs/synthetic/variables-cpu-*.yaml)
-PARITY_RUNS = $(foreach seed,$(SEEDS),$(foreach k,$(K_TRAIN),runs/synthetic/parity-cpu-K$(k)-seed$(seed)))
-OTHER_RUNS = $(foreach seed,$(SEEDS),$(foreach config,$(SYNTHETIC) bridge-cpu,runs/synthetic/$(basename $(notdir $(config)))-seed$(seed)))
-
-ifneq ($(filter-out cpu cpu10x,$(SIZE)),)
-$(error SIZE = $(SIZE): figures-synthetic has the sizes cpu and cpu10x)
-endif
-
-# To ten times the training length: of_NAME holds the configuration and the keys of the runs NAME-seedN.
-FOLDER_10X ?= runs/synthetic-cpu10x
-of_parity-K2 = parity-cpu10x synthetic.max_sparsity=2 synthetic.test_sparsity=[1,2,3,4,6]
-of_parity-K3 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[1,2,3,4,5,7]
-of_parity-K4 = parity-cpu10x
-of_parity-K6 = parity-cpu10x synthetic.max_sparsity=6 synthetic.test_sparsity=[1,2,4,6,7,8,10]
-of_predicted =
-of_coupled = synthetic.positions=coupled
+METHODS ?= coupled predicted shifted pose shifted-answer pose-answer
+of_predicted = synthetic.positions=predicted
 of_shifted = synthetic.positions=shifted
-of_pose = synthetic.positions=pose model.position_embedding=rope training.learning_rate=1.0e-3
-of_rope = $(of_pose) pose.num_chunks=1
+of_pose = synthetic.positions=pose model.position_embedding=rope
 $(foreach method,shifted pose,$(eval of_$(method)-answer = $(of_$(method)) synthetic.scratchpad=false))
-METHODS = predicted coupled shifted pose rope shifted-answer pose-answer
-of_encoding-rope = parity-cpu10x pose.num_chunks=1
-of_encoding-linear = $(of_encoding-rope) synthetic.rope_scaling=linear
-of_encoding-yarn = $(of_encoding-rope) synthetic.rope_scaling=yarn
-of_encoding-nope = $(of_encoding-rope) model.position_embedding=none
-of_encoding-alibi = $(of_encoding-rope) model.position_embedding=alibi
-of_encoding-randpos = parity-cpu10x synthetic.positions=randpos
-ENCODINGS = rope linear yarn nope alibi randpos
-$(foreach task,scratchpad variables,$(foreach method,$(METHODS),\
-	$(eval of_$(task)-$(method) = $(task)-cpu10x $(of_$(method)))))
-of_variables-coupled += training.learning_rate=1.0e-3
-of_placed-any-1 = parity-cpu10x synthetic.max_sparsity=3 synthetic.test_sparsity=[2,3] synthetic.test_rows=100 \
-	synthetic.test_lengths=[24,40,64,100,158,250] synthetic.test_placed=[8/1,8/3,16/1,16/3,32/1,32/3,32/10,any/1,any/3,any/10]
-of_placed-any-3 = $(of_placed-any-1) synthetic.spread=3
-$(foreach locality,8 16,$(foreach spread,1 3,\
-	$(eval of_placed-$(locality)-$(spread) = $(of_placed-any-$(spread)) synthetic.locality=$(locality))))
-IN_TEXT = parity-K2 parity-K4 placed-8-1 placed-any-1
-$(foreach name,$(IN_TEXT),$(eval of_text-$(name) = $(of_$(name)) synthetic.background=text))
-with_seeds = $(foreach seed,$(or $(SEEDS),0 1 2),$(1:%=$(FOLDER_10X)/%-seed$(seed)))
-# The twins of scratchpad-pose and scratchpad-rope without a scratchpad are parity-K4 and encoding-rope.
-RUNS_10X = $(call with_seeds,parity-K2 parity-K3 parity-K4 parity-K6) \
-	$(call with_seeds,$(patsubst %,scratchpad-%,$(filter-out pose-answer,$(METHODS))) $(ENCODINGS:%=encoding-%)) \
-	$(call with_seeds,$(METHODS:%=variables-%)) \
-	$(call with_seeds,$(foreach locality,8 16 any,placed-$(locality)-1 placed-$(locality)-3)) $(call with_seeds,$(IN_TEXT:%=text-%))
-
-# Finished evaluations are skipped; stopped ones continue.
-$(FOLDER_10X)/%: FORCE | $(READY)
-	@grep -qs '"status": "complete"' $@/synthetic/*/manifest.json || { name=$*; \
-	set -- synth eval $(of_$(firstword $(subst -seed, ,$*))) --run $@ training.seed=$${name##*-seed}; \
-	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
-
-# Whether K_train tokens suffice at the training length, of parity without a scratchpad. placed-any-1 is trained as parity-K3 is.
-NO_BRIDGE_10X = scratchpad-predicted scratchpad-coupled scratchpad-shifted scratchpad-pose scratchpad-rope \
-	scratchpad-shifted-answer variables-% placed-any-1 encoding-linear encoding-yarn encoding-randpos
-BRIDGES_10X = $(foreach run,$(RUNS_10X:$(FOLDER_10X)/%=%),$(if $(filter $(NO_BRIDGE_10X),$(firstword $(subst -seed, ,$(run)))),,\
-	$(FOLDER_10X)/$(run)/bridge))
-$(FOLDER_10X)/%/bridge: $(FOLDER_10X)/%
-	@grep -qs '"status": "complete"' $@/*/manifest.json || { k=$$(sed -n 's/^ *max_sparsity: //p' $</config.yaml); \
-	set -- synth bridge $(firstword $(of_$(firstword $(subst -seed, ,$*)))) --run $< synthetic.test_lengths=[24] synthetic.test_sparsity=[$$k] \
-	synthetic.bridge_selectors=[mask-one]; echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; }
-
-ifneq ($(SIZE),cpu10x)
+$(foreach k,$(K_TRAIN),$(eval of_parity-K$(k) = parity synthetic.max_sparsity=$(k)))
+$(foreach task,scratchpad variables,$(foreach method,$(METHODS),$(eval of_$(task)-$(method) = $(task) $(of_$(method)))))
+SYNTHETIC = $(call with_seeds,$(K_TRAIN:%=parity-K%) $(METHODS:%=scratchpad-%) $(METHODS:%=variables-%))
 figures-synthetic: SEEDS ?= 0
 figures-synthetic: $(READY)
-	@set -e; for seed in $(SEEDS); do \
-	for k in $(K_TRAIN); do $(BIN)/olmo-sparsity synth eval parity-cpu --run runs/synthetic/parity-cpu-K$$k-seed$$seed \
-	training.seed=$$seed synthetic.max_sparsity=$$k; done; \
-	for task in $(basename $(notdir $(SYNTHETIC))); do \
-	$(BIN)/olmo-sparsity synth eval $$task --run runs/synthetic/$$task-seed$$seed training.seed=$$seed; done; \
-	$(BIN)/olmo-sparsity synth bridge bridge-cpu --run runs/synthetic/bridge-cpu-seed$$seed training.seed=$$seed; done
-	$(BIN)/python -m analysis.synthetic $(addprefix --run ,$(PARITY_RUNS) $(OTHER_RUNS)) --out runs/synthetic/figures
-else
-figures-synthetic: $(RUNS_10X) $(BRIDGES_10X)
-	$(BIN)/olmo-sparsity synth summary $(RUNS_10X:%=--run %)
-	$(BIN)/python -m analysis.synthetic $(RUNS_10X:%=--run %) --out $(FOLDER_10X)/figures
-endif
+	@set -e; $(foreach run,$(SYNTHETIC:%=runs/synthetic/%),$(call evaluate,$(run)))
+	$(BIN)/python -m analysis.synthetic $(SYNTHETIC:%=--run runs/synthetic/%) --out runs/synthetic/figures
 
 real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml $(if $(DATA),--data '$(DATA)')
@@ -227,17 +131,19 @@ real: $(READY) $(SMOLLM2)
 	set -- $$command --config configs/smollm2.yaml --tables "$$tables"; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
 
-# Every length has the same targets: those that the longest one allows. 64: the local tokens of the configuration.
+# Every length has the same targets: those that the longest one allows. 64: the local tokens of the configuration. One window of
+# each document: intervals need 50 documents.
 lengths: LENGTHS ?= 128 256
 lengths: RUN = runs/lengths
 lengths: $(READY) $(SMOLLM2)
 	@set -e; longest=$$(printf '%s\n' $(LENGTHS) | sort -n | tail -n 1); for length in $(LENGTHS); do \
-	set -- influence --config configs/lengths.yaml --run $(RUN) --out $(RUN)/influence/64of$$length --full-len $$length \
-	--k $$((length - 64)) influence.min_preceding=$$longest $(if $(DATA),--data '$(DATA)'); \
+	set -- influence --config configs/smollm2.yaml --run $(RUN) --out $(RUN)/influence/64of$$length --full-len $$length \
+	--k $$((length - 64)) --num-windows 100 --selector attention --selector nearest --selector random \
+	influence.min_preceding=$$longest influence.max_windows_per_document=1 influence.resampled_draws=0 influence.anchor=bos \
+	influence.windows_per_part=5 $(if $(DATA),--data '$(DATA)'); \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-	@set -e; for figure in effective_sparsity spectrum_by_length; do \
-	set -- -m analysis.$$figure $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) --out $(RUN)/figures; \
-	echo "python $$*"; $(BIN)/python "$$@"; done
+	$(BIN)/python -m analysis.spectrum_by_length $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
+		--out $(RUN)/figures
 
 # Runs even if the file is there: the script compares it with its known hash.
 $(SMOLLM2): FORCE | $(READY)
@@ -250,20 +156,9 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The results of the peers on SmolLM2, of one text, are in PEERS. Unusable input is found before anything long runs.
-bench: PEERS ?= runs/benchmark/smollm2$(if $(DATA),,-builtin)
-bench: LONG_PEERS = $(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(or $(DATA),builtin) \
-	--sizes 128 --windows 4 --out $(PEERS)
-bench: NO_RUN = $(if $(wildcard $(RUN)/checkpoints/latest),,$(RUN) is not trained: the recall of screening and the error of bf16 \
-	are left out)
-bench: NO_SMOLLM2 = $(if $(wildcard $(SMOLLM2)),,$(SMOLLM2) is missing: the peers on SmolLM2 are left out; make real downloads it)
-bench: $(READY) $(wildcard $(SMOLLM2))
-	$(if $(NO_RUN),@echo "$(NO_RUN)")
-	$(if $(NO_SMOLLM2),@echo "$(NO_SMOLLM2)",$(LONG_PEERS) --check)
+bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
-	$(BIN)/python -W ignore -m benchmarks.influence $(if $(NO_RUN),,--run $(RUN))
-	$(BIN)/python -W ignore -m benchmarks.long_windows
-	$(if $(NO_SMOLLM2),@echo "$(NO_SMOLLM2)",$(LONG_PEERS))
+	$(BIN)/python -W ignore -m benchmarks.engine
 
 mutants: ROOM ?= statistics
 mutants: NUMBER ?= 40

@@ -163,7 +163,7 @@ def drawn_of(comparison: Comparison) -> Drawn:
     caption_text(figure, WORDS if width_in_force() is None else _words(comparison), handles=handles)
     if above := _lines_above(comparison):
         write_above(figure, above)
-    return Drawn(figure, "compare", " ".join(differences_sentences(comparison)), one_column=1, page_inches=2.3)
+    return Drawn(figure, "compare", " ".join(differences_sentences(comparison)), one_column=1)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

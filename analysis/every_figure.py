@@ -1,4 +1,4 @@
-"""Every figure of a run: of its newest measurement, its planted tokens, its context curve and its training."""
+"""Every figure of a run: of its newest measurement, its context curve and its training."""
 
 from __future__ import annotations
 

@@ -43,18 +43,20 @@ DENSITY = LinearSegmentedColormap.from_list("density", plt.get_cmap("viridis_r")
 FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 500
 MAX_PANELS = 5  # in a row
-HEXAGONS: dict[Optional[Width], int] = {Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
+HEXAGONS: dict[Optional[Width], int] = {None: 24, Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
 POINT_AREA: dict[Optional[Width], float] = {
+    None: 5.0,
     Width.screen: 5.0,
     Width.one: 2.0,
     Width.two: 2.0,
 }  # of a window of weight 1, in square points
 ROW_HEIGHT: dict[Optional[Width], float] = {
+    None: 2.95,
     Width.screen: 2.95,
     Width.one: 3.7,
     Width.two: 3.1,
 }  # inches, before ``fit``: a square panel and its title
-TITLE_SIZE: dict[Optional[Width], float] = {Width.screen: 8.5, Width.one: 6.5, Width.two: 6.5}
+TITLE_SIZE: dict[Optional[Width], float] = {None: 8.5, Width.screen: 8.5, Width.one: 6.5, Width.two: 6.5}
 WORDS = (
     "Dashed: sparse gain equals long gain; cross: the means. {controls}{null} Further numbers, with 95% intervals over "
     "documents, are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least "
@@ -308,10 +310,19 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     drawn = read_drawn_targets(measured.tables, measured.measurement)
     selectors = ordered(measured.measurement)
     for name in selectors:
-        k = measured.summary.end_ks[-1]
-        of_contexts = {context: measured.summary.at(name, context, k) for context in CONTEXTS}
-        finding = cloud_finding(name, of_contexts, measured.summary)
-        yield Drawn(_draw_selector(measured, name, drawn=drawn), f"figure4-{name}", finding)
+        yield _drawn(measured, name, drawn=drawn)
+
+
+def draw_one(measured: Measured, selector: str) -> Drawn:
+    """Draw ``figure4-SELECTOR`` for one selector."""
+    return _drawn(measured, selector, drawn=read_drawn_targets(measured.tables, measured.measurement))
+
+
+def _drawn(measured: Measured, selector: str, *, drawn: DrawnTargets) -> Drawn:
+    k = measured.summary.end_ks[-1]
+    of_contexts = {context: measured.summary.at(selector, context, k) for context in CONTEXTS}
+    finding = cloud_finding(selector, of_contexts, measured.summary)
+    return Drawn(_draw_selector(measured, selector, drawn=drawn), f"figure4-{selector}", finding)
 
 
 FIGURE = FigureOfMeasurement(draw)

@@ -1,7 +1,7 @@
 """The pictures in docs/images/, from what the demo's runs hold: ``make gallery``.
 
-Copies the newest figures, and prints what each shows, for the alternative text of the page that holds it. Takes a picture of the
-report in Chromium, if that is installed. Pictures of figures that have not been drawn are not changed.
+Copies the newest figures, and prints what each shows, for the alternative text of the page that holds it. Pictures of figures
+that have not been drawn are not changed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from matplotlib import image
 from PIL import Image
 
 from olmo_sparsity.tables.reading import figures_folder, newest_finished
@@ -27,9 +25,7 @@ PICTURES = {
     "demo-scale": "runs/scale/figures/scale.png",
     "hypothesis": "runs/hypothesis/figures/hypothesis.png",
     "inside-and-beyond": "runs/twin/figures/inside-and-beyond.png",
-    "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
     "engine": "benchmarks/results/methods.png",
-    "engine-scaling": "benchmarks/results/scaling.png",
 }
 
 
@@ -49,29 +45,6 @@ def finding_in(picture: Path) -> str:
         return str(opened.info.get("Title", ""))
 
 
-def picture_of_page(page: Path, out: Path) -> None:
-    """Take a picture of the top of the report, and beside it of its windows with a few tokens unmasked."""
-    from playwright.sync_api import sync_playwright
-
-    halves = [out.with_name(f"{out.stem}-{half}.png") for half in ("left", "right")]
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        view = browser.new_page(viewport={"width": 820, "height": 836})
-        view.goto(page.resolve().as_uri())
-        view.wait_for_selector("#figure4 svg")
-        view.screenshot(path=halves[0])
-        view.locator("#k").fill("2")
-        view.locator("#filter-box summary").click()
-        view.locator("#windows-title").evaluate("element => element.scrollIntoView({behavior: 'instant'})")
-        view.evaluate("window.scrollBy({top: -80, behavior: 'instant'})")  # the bar at the top covers 80 pixels
-        view.wait_for_timeout(500)
-        view.screenshot(path=halves[1])
-        browser.close()
-    image.imsave(out, np.concatenate([image.imread(half) for half in halves], axis=1))
-    for half in halves:
-        half.unlink()
-
-
 def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("runs/demo")) -> None:
     """Update the pictures in docs/images/."""
     with mistakes_in_one_line():
@@ -82,10 +55,6 @@ def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("r
             print(
                 f"{DOCS / name}.png", finding_in(source) if source.is_file() else f"not changed: there is no {source}"
             )
-    page = figures / "report.html"
-    if page.is_file() and shutil.which("chromium"):
-        picture_of_page(page, DOCS / "report.png")
-        print(DOCS / "report.png")
 
 
 if __name__ == "__main__":

@@ -9,21 +9,20 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 from matplotlib.transforms import Bbox
 
-from olmo_sparsity.statistics.several.comparison import Comparison
 from olmo_sparsity.statistics.several.hypothesis import Hypothesis
 from olmo_sparsity.statistics.single.measured import Measured
 
-from . import classes, compare, distance, hypothesis, prediction_recovered, recovered_fraction, spectrum
+from . import classes, distance, figure4, hypothesis, prediction_recovered, recovered_fraction, spectrum
 from .output import Drawn, make_printable
 from .paper import drawn_for
 
@@ -55,22 +54,17 @@ class PageFigure:
     above: list[str]
 
 
-def of_report(measured: Measured) -> dict[str, PageFigure]:
-    """Return the figures of the report, by name."""
+def of_report(measured: Measured, selector: str) -> dict[str, PageFigure]:
+    """Return the figures of the report, by name; Figure 4 is that of one selector."""
     with drawn_for(None):
-        return _by_name(drawn for module in OF_REPORT for drawn in module.draw(measured))
+        figure = page_figure(replace(figure4.draw_one(measured, selector), name="figure4"))
+        return {"figure4": figure} | _by_name(drawn for module in OF_REPORT for drawn in module.draw(measured))
 
 
 def of_hypothesis(found: Hypothesis) -> dict[str, PageFigure]:
     """Return the figure of the test of sparsity, by name."""
     with drawn_for(None):
         return _by_name([hypothesis.draw_hypothesis(found)])
-
-
-def of_comparison(comparison: Comparison) -> dict[str, PageFigure]:
-    """Return the figures of the comparison page, by name."""
-    with drawn_for(None):
-        return _by_name([compare.drawn_of(comparison)])
 
 
 def _by_name(figures: Iterable[Drawn]) -> dict[str, PageFigure]:
@@ -84,6 +78,8 @@ def page_figure(drawn: Drawn) -> PageFigure:
     above = figure.get_suptitle().split("\n") if figure.get_suptitle() else []
     figure.suptitle("")  # the layout would leave room for it
     axes = [axis for axis in figure.axes if axis.axison]
+    for artist in figure.findobj():
+        artist.set_rasterized(False)  # a page shows no pixels: its policy loads no images
     for axis in axes:
         _label(axis)
     figure.set_layout_engine(None)  # what is cut into panels needs no room between them
@@ -108,17 +104,28 @@ def _label(axis: Axes) -> None:
         siblings = shared.get_siblings(axis)
         if len(siblings) > 1:
             axis.tick_params(axis=which, **{f"label{beside}": True})  # type: ignore[arg-type]
-            words = [getattr(other, f"get_{which}label")() for other in siblings]
-            getattr(axis, f"set_{which}label")(max(words, key=len))
+            words = {other: getattr(other, f"get_{which}label")() for other in siblings}
+            beside_it = [words[other] for other in siblings if _place(other, which) == _place(axis, which)]
+            getattr(axis, f"set_{which}label")(max(beside_it, key=len) or max(words.values(), key=len))
+
+
+def _place(axis: Axes, which: str) -> Optional[range]:
+    """Return the row of a panel that shares its y axis, or the column of one that shares its x axis."""
+    cell = axis.get_subplotspec()
+    return None if cell is None else cell.rowspan if which == "y" else cell.colspan
 
 
 def _boxes(axes: list[Axes]) -> Iterator[Bbox]:
     """Yield the place of each panel in points from the bottom left; in a row they are equally high, in a column equally wide."""
     tight = [axis.get_tightbbox() or axis.bbox for axis in axes]
-    cells = [axis.get_subplotspec() or GridSpec(1, 1)[0] for axis in axes]
-    for own in cells:
-        row = [box for box, cell in zip(tight, cells, strict=True) if cell.rowspan == own.rowspan]
-        column = [box for box, cell in zip(tight, cells, strict=True) if cell.colspan == own.colspan]
+    cells = [axis.get_subplotspec() for axis in axes]
+    for box, own in zip(tight, cells, strict=True):
+        if own is None:  # a scale of colours
+            yield box
+            continue
+        placed = [(box, cell) for box, cell in zip(tight, cells, strict=True) if cell is not None]
+        row = [box for box, cell in placed if cell.rowspan == own.rowspan]
+        column = [box for box, cell in placed if cell.colspan == own.colspan]
         of_row, of_column = Bbox.union(row), Bbox.union(column)
         yield Bbox.from_extents(of_column.x0, of_row.y0, of_column.x1, of_row.y1)
 

@@ -1,6 +1,6 @@
 """Figure of scale: gains, R(k) and D(k) against the number of parameters, one point for each size of model.
 
-``python -m analysis.scale --run runs/scale/cpu-d64 --run runs/scale/cpu-d128 ... --out runs/scale/figures``. Runs that differ in
+``python -m analysis.scale --run runs/small --run runs/large ... --out runs/scale/figures``. Runs that differ in
 the seed of training only are one point: the mean over the seeds with its interval, and a small dot for each seed.
 """
 

@@ -97,7 +97,7 @@ def _draw_growth(axis: Axes, model: SpectrumOfModel, found: SpectrumByLength) ->
     """Draw the share of the targets that need more than at the shortest length, at each longer one."""
     longer, lines = model.lengths[1:], _lines(found)
     for (family, context), shift in zip(lines, dodges(len(lines), longer), strict=True):
-        curve = Curve(family, context, TOLERANCE, lasting=False)
+        curve = Curve(family, context, TOLERANCE)
         shares = [model.growth[LongerKey(curve, length)].more for length in longer]
         places, look = [length * shift for length in longer], _look(family, context)
         axis.plot(places, [share.mean for share in shares], marker="o", markersize=3.5, **look)

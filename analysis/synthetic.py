@@ -1,4 +1,4 @@
-"""Figures of the synthetic tasks: accuracy against length (Figures 1 to 3 of arXiv 2502.16792), and the bridge."""
+"""Figures of the synthetic tasks: accuracy against length (Figures 1 to 3 of arXiv 2502.16792)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
     every_seed_learned,
@@ -22,17 +21,14 @@ from olmo_sparsity.statistics.length_generalization import (
     of_methods,
     of_sparsity_alone,
     place_sweeps,
-    spectrum_points,
     split_by_places,
     task_runs,
 )
 from olmo_sparsity.statistics.synthetic import (
     Accuracy,
-    BridgePoint,
     Setting,
     predicted_accuracy,
     read_accuracies,
-    read_bridge,
 )
 from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.numbers import interval
@@ -47,8 +43,8 @@ from olmo_sparsity.wording.synthetic_tasks import (
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
-from .style import LOOKS, band, filled, mark_of_one
-from .synthetic_places import draw_places, draw_seeds, draw_spectrum, seeds_words
+from .style import mark_of_one
+from .synthetic_places import draw_places, draw_seeds, seeds_words
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99")
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
@@ -137,7 +133,6 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
             "positions",
             "train_lengths",
             "max_position",
-            "hide_tokens",
             "modulus",
             "background",
             "num_chunks",
@@ -295,78 +290,14 @@ def _style(setting: Setting, with_steps: bool) -> Literal["-", "--"]:
     return "--" if with_steps and not setting.scratchpad else "-"
 
 
-def _draw_bridge(points: list[BridgePoint]) -> Drawn:
-    """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
-    selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
-    sparsities = sorted({point.k for point in points})
-    # Points of one selector are one line, whose finding and caption name no setting.
-    setting = _only_setting([point.setting for point in points], *(field.name for field in dataclasses.fields(Setting)))
-    figure, axes = plt.subplots(
-        1, len(sparsities) + 2, figsize=(3.1 * (len(sparsities) + 2) + 0.6, 3.4), squeeze=False, layout="constrained"
-    )
-    for axis, k in zip(axes[0], sparsities, strict=False):
-        for name in selectors:
-            own = [point for point in points if point.k == k and point.selector == name]
-            band(axis, [point.length for point in own], estimates=[point.found for point in own], **filled(name))
-        lengths = sorted({point.length for point in points})
-        by_chance = [k / length for length in lengths]
-        axis.plot(lengths, by_chance, color="black", linestyle=":", linewidth=1, marker=mark_of_one(lengths))
-        axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
-        axis.set_ylim(-0.03, 1.05)
-        axis.set_xlabel("prompt length, tokens")
-        axis.set_title(f"planted bits found, k = {k}")
-    measured: tuple[tuple[Axes, str, Callable[[BridgePoint], Optional[Estimate]]], ...] = (
-        (axes[0][-2], "D(k)", lambda point: point.prediction_recovered),
-        (axes[0][-1], "R(k)", lambda point: point.recovered_fraction),
-    )
-    for axis, label, value in measured:
-        for point in points:
-            estimate = value(point)
-            if estimate is None:
-                continue
-            beyond = point.length > setting.train_lengths[1]
-            axis.plot(
-                estimate.mean, point.right.mean, markersize=5, linestyle="none", **filled(point.selector),
-                markerfacecolor=LOOKS[point.selector]["color"] if beyond else "white",
-            )  # fmt: skip
-        axis.set_xlabel(label)
-        axis.set_ylim(-0.03, 1.05)
-        low, high = axis.get_xlim()
-        axis.set_xlim(max(low, -2.0), min(high, 2.0))
-        axis.set_title(f"accuracy against {label}")
-    axes[0][0].set_ylabel("share found")
-    axes[0][-2].set_ylabel("accuracy, all tokens visible")
-    handles = [Line2D([], [], label=name, **filled(name)) for name in selectors]
-    handles.append(Line2D([], [], color="black", linestyle=":", label="by chance"))
-    caption_text(
-        figure,
-        "The influence engine on trained parity models. Left: of the k positions that a selector chooses, the share that is "
-        "planted; dotted: a random choice. Right: accuracy with all tokens visible against D(k) and R(k) of the chosen "
-        "positions, a point for each length, k and selector; filled: beyond the training lengths; points outside [-2, 2] are "
-        "left out, and R(k) where the long gain has no interval above 0. Of a selector that sees the target R(k) "
-        "includes optimism. Training: k uniform from 1 to "
-        f"{setting.max_sparsity}, {setting.train_lengths[0]} to {setting.train_lengths[1]} tokens (grey), some of them left out. "
-        "Bands: 95% intervals over sequences and seeds.",
-        handles=handles,
-        columns=7,
-    )
-    hardest = [
-        max((point for point in points if point.selector == of), key=lambda point: (point.k, point.length))
-        for of in selectors
-    ]
-    found = ", ".join(f"{point.selector} {interval(point.found)}" for point in hardest)
-    finding = f"Share of {hardest[0].k} planted positions found in prompts of {hardest[0].length} tokens: {found}."
-    return Drawn(figure, "synthetic-bridge", finding, one_column=1)
-
-
 def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw the figures of the tasks that the runs were trained on.
 
     Raises:
         UserError: no run has a table.
     """
-    answers, bridges = _answers(runs), [newest_finished(run, "bridge") for run in runs if (run / "bridge").is_dir()]
-    if not answers and not bridges:
+    answers = _answers(runs)
+    if not answers:
         raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
     plain, placed = split_by_places(answers)
     found = read_accuracies(plain)
@@ -376,7 +307,6 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
             "`python -m analysis.inside_and_beyond` draws them"
         )
     learned = num_learned(task_runs(answers))
-    # Runs that were trained on rows with tokens left out, for the bridge, are in no other figure.
     settings = [one.setting for one in found]
     alone = of_sparsity_alone(settings)
     of_background = [[one for one in alone if one.background == background] for background in ("noise", "text")]
@@ -397,13 +327,6 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         of_sweep = [one for one in in_places if sweep.holds(one.setting)]
         _only_setting([one.setting for one in of_sweep], *ALIKE_IN_PLACES)
         yield draw_places(of_sweep, learned, sweep)
-    if bridges:
-        points = [one for one in read_bridge(bridges) if one.setting.hide_tokens]
-        if points:
-            yield _draw_bridge(points)
-        spectra = [one for one in spectrum_points(bridges, answers) if not one.setting.hide_tokens]
-        if spectra:
-            yield draw_spectrum(spectra)
 
 
 def _answers(runs: list[Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Figures of what a synthetic task depends on: where tokens are planted, and the spectrum at the training length."""
+"""Figures of what a synthetic task depends on: where tokens are planted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.statistics.length_generalization import (
     PlaceSweep,
-    SpectrumPoint,
     length_ratio,
     place_size,
-    rank_correlation,
 )
-from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.wording.length_generalization import place_sentence
 from olmo_sparsity.wording.numbers import interval
@@ -29,9 +26,6 @@ from .style import band, mark_of_one
 NEAR, FAR = "#D55E00", "#0072B2"
 BETWEEN = "0.6"
 RATIOS = (1, 2, 4, 10)  # that the axis of lengths names
-# Of the scatter. More groups than there are colours begin again.
-COLOURS = ("#332288", "#0072B2", "#009E73", "#E69F00", "#D55E00")
-MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def draw_seeds(axis: Axes, x: Sequence[float], points: Sequence[Accuracy], *, color: str, **looks: Any) -> None:
@@ -130,47 +124,3 @@ def draw_places(accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[
     found = "; ".join(f"{place_words(one.setting.placed)} {interval(one.right)}" for one in ends)
     finding = f"Accuracy in prompts of {far} tokens, k = {k}, evaluated as trained: {found}."
     return Drawn(figure, name, place_sentence(sweep) if sweep.effects else finding)
-
-
-def draw_spectrum(points: Sequence[SpectrumPoint]) -> Drawn:
-    """Draw the accuracy far beyond the training lengths against the spectrum at the training length, a point for each run."""
-    figure, axis = plt.subplots(figsize=(5.0, 3.8), layout="constrained")
-    kinds = list(dict.fromkeys(_kind(one.setting) for one in points))
-    handles = []
-    for number, kind in enumerate(kinds):
-        own = [one for one in points if _kind(one.setting) == kind]
-        handles += axis.plot(
-            [one.sufficient for one in own], [one.right for one in own], linestyle="none", label=kind, alpha=0.8,
-            color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
-        )  # fmt: skip
-    axis.set_xlim(-0.03, 1.03)
-    axis.set_ylim(-0.03, 1.05)
-    axis.set_xlabel("share of prompts for which K_train tokens suffice, at the training length")
-    axis.set_ylabel("accuracy at ten times the length")
-    correlation = rank_correlation(points)
-    shown = "none (too few runs, or no differences)" if correlation is None else interval(correlation)
-    runs = counted(len(points), "run")
-    of_interval = "" if correlation is None else " with a 95% interval by bootstrap over the"
-    near, far = (sorted({getattr(one, name) for one in points}) for name in ("length", "far"))
-    caption_text(
-        figure,
-        f"Rank correlation {shown},{of_interval} {runs}. Does the dependency "
-        "spectrum at the training length predict the accuracy far beyond it? A point is a run, at k = K_train. Across: share "
-        f"of prompts of {_range(near)} tokens whose prediction is within {TOLERANCE} nats of that of all tokens, with only "
-        f"the K_train tokens visible that mask-one chooses. Up: accuracy in prompts of {_range(far)} tokens.",
-        handles=handles,
-        columns=3,
-    )
-    finding = f"Rank correlation of the spectrum at the training length and accuracy far beyond it: {shown}; {runs}."
-    return Drawn(figure, "synthetic-spectrum", finding, one_column=1)
-
-
-def _kind(setting: Setting) -> str:
-    """Return what tells groups of runs apart in the scatter."""
-    return f"{task_words(setting)}{'' if setting.num_chunks > 1 else ', no PoSE'}" + (
-        "" if setting.placed == "any/1" else ", placed"
-    )
-
-
-def _range(lengths: Sequence[int]) -> str:
-    return str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"

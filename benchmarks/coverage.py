@@ -1,4 +1,4 @@
-"""Simulates how often the intervals of D(k), and of what follows from it, cover the truth: ``python -m benchmarks.coverage``.
+"""Simulates how often the intervals of D(k), and of the dependency spectrum, cover the truth: ``python -m benchmarks.coverage``.
 
 The reaction of a window, KL(p_all, p_{}), is log-normal with a standard deviation of 1.85 of its logarithm, of which a third is
 common to the windows of a document, so that the top 5% of the windows hold half of it. The share of it that k tokens leave is
@@ -38,29 +38,23 @@ from benchmarks.results import mistakes_in_one_line
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals import ratios
 from olmo_sparsity.statistics.intervals.bands import share_bands
-from olmo_sparsity.statistics.intervals.bootstrap import attained_estimates, document_units, estimates
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
 from olmo_sparsity.statistics.intervals.ratios import minus, share_without, value_of
 from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference, paired_difference
-from olmo_sparsity.statistics.several.sparsity_by_length import log_smallest_k, reaching_k, slope_over_lengths
 from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, SelectionKey, load
 
 SPREAD = 1.85  # standard deviation of the logarithm of the reaction
 OF_DOCUMENT = 1 / 3  # share of its variance that the windows of a document have in common
 NUM_DOCUMENTS = (64, 128, 240, 300, 500, 1000)
 NUM_WINDOWS = ("1", "4", "1 to 16")  # of a document
-LENGTHS = (128, 256, 512, 1024, 2048)
-AT_LENGTH = 512  # where a smallest k is looked at
-LOCAL_LEN = 64
-GROWTH = 0.55  # of the k that halves what is left of the reaction, with the length
-SHARE = 0.8  # that the smallest k is to reach
 AT_ONCE = 100  # experiments in one call
 NUM_RESAMPLES = 1000
 # Of the logarithm of the k that a target needs, in standard deviations: those of k = 0, 1, 2, 4, ..., 64.
 LIMITS = (-0.65, -0.16, 0.41, 0.98, 1.55, 2.12, 2.69, 3.26)
 GROWING = ((0.05, 0.2), (0.02, 0.05), (0.2, 0.2))  # shares of targets whose choice, and whose suffix, grows
 TOGETHER = 0.6  # correlation of what makes the two grow
-PARTS = ("shares", "lengths", "spectrum", "growth")
+PARTS = ("shares", "spectrum", "growth")
 Bounds = tuple[float, float]
 
 
@@ -210,94 +204,6 @@ def of_share(sums: Mapping[str, np.ndarray]) -> dict[tuple[str, str], list[Optio
     return found
 
 
-def ks_of(length: int) -> list[int]:
-    """Return the measured k of a length: powers of two, and all long-range tokens."""
-    num_long_range = length - LOCAL_LEN
-    return [*(2**i for i in range(num_long_range.bit_length()) if 2**i < num_long_range), num_long_range]
-
-
-def drawn_lengths(rng: np.random.Generator, text: Text, shape: tuple[int, ...]) -> dict[Any, np.ndarray]:
-    """Return reaction, what k tokens leave of it, long gain and sparse gain of targets at every length, one of each document.
-
-    The k that leaves half of a window's reaction is log-normal, grows as ``GROWTH`` says, and depends on the reaction as the
-    text says. The label is drawn from the prediction: its gains have the divergences as means, and twice them as variances.
-    """
-    z_common, noise = rng.standard_normal(shape), rng.standard_normal(shape)
-    luck = rng.standard_normal(shape)
-    sums: dict[Any, np.ndarray] = {}
-    for length in LENGTHS:
-        z = np.sqrt(0.9) * z_common + np.sqrt(0.1) * rng.standard_normal(shape)
-        whole = sums["whole", length] = text.reaction(z)
-        half_k = 6 * (length / 128) ** GROWTH * np.exp(text.slope * z + noise)
-        gain_long = whole + np.sqrt(2 * whole) * luck
-        sums["gain", length] = gain_long
-        for k in ks_of(length):
-            share = np.zeros(shape) if k == length - LOCAL_LEN else 1 / (1 + k / half_k)
-            sums["left", length, k] = whole * share
-            gained = whole * (1 - share)
-            mixed = np.sqrt(1 - share) * luck + np.sqrt(share) * rng.standard_normal(shape)
-            sums["gain", length, k] = gained + np.sqrt(2 * gained) * mixed
-    return sums
-
-
-def log_k_of(totals: Mapping[Any, np.ndarray], length: int) -> np.ndarray:
-    """Return the logarithm of the smallest k at a length, [...], from totals of ``drawn_lengths``."""
-    whole = totals["whole", length]
-    recovered_KX = np.stack([1 - totals["left", length, k] / whole for k in ks_of(length)])
-    return log_smallest_k(recovered_KX, ks_of(length), SHARE)
-
-
-def smallest_by_gain(totals: Mapping[Any, np.ndarray], length: int) -> np.ndarray:
-    """Return the index of the smallest measured k with R(k) of at least the share, [...]."""
-    wanted = SHARE * totals["gain", length]
-    reached = [(wanted > 0) & (totals["gain", length, k] >= wanted) for k in ks_of(length)]
-    return np.argmax([*reached, np.ones_like(reached[0])], axis=0)
-
-
-def in_experiments(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-    """Return the totals of all experiments by the key of the sum, [E, ...] each."""
-    keys = dict.fromkeys(key for key, _ in totals)
-    return {key: np.stack([totals[key, e] for e in range(AT_ONCE)]) for key in keys}
-
-
-def of_lengths(sums: Mapping[Any, np.ndarray], length: int) -> dict[tuple[str, str], list[Optional[Bounds]]]:
-    """Return the intervals of the smallest k at a length by D and by R, and of the slope over all, of every experiment."""
-    keyed = {(key, e): value[e] for key, value in sums.items() for e in range(AT_ONCE)}
-    ks = ks_of(length)
-
-    def logs(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
-        of = in_experiments(totals)
-        log_k = {n: log_k_of(of, n) for n in LENGTHS}
-        slope = slope_over_lengths(LENGTHS, np.stack(list(log_k.values())))
-        return {(what, e): value[e] for what, value in (("k", log_k[length]), ("slope", slope)) for e in range(AT_ONCE)}
-
-    def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
-        whole = {e: totals[("whole", length), e] for e in range(AT_ONCE)}
-        return {(k, e): share_without(totals[("left", length, k), e], whole[e]) for k in ks for e in range(AT_ONCE)}
-
-    def smallest(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return dict(enumerate(smallest_by_gain(in_experiments(totals), length)))
-
-    found: dict[tuple[str, str], list[Optional[Bounds]]] = {}
-    of_d = {key: value for key, value in keyed.items() if key[0][0] != "gain"}
-    for method in ("percentile", "bca"):
-        of = estimates(of_d, logs, num_resamples=NUM_RESAMPLES, method=method)
-        for (what, _), estimate in of.items():
-            found.setdefault((what, method), []).append(bounds_of(estimate))
-    at_length = {key: value for key, value in keyed.items() if key[0][1] == length}
-    recovered = estimates(at_length, shares, num_resamples=NUM_RESAMPLES)
-    for e in range(AT_ONCE):
-        point = reaching_k([of_k for k in ks if (of_k := recovered[k, e])], ks, SHARE)
-        assert point.has_interval
-        ends = point.low or np.inf, point.high or np.inf
-        found.setdefault(("k", "where D's holds it"), []).append((np.log(ends[0]), np.log(ends[1])))
-    of_gain = {key: value for key, value in at_length.items() if key[0][0] == "gain"}
-    for whole in attained_estimates(of_gain, smallest, num_resamples=NUM_RESAMPLES).values():
-        assert whole.low is not None and whole.high is not None
-        found.setdefault(("k by R", "percentile"), []).append((whole.low, whole.high))
-    return found
-
-
 def scores_of(
     draw: Callable[[], Any],
     intervals: Callable[[Any], Mapping[tuple[str, str], list[Optional[Bounds]]]],
@@ -339,14 +245,6 @@ def measured_sums(tables: Path, selector: str, k: int) -> dict[str, np.ndarray]:
     return {name: units.sums(measurement.weights_W * of) for name, of in (("left", left_W), ("whole", whole_W))}
 
 
-def lengths_of_many(text: Text) -> dict[Any, np.ndarray]:
-    """Return the sums of ``drawn_lengths`` over many targets, whose numbers are the truth; [batches] each."""
-    rng, batches = np.random.default_rng(99), []
-    for _ in tqdm(range(10), desc=f"{text.name}, truth"):
-        batches.append({key: value.sum() for key, value in drawn_lengths(rng, text, (100_000,)).items()})
-    return {key: np.array([batch[key] for batch in batches]) for key in batches[0]}
-
-
 def simulate_measurement(
     tables: Path, selector: str, k: int, *, num_documents: Sequence[int], num_experiments: int, seed: int
 ) -> None:
@@ -369,19 +267,6 @@ def simulate_shares(text: Text, *, num_documents: Sequence[int], num_experiments
             scores = scores_of(draw, of_share, truths, num_experiments=num_experiments)
             name = f"{text.name}, D = {first:.2f}, {windows} windows a document, {n} documents"
             print(line_of(name, scores), flush=True)
-
-
-def simulate_lengths(text: Text, *, num_documents: Sequence[int], num_experiments: int, seed: int) -> None:
-    """Print how the intervals of a smallest k and of its growth with the length fare, a line for each number of documents."""
-    everyone = {key: value.sum() for key, value in lengths_of_many(text).items()}
-    slope = float(slope_over_lengths(LENGTHS, np.stack([log_k_of(everyone, n) for n in LENGTHS])))
-    of_k = float(log_k_of(everyone, AT_LENGTH))
-    truths = {"k": of_k, "slope": slope, "k by R": float(smallest_by_gain(everyone, AT_LENGTH))}
-    for n in tqdm(num_documents, desc=f"{text.name}, lengths"):
-        draw = partial(drawn_lengths, np.random.default_rng([seed, n]), text, (AT_ONCE, n))
-        scores = scores_of(draw, partial(of_lengths, length=AT_LENGTH), truths, num_experiments=num_experiments)
-        name = f"{text.name}, k = {np.exp(of_k):.1f} at {AT_LENGTH}, slope {slope:.2f}, {n} documents"
-        print(line_of(name, scores), flush=True)
 
 
 def of_spectrum(rng: np.random.Generator, num_documents: int, num_windows: str) -> dict[str, tuple[int, float]]:
@@ -489,8 +374,6 @@ def main() -> None:
             simulate_measurement(arguments.tables, selector, k, **shared)
         for text in TEXTS if "shares" in arguments.parts else ():
             simulate_shares(text, **shared)
-        for text in TEXTS if "lengths" in arguments.parts else ():
-            simulate_lengths(text, **shared)
         if "spectrum" in arguments.parts:
             simulate_spectra(**shared)
         if "growth" in arguments.parts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,10 +16,9 @@ import pytest
 import torch
 import typer.main
 
-from olmo_sparsity.config import Config, ValidationConfig
+from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.training.loop import train
 
@@ -40,7 +38,6 @@ LONG = [
     "text/test_preparation.py",
     "tables/test_parts.py",
     "cli/test_cli.py",
-    "statistics/test_detection.py",
     "cli/test_mistakes.py",
     "measure/test_visibility.py",
     "test_architecture.py",
@@ -222,13 +219,3 @@ def bos_run(bos_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def tiny_tables(tiny_config: Config, tiny_run: Path) -> Iterator[Path]:
     """The measurement of ``tiny_run``; tests must not change it."""
     yield from unchanged(measure(tiny_config, tiny_run))
-
-
-@pytest.fixture(scope="session")
-def validated(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    """A validation, in a copy of ``tiny_run``: 12 windows of each of 4 suites. Tests must not change it."""
-    settings = ValidationConfig(num_windows=12, k=[1, 2, 4, 8], needle_copies=[1, 2], seed=6)
-    influence = replace(tiny_config.influence, seed=2, lasso_masks=20)
-    config = replace(tiny_config, validation=settings, influence=influence)
-    run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("validation") / "run", symlinks=True))
-    return config, validate(config, run)

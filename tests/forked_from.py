@@ -13,7 +13,6 @@ import torch.distributed.launcher.api  # noqa: F401
 from typer.testing import CliRunner
 
 import olmo_sparsity.measure.influence
-import olmo_sparsity.measure.validation
 import olmo_sparsity.model.pretrained
 import olmo_sparsity.training.loop
 import olmo_sparsity.training.processes

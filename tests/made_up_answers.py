@@ -44,7 +44,7 @@ def made_up_answers(
     ]
     manifest: dict[str, Any] = {
         "kind": "synthetic", "status": "complete", "run_id": "0", "run": run.name, "task": "parity", "scratchpad": False,
-        "positions": "pose", "max_sparsity": 2, "hide_tokens": False, "modulus": 4, "background": "text",
+        "positions": "pose", "position_embedding": "rope", "max_sparsity": 2, "modulus": 4, "background": "text",
         "num_chunks": num_chunks, "test_row_len": test_row_len, "train_lengths": [3, longest], "training_seed": seed,
         "num_windows": len(cells) * num, "num_parts": len(cells), "context": {"max_position": 14, "num_long_range": LENGTH},
     }  # fmt: skip

@@ -4,8 +4,6 @@ entry of the data that its scripts show. Scripts and styles are left out; of a c
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -130,14 +128,8 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, DIGITS) + 0.0
     if isinstance(value, dict):
-        return {key: _numbers_in(entry) if key == "numbers" else _rounded(entry) for key, entry in value.items()}
+        return {key: _rounded(entry) for key, entry in value.items()}
     return [_rounded(entry) for entry in value] if isinstance(value, list) else value
-
-
-def _numbers_in(packed: str) -> list[str]:
-    """Return the heading of each table in the numbers of a report, and how many rows it has."""
-    lines = gzip.decompress(base64.b64decode(packed)).decode().splitlines()
-    return [lines[0], f"{len(lines) - 1} rows"]
 
 
 def data_text(data: Any) -> str:

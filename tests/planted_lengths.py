@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pandas as pd
 from made_up import MODEL
 
 from olmo_sparsity.statistics.several.same_targets import MeasuredLength
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo
 
 LOCAL = 64
+
+
+class LineKey(NamedTuple):
+    """A selector under a context, ``real`` or ``null``."""
+
+    selector: str
+    context: str
+
+
 SLOPE_OF_D = 0.15  # of D(k) in log k
 ATTENTION, NULL, RANDOM = LineKey("attention", "real"), LineKey("attention", "null"), LineKey("random", "real")
 HALVES = {ATTENTION: 4.0, NULL: 6.0, RANDOM: 12.0}  # the k that reaches 50% at a full context of 128 tokens

@@ -156,7 +156,7 @@ def _window(rng: np.random.Generator, of: Planted, w: int, *, document: int) -> 
     kind = str(rng.choice(list(CLASSES)))
     gain *= {"repeat": 1.6, "function-word": 0.5}.get(kind, 1.0)
     gain *= _noise(of, w)
-    if w % 29 == 7:  # a key token
+    if w % 29 == 7:  # a large gain
         short, gain = short + 0.2, 2.6 + 0.1 * rng.random()
     if w % 31 == 9:
         null_gain = 2.3 + 0.1 * rng.random()
@@ -328,7 +328,7 @@ PLANTED = {
     ),
     # The gates fail; the row is shorter than the local context; nothing was drawn into the sample of screening.
     "failed": Planted(
-        55, {"kl": 0.3, "unmask-one": 0.4}, [1, 4], {**ROW, "train_len": 9, "pose_contents": "uniform"}, long_gain=-0.1,
+        55, {"kl": 0.3, "unmask-one": 0.4}, [1, 4], {**ROW, "train_len": 9, "pose_contents": "contiguous"}, long_gain=-0.1,
         gain_beyond=-0.05,
         influence={"screen": 6, "screen_by": "attention", "screen_sample": 0.0}, overlap=0.07, seed=6,
     ),

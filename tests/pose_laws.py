@@ -27,30 +27,16 @@ def rows_of(array: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(row) for row in array.tolist()]
 
 
-def law_of_starts(row_len: int, num_chunks: int, cuts: str) -> dict[tuple[int, ...], float]:
+def law_of_starts(row_len: int, num_chunks: int) -> dict[tuple[int, ...], float]:
     """Return the distribution of the starts of all chunks but the first."""
-    places = range(1, row_len)
-    if num_chunks == 1:
-        return {(): 1.0}
-    if cuts == "uniform":
-        sets = list(combinations(places, num_chunks - 1))
-        return {starts: 1 / len(sets) for starts in sets}
-    firsts = [first for first in range(1, (row_len + 1) // 2 + 1) if row_len - first >= num_chunks - 1]
-    law = {}
-    for first in firsts:
-        later = list(combinations(range(first + 1, row_len), num_chunks - 2))
-        law |= {(first, *rest): 1 / len(firsts) / len(later) for rest in later}
-    return law
+    sets = list(combinations(range(1, row_len), num_chunks - 1))
+    return {starts: 1 / len(sets) for starts in sets}
 
 
-def law_of_shifts(bound: int, num_shifts: int, skips: str) -> dict[tuple[int, ...], float]:
+def law_of_shifts(bound: int, num_shifts: int) -> dict[tuple[int, ...], float]:
     """Return the distribution of the shifts of all chunks but the first, whose shift is 0."""
     law: dict[tuple[int, ...], float] = {}
     for shifts in combinations_with_replacement(range(bound + 1), num_shifts):
-        if skips == "successive":
-            before = (0, *shifts)[:-1]
-            law[shifts] = math.prod(1 / (bound - low + 1) for low in before)
-        else:
-            orders = math.factorial(num_shifts) // math.prod(map(math.factorial, Counter(shifts).values()))
-            law[shifts] = orders / (bound + 1) ** num_shifts
+        orders = math.factorial(num_shifts) // math.prod(map(math.factorial, Counter(shifts).values()))
+        law[shifts] = orders / (bound + 1) ** num_shifts
     return law

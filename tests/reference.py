@@ -67,17 +67,12 @@ def evaluate(
             values.append(v.reshape(heads, width))
         updated = []
         for i, state in enumerate(states):
-            log_scale_keys = getattr(config, "log_scale_keys", None)
             mixed = []
             for head in range(heads):
                 seen = visible if of_heads is None else of_heads[layer][head]
                 allowed = [j for j in range(i + 1) if j in seen or j == i or i < first_reader]
                 factors = np.array([1.0 if j == i or i < first_reader else (gates or {}).get(j, 1.0) for j in allowed])
-                scale = 1.0 if log_scale_keys is None else np.log(factors.sum()) / np.log(log_scale_keys)
-                slope = 2.0 ** (-config.alibi_bias_max * (head + 1) / heads) if config.alibi else 0.0
-                distances = np.array([positions[i] - positions[j] for j in allowed])
-                scores = np.array([scale * (queries[i][head] @ keys[j][head]) / np.sqrt(width) for j in allowed])
-                scores -= slope * distances
+                scores = np.array([(queries[i][head] @ keys[j][head]) / np.sqrt(width) for j in allowed])
                 shares = np.exp(scores - scores.max()) * factors
                 shares /= shares.sum()
                 if i == len(states) - 1:

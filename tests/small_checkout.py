@@ -39,8 +39,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "compile": "never", "precision": "fp32", "device": "cpu",
     },
     "influence": {"num_windows": 12, "resampled_draws": 1},
-    "validation": {"num_windows": 4, "k": [1, 4], "selectors": SELECTORS},
-    "synthetic": {"test_rows": 4, "bridge_rows": 3},
+    "synthetic": {"test_rows": 4},
 }  # fmt: skip
 
 

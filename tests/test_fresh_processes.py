@@ -19,38 +19,29 @@ from started_commands import ROOT, Started
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
-LADDER = "LADDER=configs/scale/cpu-d64.yaml"
 # Target -> further arguments of make, and what it makes.
 TARGETS = {
     "demo": ("", "runs/demo/figures/training.pdf runs/demo/figures/*/figure4-kl.png runs/demo/figures/*/report.html"),
     "evidence": (
         "",
-        "runs/demo/figures/planted.png runs/demo/figures/*/figure4-lasso.png runs/figures/context-curve.json",
+        "runs/demo/figures/*/figure4-lasso.png runs/figures/context-curve.json",
     ),
-    "sweep": (LADDER, "runs/scale/cpu-d64/influence/*/manifest.json runs/scale/figures/scale.png"),
-    "seeds": (
-        f"{LADDER} 'SEEDS=0 1'",
-        "runs/demo-seed1/influence/*/manifest.json runs/scale/cpu-d64-seed1/config.yaml",
-    ),
+    "seeds": ("'SEEDS=0 1'", "runs/demo-seed1/influence/*/manifest.json"),
     "hypothesis": (
         "'SEEDS=0 1' TARGETS_OF_TEST=40",
         "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.json",
     ),
-    "hypothesis-scale": (
-        "'SEEDS=0 1' SIZES_OF_TEST=cpu-d64 TARGETS_BY_SIZE=40",
-        "runs/hypothesis-scale/cpu-d64-ceiling-seed1/influence/*/manifest.json",
-    ),
     "twin": (
         "'SEEDS=0 1'",
-        "runs/twin/sum-cpu-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
+        "runs/twin/sum-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
     ),
     "figures-synthetic": (
-        "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
-        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables", "bridge")),
+        "K_TRAIN=2 METHODS=pose",
+        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "scratchpad", "variables")),
     ),
     "lengths": (
         "'LENGTHS=128 130' DATA=long.jsonl",
-        "runs/lengths/figures/effective-sparsity.csv runs/lengths/figures/spectrum-by-length.csv",
+        "runs/lengths/figures/spectrum-by-length.csv",
     ),
     "real": ("DATA=long.jsonl", "runs/SmolLM2-*/figures/*/figure5.png runs/SmolLM2-*/figures/*/report.html"),
     "gallery": ("-o figures -o report", "docs/images/demo-training.png"),
@@ -59,7 +50,7 @@ NOT_STARTED = {
     "figures": "make demo starts it",
     "report": "make demo starts it",
     "curve": "make evidence starts it",
-    "bench": "installs peers and takes minutes; test_makefile.py has its commands",
+    "bench": "installs captum and takes minutes",
     "gpu-check": "benchmarks/test_gpu_check.py runs its module",
     "mutants": "runs the tests many times",
     "browser": "installs a program",
@@ -88,12 +79,11 @@ FIGURES = {
     "choices": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130", "--k", "1")),
     "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
-    "effective_sparsity": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
-    "inside_and_beyond": ("runs/twin", ("--run", "sum-cpu-pose-seed0", "--run", "sum-cpu-ceiling-seed0")),
-    "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
+    "inside_and_beyond": ("runs/twin", ("--run", "sum-pose-seed0", "--run", "sum-ceiling-seed0")),
+    "scale": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
-    "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
+    "synthetic": ("runs/synthetic", ("--run", "parity-K2-seed0")),
 }
 STARTED = sorted(
     path.stem

@@ -61,24 +61,47 @@ def test_curve_measures_the_four_and_draws_them(environment: Path) -> None:
     assert "--run runs/demo --run runs/demo-seed2 --run runs/demo-no-pose --run runs/demo-no-pose-seed2" in commands[-1]
 
 
-def test_seeds_measures_the_demo_and_the_ladder(environment: Path) -> None:
-    status, commands = make(environment, "seeds", "LADDER=configs/scale/a.yaml configs/scale/b.yaml", "SEEDS=0 1")
+def test_seeds_measures_the_demo(environment: Path) -> None:
+    status, commands = make(environment, "seeds", "SEEDS=0 1")
     assert status == 0
     assert commands == [
         "olmo-sparsity influence --config configs/demo.yaml --run runs/demo --train training.seed=0",
         "olmo-sparsity influence --config configs/demo.yaml --run runs/demo-seed1 --train training.seed=1",
-        "olmo-sparsity influence --config configs/scale/a.yaml --run runs/scale/a --train training.seed=0",
-        "olmo-sparsity influence --config configs/scale/b.yaml --run runs/scale/b --train training.seed=0",
-        "olmo-sparsity influence --config configs/scale/a.yaml --run runs/scale/a-seed1 --train training.seed=1",
-        "olmo-sparsity influence --config configs/scale/b.yaml --run runs/scale/b-seed1 --train training.seed=1",
         "olmo-sparsity summary --run runs/demo --run runs/demo-seed1",
-        "python -m analysis.scale --run runs/scale/a --run runs/scale/a-seed1 --run runs/scale/b --run runs/scale/b-seed1 "
-        "--out runs/scale/figures",
     ]
-    _, commands = make(environment, "seeds", "LADDER=configs/scale/a.yaml")
+    _, commands = make(environment, "seeds")
     assert (
         "olmo-sparsity influence --config configs/demo.yaml --run runs/demo-seed2 --train training.seed=2" in commands
     )
+
+
+def test_twin_evaluates_the_seeds_of_each_and_draws_them(environment: Path) -> None:
+    status, commands = make(environment, "twin", "SEEDS=1 2 3")
+    assert status == 0 and len(commands) == 3 + 3 + 2 + 2
+    assert "olmo-sparsity synth eval sum --run runs/twin/sum-pose-seed3 training.seed=3" in commands
+    ceiling = "context.train_len=32 pose.num_chunks=1 synthetic.train_lengths=[4,30]"
+    assert f"olmo-sparsity synth eval sum {ceiling} --run runs/twin/sum-ceiling-seed1 training.seed=1" in commands
+    assert (
+        commands[7]
+        == "olmo-sparsity synth eval sum pose.num_chunks=1 --run runs/twin/sum-no-pose-seed2 training.seed=2"
+    )
+    assert commands[8].startswith("olmo-sparsity synth summary --run runs/twin/sum-pose-seed1 ")
+    assert commands[8].count("--run") == commands[9].count("--run") == 8
+
+
+def test_figures_synthetic_evaluates_every_way_to_give_position_ids_and_draws_them(environment: Path) -> None:
+    status, commands = make(environment, "figures-synthetic", "SEEDS=1 2")
+    assert status == 0 and len(commands) == 2 * (2 + 6 + 6) + 1
+    assert (
+        "olmo-sparsity synth eval parity synthetic.max_sparsity=4 --run runs/synthetic/parity-K4-seed1 training.seed=1"
+        in commands
+    )
+    keys = "synthetic.positions=pose model.position_embedding=rope synthetic.scratchpad=false"
+    run = "--run runs/synthetic/variables-pose-answer-seed2 training.seed=2"
+    assert f"olmo-sparsity synth eval variables {keys} {run}" in commands
+    assert commands[-1].count("--run") == 28 and commands[-1].endswith("--out runs/synthetic/figures")
+    status, commands = make(environment, "figures-synthetic", fails="scratchpad-pose-seed0")
+    assert status != 0 and "scratchpad-pose-seed0" in commands[-1]
 
 
 def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(environment: Path) -> None:
@@ -86,15 +109,14 @@ def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(enviro
     given = (f"SMOLLM2={weights}", "LENGTHS=512 128", "DATA=books/*.jsonl")
     status, commands = make(environment, "lengths", *given)
     assert status == 0 and commands.pop(0) == f"python scripts/fetch_smollm2.py {weights}"
-    options = "influence --config configs/lengths.yaml --run runs/lengths --out runs/lengths/influence"
+    options = "influence --config configs/smollm2.yaml --run runs/lengths --out runs/lengths/influence"
+    same = "--num-windows 100 --selector attention --selector nearest --selector random influence.min_preceding=512 "
+    same += "influence.max_windows_per_document=1 influence.resampled_draws=0 influence.anchor=bos influence.windows_per_part=5"
     assert commands == [
-        f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 influence.min_preceding=512 --data books/*.jsonl",
-        f"olmo-sparsity {options}/64of128 --full-len 128 --k 64 influence.min_preceding=512 --data books/*.jsonl",
-        *(
-            f"python -m analysis.{figure} --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
-            "--out runs/lengths/figures"
-            for figure in ("effective_sparsity", "spectrum_by_length")
-        ),
+        f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 {same} --data books/*.jsonl",
+        f"olmo-sparsity {options}/64of128 --full-len 128 --k 64 {same} --data books/*.jsonl",
+        "python -m analysis.spectrum_by_length --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
+        "--out runs/lengths/figures",
     ]
     _, commands = make(environment, "lengths", f"SMOLLM2={weights}", "RUN=runs/others")
     assert "--run runs/others --out runs/others/influence/64of256 --full-len 256 --k 192" in commands[2]
@@ -121,8 +143,6 @@ def test_real_checks_the_weights_each_time_and_shows_what_it_measured(environmen
         ("real", "fetch_smollm2", "fetch_smollm2.py"),
         ("real", "find_tables", "find_tables.py configs/smollm2.yaml"),
         ("lengths", "fetch_smollm2", "fetch_smollm2.py"),
-        ("bench", "fetch_smollm2", "fetch_smollm2.py"),
-        ("bench", "--check", "--check"),
     ],
 )
 def test_nothing_long_runs_with_other_weights_or_without_a_text(
@@ -130,85 +150,10 @@ def test_nothing_long_runs_with_other_weights_or_without_a_text(
 ) -> None:
     status, commands = make(environment, target, f"SMOLLM2={environment / 'weights.gguf'}", fails=fails)
     assert status != 0
-    assert last in commands[-1] and not [command for command in commands if "benchmarks.influence" in command]
-
-
-def test_bench_checks_the_peers_first_and_runs_them_last(environment: Path) -> None:
-    weights = environment / "weights.gguf"
-    (environment / "run" / "checkpoints" / "latest").mkdir(parents=True)
-    given = ("bench", f"SMOLLM2={weights}", f"RUN={environment}/run")
-    for data, words, folder in (
-        ((), "builtin", "smollm2-builtin"), (("DATA=c4",), "c4", "smollm2"), (("DATA=scripts",), "scripts", "smollm2"),
-    ):  # fmt: skip
-        status, commands, output = printed(environment, *given, *data)
-        assert status == 0 and "left out" not in output
-        peers = (
-            f"python -W ignore -m benchmarks.long_peers --model {weights} --data {words} --sizes 128 --windows 4 "
-            f"--out runs/benchmark/{folder}"
-        )
-        assert commands[:2] == [f"python scripts/fetch_smollm2.py {weights}", f"{peers} --check"]
-        assert "pip install" in commands[2]
-        assert commands[3:] == [
-            f"python -W ignore -m benchmarks.influence --run {environment}/run",
-            "python -W ignore -m benchmarks.long_windows",
-            peers,
-        ]
-
-
-def test_bench_says_what_it_leaves_out(environment: Path) -> None:
-    missing = environment / "missing.gguf"
-    status, commands, output = printed(environment, "bench", f"SMOLLM2={missing}", f"RUN={environment}/run", "DATA=c4")
-    assert status == 0
-    assert f"{missing} is missing: the peers on SmolLM2 are left out; make real downloads it\n" in output
-    assert f"{environment}/run is not trained: the recall of screening and the error of bf16 are left out\n" in output
-    assert "-m benchmarks.influence" in commands[1] and "--run" not in commands[1]
-    assert not [command for command in commands if "long_peers" in command or "fetch" in command]
+    assert last in commands[-1]
 
 
 def test_a_failure_stops_the_target(environment: Path) -> None:
     status, commands = make(environment, "seeds", fails="runs/demo-seed1")
     assert status != 0
     assert commands[-1].endswith("--run runs/demo-seed1 --train training.seed=1")
-
-
-def test_runs_to_ten_times_the_length_are_of_their_keys_and_finished_ones_are_skipped(environment: Path) -> None:
-    folder = environment / "runs"
-    for part in ("parity-K2-seed1/synthetic/tables", "parity-K2-seed1/bridge/tables"):
-        (folder / part).mkdir(parents=True)
-        (folder / part / "manifest.json").write_text('{"status": "complete"}')
-    for name in ("parity-K4", "placed-8-3"):
-        (folder / f"{name}-seed1").mkdir(exist_ok=True)
-        (folder / f"{name}-seed1" / "config.yaml").write_text("synthetic:\n  max_sparsity: 3\n")
-    asked = ("figures-synthetic", "SIZE=cpu10x", "SEEDS=1", f"FOLDER_10X={folder}")
-    status, commands = make(environment, *asked)
-    evaluated = {
-        command.split(" --run ")[1].split()[0].rpartition("/")[2]: command
-        for command in commands
-        if "synth eval" in command
-    }
-    assert status == 0 and len(evaluated) == 32
-    assert not [command for command in commands[:-2] if "parity-K2-seed1" in command.replace("text-parity", "")]
-    assert evaluated["scratchpad-pose-seed1"].split() == [
-        "olmo-sparsity", "synth", "eval", "scratchpad-cpu10x", "synthetic.positions=pose", "model.position_embedding=rope",
-        "training.learning_rate=1.0e-3", "--run", f"{folder}/scratchpad-pose-seed1", "training.seed=1",
-    ]  # fmt: skip
-    assert "synthetic.spread=3 synthetic.locality=8 --run" in evaluated["placed-8-3-seed1"]
-    bridges = [command for command in commands if "synth bridge" in command]
-    assert len(bridges) == 15 and all("synthetic.bridge_selectors=[mask-one]" in command for command in bridges)
-    (placed,) = (command for command in bridges if "placed-8-3" in command)
-    assert "parity-cpu10x --run" in placed and placed.split()[-2] == "synthetic.test_sparsity=[3]"
-    assert commands[-2].startswith("olmo-sparsity synth summary --run") and commands[-2].count("--run") == 33
-    assert commands[-1].startswith("python -m analysis.synthetic --run") and commands[-1].endswith(f"{folder}/figures")
-    status, commands = make(environment, *asked, fails="scratchpad-coupled")
-    assert status != 0 and "scratchpad-coupled" in commands[-1]
-
-
-def test_a_size_that_there_is_none_of_is_one_line(environment: Path) -> None:
-    result = subprocess.run(
-        ["make", "figures-synthetic", "SIZE=big", f"VENV={environment / 'venv'}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 2
-    assert "SIZE = big: figures-synthetic has the sizes cpu and cpu10x.  Stop." in result.stderr

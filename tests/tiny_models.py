@@ -18,22 +18,14 @@ NORMED = dataclasses.replace(
 )
 
 
-LOG_SCALED = dataclasses.replace(PLAIN, attention_scale="log_keys")
-
-
 VOCAB, EOS = 100, 0
-
-
-ALIBI = dataclasses.replace(NORMED, n_heads=4, position_embedding="alibi")
 
 
 NO_POSITIONS = dataclasses.replace(PLAIN, position_embedding="none")
 
 
-OF_OLMO = {"olmo1": PLAIN, "qk-norm": NORMED, "alibi": ALIBI, "no-positions": NO_POSITIONS}
-ALL = OF_OLMO | {"log-keys": LOG_SCALED}
-OLMO_KINDS = pytest.mark.parametrize("kind", OF_OLMO.values(), ids=OF_OLMO)
-KINDS = pytest.mark.parametrize("kind", ALL.values(), ids=ALL)
+OF_OLMO = {"olmo1": PLAIN, "qk-norm": NORMED, "no-positions": NO_POSITIONS}
+KINDS = pytest.mark.parametrize("kind", OF_OLMO.values(), ids=OF_OLMO)
 
 
 def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: int = VOCAB) -> OLMoWithPositions:

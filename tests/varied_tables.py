@@ -12,8 +12,7 @@ from made_up import KS, M
 
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.parts import write_part
+from olmo_sparsity.tables.parts import write_parquet, write_part
 from olmo_sparsity.tables.schemas import schemas_of, tables_of
 
 WORDS = "when the river rose in spring we carried every chair up to loft and waited there for three days until it fell".split()  # noqa: SIM905

@@ -8,7 +8,6 @@ from olmo_sparsity.api.chosen_windows import window_at as window_at
 from olmo_sparsity.api.chosen_windows import windows_from_table as windows_from_table
 from olmo_sparsity.api.chosen_windows import windows_from_texts as windows_from_texts
 from olmo_sparsity.api.chosen_windows import windows_from_tokens as windows_from_tokens
-from olmo_sparsity.api.explaining import explain as explain
 from olmo_sparsity.api.exploring import explore as explore
 from olmo_sparsity.api.measuring import losses as losses
 from olmo_sparsity.api.measuring import measure as measure

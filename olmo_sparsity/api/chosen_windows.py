@@ -20,11 +20,10 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import draw_windows
-from olmo_sparsity.text import places
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, ngram_hashes
-from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text
+from olmo_sparsity.text.places import EncodedText, encode_text, place_at
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.text.windows import Windows
 
@@ -246,8 +245,7 @@ def window_at(
     model: Model,
     text: str,
     *,
-    at: Optional[int] = None,
-    target: Optional[str] = None,
+    at: int,
     seed: Optional[int] = None,
     source: str = "text",
 ) -> ChosenWindows:
@@ -257,16 +255,16 @@ def window_at(
         model: its tokenizer encodes the text.
         text: one document.
         at: index of a character; the token that holds it is the target.
-        target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
         seed: of the null context; None: that of the configuration.
         source: name of the text in tables.
 
     Raises:
-        UserError: both or neither of ``at`` and ``target`` are given, or there is no such place.
+        UserError: there is no such character, or too few tokens stand before it.
     """
     seed = _seed_of(model, seed)
-    encoded, place = find_place(model, text, at=at, target=target)
-    return window_before(model, encoded, place=place, seed=seed, source=source)
+    encoded, lengths = encode_text(model.tokenizer, text), model.lengths
+    token = place_at(encoded, at, full_len=lengths.full_len, local_len=lengths.local_len)
+    return _windows_before(model, encoded, np.array([token]), seed=seed, source=source)
 
 
 def _seed_of(model: Model, seed: Optional[int]) -> int:
@@ -276,32 +274,17 @@ def _seed_of(model: Model, seed: Optional[int]) -> int:
     return seed
 
 
-def find_place(model: Model, text: str, *, at: Optional[int], target: Optional[str]) -> tuple[EncodedText, TargetPlace]:
-    """Encode a text, and return it with the place that ``window_at`` finds."""
-    lengths = model.lengths
-    return places.find_place(
-        model.tokenizer, text, at=at, target=target, full_len=lengths.full_len, local_len=lengths.local_len
-    )
+def windows_of_document(model: Model, encoded: EncodedText, *, seed: int, source: str) -> ChosenWindows:
+    """Return the windows before all tokens of an encoded text that follow a full window, in the order of the text."""
+    return _windows_before(model, encoded, np.arange(model.lengths.full_len, len(encoded)), seed=seed, source=source)
 
 
-def window_before(model: Model, encoded: EncodedText, *, place: TargetPlace, seed: int, source: str) -> ChosenWindows:
-    """Return the one window before a place of an encoded text."""
+def _windows_before(
+    model: Model, encoded: EncodedText, targets_W: np.ndarray, *, seed: int, source: str
+) -> ChosenWindows:
     windows = windows_before(
         store_of([document_of_text(encoded.text, encoded.token_ids, source=source)], split=SPLIT),
         model.lengths.full_len,
-        document_W=np.array([0]),
-        target_W=np.array([place.token]),
-    )
-    return _with_null_contexts(model, windows, source=source, seed=seed)
-
-
-def windows_of_document(model: Model, encoded: EncodedText, *, seed: int, source: str) -> ChosenWindows:
-    """Return the windows before all tokens of an encoded text that follow a full window, in the order of the text."""
-    full_len = model.lengths.full_len
-    targets_W = np.arange(full_len, len(encoded))
-    windows = windows_before(
-        store_of([document_of_text(encoded.text, encoded.token_ids, source=source)], split=SPLIT),
-        full_len,
         document_W=np.zeros(len(targets_W), dtype=np.int64),
         target_W=targets_W,
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.api.arguments import argument, typed
-from olmo_sparsity.api.chosen_windows import ChosenWindows, windows_of_document
+from olmo_sparsity.api.chosen_windows import ChosenWindows, window_at, windows_of_document
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
@@ -24,7 +24,10 @@ from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_manifest, read_table
 from olmo_sparsity.text.places import encode_text
+from olmo_sparsity.view.excerpts import excerpt_of_rows
 from olmo_sparsity.view.exploration import Exploration, record_of
+from olmo_sparsity.view.one_window import ShownWindow
+from olmo_sparsity.wording.setup import setup_words
 
 # What is measured where no selector is named. None of them sees the target, and those for a model from elsewhere take few passes.
 OF_RUN, OF_MODEL = ("kl", "attention"), ("attention", "nearest")
@@ -43,10 +46,7 @@ def explore(
     unit: Optional[str] = None,
     folder: Optional[str | Path] = None,
 ) -> Exploration:
-    """Measure the window before every token of a text, with the numbers that ``explain`` gives for each place.
-
-    What is drawn by the seed and the number of the window is another draw in each: the null context, `random`, the visible sets
-    of `lasso`, and resampled targets. The first ``full_len`` tokens follow no full window, and are no targets.
+    """Measure the window before every token of a text. The first ``full_len`` tokens follow no full window, and are no targets.
 
     Args:
         model: the model; its lengths are those of the windows.
@@ -68,13 +68,7 @@ def explore(
         UserError: no token of the text follows a full window, or a selector or k is not possible.
     """
     lengths = model.lengths
-    if selectors is None:
-        selectors = OF_RUN if model.opened.record is None else OF_MODEL
-    _check_names(selectors)
-    check_one_set(selectors, "explore")
-    sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
-    draws = model.config.influence.resampled_draws if sees_target else 0
-    settings = settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)
+    settings = _settings(model, selectors, k=k, seed=seed, unit=unit)
     encoded = encode_text(model.tokenizer, text)
     if len(encoded) <= lengths.full_len:
         raise UserError(
@@ -102,6 +96,62 @@ def explore(
             selectors=settings.selectors,
         ),
     )
+
+
+def explore_place(
+    model: Model,
+    text: str,
+    *,
+    at: int,
+    selectors: Optional[Sequence[Any]] = None,
+    k: Optional[Sequence[int]] = None,
+    seed: Optional[int] = None,
+    source: str = "text",
+) -> list[ShownWindow]:
+    """Measure the one window before the token that holds a character; arguments as in ``explore``.
+
+    Returns:
+        The window with the choice of each selector at the largest k.
+    """
+    settings = _settings(model, selectors, k=k, seed=seed, unit=None)
+    windows = window_at(model, text, at=at, seed=settings.seed, source=source)
+    tables, manifest = measured_tables(model, windows, settings=settings)
+    setup = ModelSetup.from_manifest(manifest)
+    (row,) = tables["windows"].to_pylist()
+    excerpt = excerpt_of_rows(row, tables["selections"].to_pylist(), tokenizer=model.tokenizer)
+    return [
+        ShownWindow(
+            excerpt,
+            name,
+            SELECTORS[name].sees_target,
+            "real",
+            settings.k[-1],
+            settings.k,
+            settings.unit,
+            setup.visibility,
+            model.lengths.local_len,
+            setup_words(manifest["run"], setup),
+        )
+        for name in settings.selectors
+    ]
+
+
+def _settings(
+    model: Model,
+    selectors: Optional[Sequence[Any]],
+    *,
+    k: Optional[Sequence[int]],
+    seed: Optional[int],
+    unit: Optional[str],
+) -> InfluenceConfig:
+    """Return how a document is measured; labels are drawn where a selector sees the target."""
+    if selectors is None:
+        selectors = OF_RUN if model.opened.record is None else OF_MODEL
+    _check_names(selectors)
+    check_one_set(selectors, "explore")
+    sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
+    draws = model.config.influence.resampled_draws if sees_target else 0
+    return settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)
 
 
 def _check_names(selectors: Sequence[Any]) -> None:

@@ -120,8 +120,7 @@ def _identified(
         windows.windows.store,
         windows.source,
         SPLIT,
-        training_stores=(),
-        is_training_known=False,
+        training_store=None,
         excluded_ids_G=None,
     )
     opened = dataclasses.replace(model.opened, open_text=lambda: text)

@@ -22,7 +22,6 @@ from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.text.windows import Windows
@@ -107,8 +106,7 @@ def open_model(
     """Load a model to measure.
 
     Args:
-        model: the folder of a trained run, or what ``--model`` takes: a Hugging Face folder or name, a ``.gguf`` file, an OLMo
-            checkpoint folder.
+        model: the folder of a trained run, or what ``--model`` takes: a Hugging Face folder or name, or a ``.gguf`` file.
         revision: branch, tag or commit of a model on the hub.
         local_len: L, the number of local tokens; None: that of the run, or 64.
         full_len: tokens of a window; None: that of the run, or 128.
@@ -135,7 +133,7 @@ def open_model(
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     run = Path(os.path.expanduser(model))
     _check_there(model, run)
-    if (run / "config.yaml").is_file() and not is_checkpoint(run):
+    if (run / "config.yaml").is_file():
         if revision is not None:
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         config = load_config(run / "config.yaml", changes)

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
-from olmo_sparsity.statistics.single.key_tokens import key_token_frame
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, Measurement, gathered_from
 from olmo_sparsity.statistics.single.spectrum import spectrum_frame
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
@@ -135,12 +134,11 @@ class Results:
         """Return the dependency spectrum target by target: how many long-range tokens each needs.
 
         Returns:
-            One row for each window, family (a selector, or ``fewest``), context and tolerance. ``k`` is the smallest measured k
-            with KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
-            ``max_k``, the largest measured k, are needed. ``lasting_k`` likewise, with every larger measured k sufficing, too;
-            missing of ``fewest``. ``min_context_tokens``: the length of the shortest suffix of the window that suffices, of
-            `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``, ``doc_id``, ``weight``,
-            ``target_class``: the window.
+            One row for each window, family (a selector), context and tolerance. ``k`` is the smallest measured k with
+            KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
+            ``max_k``, the largest measured k, are needed. ``min_context_tokens``: the length of the shortest suffix of the window
+            that suffices, of `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``,
+            ``doc_id``, ``weight``, ``target_class``: the window.
 
             An interpolated quantile of ``k`` is missing beside infinity; take ``quantile(..., interpolation="higher")``.
 
@@ -148,18 +146,6 @@ class Results:
             UserError: as of ``summarize``.
         """
         return spectrum_frame(self._measurement())
-
-    def key_tokens(self) -> pd.DataFrame:
-        """Return LongPPL's key tokens (Fang et al. 2024, arXiv 2410.23771), one row a window.
-
-        Returns:
-            Columns ``window_id``, ``doc_id``, ``weight``; ``lsd_nats``, the long-short difference, which is the long gain;
-            ``lcl_nats``, minus L_long; ``is_key``: the first is above 2 and the second above -2.
-
-        Raises:
-            UserError: as of ``summarize``.
-        """
-        return key_token_frame(self._measurement())
 
     def tidy(self) -> pd.DataFrame:
         """Return the selections without lists, one row for each window, selector, context, draw and k.

@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from olmo_sparsity import __version__
-from olmo_sparsity.cli import explaining, exploring, measuring, training, viewing
+from olmo_sparsity.cli import exploring, measuring, training, viewing
 from olmo_sparsity.cli import synth as synthetic
 from olmo_sparsity.cli.endings import run
-from olmo_sparsity.cli.flags import with_flags
 from olmo_sparsity.cli.messages import Command, Group, Program, note_option, set_up_asked_messages
 
 app = typer.Typer(
@@ -36,9 +35,7 @@ for group, name, function in (
     (app, "influence", measuring.influence),
     (app, "list", viewing.list_runs),
     (app, "summary", viewing.summary),
-    (app, "validate", measuring.validate),
     (app, "context-curve", measuring.context_curve),
-    (app, "explain", explaining.explain),
     (app, "explore", exploring.explore),
     (app, "merge", measuring.merge),
     (app, "figures", viewing.figures),
@@ -50,10 +47,9 @@ for group, name, function in (
     (export, "hf", training.export_hf),
     (synth, "train", synthetic.synth_train),
     (synth, "eval", synthetic.synth_eval),
-    (synth, "bridge", synthetic.synth_bridge),
     (synth, "summary", synthetic.synth_summary),
 ):
-    group.command(name, cls=Command)(with_flags(name, function))
+    group.command(name, cls=Command)(function)
 app.add_typer(export, name="export")
 app.add_typer(synth, name="synth")
 

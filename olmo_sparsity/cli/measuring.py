@@ -1,44 +1,48 @@
-"""Commands that measure: ``influence``, ``validate``, ``context-curve``, ``merge``."""
+"""Commands that measure: ``influence``, ``context-curve``, ``merge``."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from olmo_sparsity.cli.flags import Keys
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
+    ALL,
     ConfigOption,
+    DataOption,
+    FullLenOption,
+    KOption,
+    LocalLenOption,
     ModelOption,
+    NumWindowsOption,
     Overrides,
     OverwriteOption,
+    PrecisionOption,
     RevisionOption,
     RunOption,
     ShardOption,
     TrainOption,
+    UnitOption,
+    VisibilityOption,
     given_keys,
+    keys_of_influence,
     resolve,
+    selector_option,
 )
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, interruptible, train_first
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
 
-OF_INFLUENCE_ALONE = ("influence.num_windows", "influence.k", "influence.selectors")  # `validate` has its own
-# It scores every single token of planted windows, which have neither a null context nor drawn labels.
-UNUSED_BY_VALIDATE = tuple(
+# It hides all but the most recent tokens of real windows, whatever a selector would choose, in parts of one size.
+UNUSED_BY_CURVE = tuple(
     f"influence.{name}"
     for name in (
-        *("k_grid", "unit", "screen", "screen_by", "screen_sample", "pairs_windows"),
-        *("null_context", "resampled_draws", "train_overlap", "save_candidates"),
+        *("k", "k_grid", "unit", "selectors", "screen", "screen_by", "screen_sample", "pairs_windows", "lasso_masks"),
+        *("null_context", "resampled_draws", "train_overlap", "save_candidates", "positions", "windows_per_part"),
     )
-)
-# It hides all but the most recent tokens, whatever a selector would choose, in parts of one size.
-UNUSED_BY_CURVE = (
-    *UNUSED_BY_VALIDATE,
-    *(f"influence.{name}" for name in ("k", "selectors", "lasso_masks", "positions", "windows_per_part")),
 )
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
 
@@ -50,8 +54,18 @@ def influence(
     run: RunOption = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
-    *,
-    keys: Keys,
+    num_windows: NumWindowsOption = None,
+    unit: UnitOption = None,
+    k: KOption = None,
+    selector: Annotated[
+        Optional[list[str]], selector_option((*SELECTORS, ALL), default="those of the configuration")
+    ] = None,
+    seed: Annotated[Optional[int], typer.Option("--seed", help="Seed of the windows and the controls.")] = None,
+    local_len: LocalLenOption = None,
+    full_len: FullLenOption = None,
+    visibility: VisibilityOption = None,
+    precision: PrecisionOption = None,
+    data: DataOption = None,
     out: Annotated[
         Optional[Path],
         typer.Option(
@@ -69,6 +83,10 @@ def influence(
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
+    keys = keys_of_influence(
+        num_windows=num_windows, unit=unit, k=k, selector=selector, seed=seed, local_len=local_len, full_len=full_len,
+        visibility=visibility, precision=precision, data=data,
+    )  # fmt: skip
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     loaded.check_k()
     check_before_torch(loaded, folder, share=share, asked=train)
@@ -82,52 +100,16 @@ def influence(
         print_summary(tables)
 
 
-def validate(
-    config: ConfigOption = None,
-    run: RunOption = None,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    *,
-    keys: Keys,
-    out: Annotated[
-        Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables. Default: one inside the run.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-    train: TrainOption = False,
-    shard: ShardOption = None,
-    overwrite: OverwriteOption = False,
-    overrides: Overrides = None,
-) -> None:
-    """Check that the selectors find tokens that are known to matter: plants needles, and counts how many are found. Trains
-    runs/NAME first if it is not trained."""
-    from olmo_sparsity.measure.work import share_of_process
-
-    share = share_of_process(shard, overwrite=overwrite)
-    for override, key in given_keys(overrides):
-        if key in OF_INFLUENCE_ALONE:
-            raise UserError(f"{override}: validate has a key of its own; give {key.replace('influence', 'validation')}")
-    _check_used(overrides, UNUSED_BY_VALIDATE, command="validate")
-    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
-    check_before_torch(loaded, folder, share=share, asked=train)
-    from olmo_sparsity.measure.validation import check_room
-    from olmo_sparsity.measure.validation import validate as validate_run
-    from olmo_sparsity.view.console import print_detection
-
-    check_room(loaded.validation, loaded.measured_lengths)
-    train_first(named, share=share, asked=train, kind="validation", out=out)
-    with interruptible():
-        tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
-    if finish_share(tables, share):
-        print_detection(tables, as_json=as_json)
-
-
 def context_curve(
     config: ConfigOption = None,
     run: RunOption = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
-    *,
-    keys: Keys,
+    num_windows: NumWindowsOption = None,
+    local_len: LocalLenOption = None,
+    full_len: FullLenOption = None,
+    visibility: VisibilityOption = None,
+    data: DataOption = None,
     out: Annotated[
         Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table. Default: one inside the run.")
     ] = None,
@@ -141,7 +123,12 @@ def context_curve(
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    _check_used(overrides, UNUSED_BY_CURVE, command="context-curve")
+    for override, key in given_keys(overrides):
+        if key in UNUSED_BY_CURVE:
+            raise UserError(f"{override}: context-curve does not use {key}; leave it out")
+    keys = keys_of_influence(
+        num_windows=num_windows, local_len=local_len, full_len=full_len, visibility=visibility, data=data
+    )
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
@@ -155,17 +142,6 @@ def context_curve(
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
         print_curve(tables)
-
-
-def _check_used(overrides: Optional[list[str]], unused: Collection[str], *, command: str) -> None:
-    """Check that no override gives a key that a command does not use.
-
-    Raises:
-        UserError: one does.
-    """
-    for override, key in given_keys(overrides):
-        if key in unused:
-            raise UserError(f"{override}: {command} does not use {key}; leave it out")
 
 
 def merge(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import typer
 
-from olmo_sparsity.cli.flags import Keys
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import (
     default_config_path,
@@ -17,9 +18,17 @@ from olmo_sparsity.config.files import (
     pretrained_config_path,
     read_values,
 )
+from olmo_sparsity.config.measuring import powers_up_to
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.records.measured import Visibility
+from olmo_sparsity.records.own_selectors import declared_selectors, is_own
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 RUNS = Path("runs")
+ALL = "all"  # in place of the names of selectors
+GRIDS = ("all", "geometric")  # in place of the values of k: every one, or powers of two and the largest
+
+Keys = dict[str, dict[str, Any]]  # what options say: values by section and key
 
 
 class ContextName(str, Enum):
@@ -63,7 +72,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="A pretrained model in place of a run: a Hugging Face folder or name, a .gguf file, an OLMo checkpoint folder.",
+        help="A pretrained model in place of a run: a Hugging Face folder or name, or a .gguf file.",
     ),
 ]
 RevisionOption = Annotated[
@@ -99,6 +108,137 @@ ShownSelectorOption = Annotated[
         "--selector", metavar="NAME", help="Selector whose choice is shown. Default: one that does not see the target."
     ),
 ]
+
+
+NumWindowsOption = Annotated[Optional[int], typer.Option("--num-windows", help="Windows to measure.")]
+DataOption = Annotated[
+    Optional[str],
+    typer.Option("--data", metavar="SOURCE", help="Text to measure: builtin, c4, or a file, folder or glob."),
+]
+UnitOption = Annotated[
+    Optional[str],
+    typer.Option(
+        "--unit",
+        metavar="UNIT",
+        help="What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
+    ),
+]
+LocalLenOption = Annotated[
+    Optional[int], typer.Option("--local-len", metavar="N", help="Local tokens. Default: those of the run.")
+]
+FullLenOption = Annotated[
+    Optional[int],
+    typer.Option("--full-len", metavar="N", help="Length of the full context. Default: that of the run."),
+]
+VisibilityOption = Annotated[
+    Optional[Visibility],
+    typer.Option(
+        "--visibility",
+        help="hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
+    ),
+]
+PrecisionOption = Annotated[
+    Optional[Literal["auto", "fp32", "bf16"]],
+    typer.Option(
+        "--precision",
+        help="Precision of the losses: fp32, or bf16, which is faster and less exact. Default (auto): fp32, but bf16 for a "
+        "pretrained model from elsewhere on a GPU with units for it.",
+    ),
+]
+KOption = Annotated[
+    Optional[str],
+    typer.Option(
+        "--k",
+        metavar="K",
+        help="Numbers of tokens to unmask. 8: k = 1, 2, 4, 8. 1,3,5: these. all: every k. geometric: 1, 2, 4, ... and all "
+        "long-range tokens.",
+    ),
+]
+
+
+def selector_option(choices: Iterable[str], default: str, *, refusal: Optional[str] = None) -> Any:
+    """Return the type of an option ``--selector``, which may be repeated.
+
+    Args:
+        choices: the names that it takes.
+        default: what is measured without it.
+        refusal: why a selector of one's own, FILE.py:NAME, is not taken; None: it is.
+    """
+    known = tuple(choices)
+    what = "Selector to measure" if refusal else "Selector to measure, or FILE.py:NAME, a selector of your own"
+    shown = "|".join(known if refusal else (*known, "FILE.py:NAME"))
+
+    def chosen(value: str) -> str:
+        if value not in known and not is_own(value):
+            names = ", ".join(map(repr, known)) + ("" if refusal else ", nor FILE.py:NAME")
+            raise typer.BadParameter(f"{printable(value)!r} is not one of {names}.")
+        if value not in known and refusal:
+            raise typer.BadParameter(f"{printable(value)!r}: {refusal}.")
+        return value
+
+    return typer.Option(
+        "--selector",
+        metavar=f"[{shown}]",
+        parser=chosen,
+        help=f"{what}; repeat the option for several. Default: {default}.",
+        show_default=False,
+    )
+
+
+def parse_k(text: str) -> list[int]:
+    """Return the values of k: ``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5].
+
+    Raises:
+        UserError: ``text`` is neither a number nor a list of numbers.
+    """
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*,?", text):
+        raise UserError(
+            f"--k {text}: must be a number, such as 8 (which measures 1, 2, 4, 8), or a list, such as 1,3,5"
+        )
+    values = [int(part) for part in text.split(",") if part]
+    if "," in text:
+        return sorted(set(values))
+    return powers_up_to(values[0])
+
+
+def keys_of_k(text: str) -> dict[str, Any]:
+    """Return the keys of ``influence`` that ``--k`` gives: the values of k, or the name of a grid.
+
+    Raises:
+        UserError: ``text`` is neither.
+    """
+    if text in GRIDS:
+        return {"k_grid": text}
+    try:
+        return {"k": parse_k(text), "k_grid": None}
+    except UserError as error:
+        raise UserError(f"{error}, or all, or geometric (1, 2, 4, ... and all)") from None
+
+
+def selectors_named(names: Sequence[str]) -> list[str]:
+    """Return the selectors that options name, each once; ``all`` stands for those that are not measured by name only.
+
+    Raises:
+        UserError: a selector of one's own is unusable.
+    """
+    others = [name for name in names if name != ALL]
+    if ALL in names:
+        others = [name for name in others if name not in ALL_SELECTORS]
+    return declared_selectors([*(ALL_SELECTORS if ALL in names else ()), *others])
+
+
+def keys_of_influence(*, k: Optional[str] = None, selector: Optional[list[str]] = None, **given: Any) -> Keys:
+    """Return the keys of ``influence`` that options give, of those that are given.
+
+    Raises:
+        UserError: ``k`` or a selector is unusable.
+    """
+    keys = {name: value for name, value in given.items() if value is not None}
+    if k is not None:
+        keys |= keys_of_k(k)
+    if selector:
+        keys["selectors"] = selectors_named(selector)
+    return {"influence": keys}
 
 
 class Named(NamedTuple):

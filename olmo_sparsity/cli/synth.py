@@ -1,9 +1,8 @@
-"""The commands ``synth train``, ``synth eval``, ``synth bridge`` and ``synth summary``."""
+"""The commands ``synth train``, ``synth eval`` and ``synth summary``."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -30,7 +29,7 @@ TaskArgument = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="Name of a configuration in configs/synthetic/, such as parity-cpu; with --config the key `name` of that file.",
+        help="Name of a configuration in configs/synthetic/, such as parity; with --config the key `name` of that file.",
     ),
 ]
 OutOption = Annotated[
@@ -92,36 +91,26 @@ def synth_eval(
 ) -> None:
     """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
     from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+    from olmo_sparsity.measure.work import share_of_process
     from olmo_sparsity.statistics.synthetic import read_accuracies
+    from olmo_sparsity.storage.folders import is_folder_of_kind
+    from olmo_sparsity.synthetic.data import SYNTHETIC
+    from olmo_sparsity.training.loop import train
     from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
-    named = resolve_task(task, config, run, overrides=overrides)
-    tables = _measure(evaluate_synthetic, task, named, kind="synthetic", out=out, shard=shard, overwrite=overwrite)
-    if tables is not None:
+    loaded, folder, _ = named = resolve_task(task, config, run, overrides=overrides)
+    share = share_of_process(shard, overwrite=overwrite)
+    if out is not None:
+        is_folder_of_kind(out, "synthetic")  # refuses another one before the training
+    with interruptible():
+        command = f"olmo-sparsity synth train {task}"
+        if needs_training(loaded, folder, share=share, command=command):
+            logger.info(f"{folder}: not trained yet; training first")
+            train(as_trained(named, command=command), folder, source=SYNTHETIC)
+        tables = evaluate_synthetic(loaded, folder, out=out, overwrite=overwrite, share=share)
+    if share.count == 1 or finish_share(tables, share):
+        logger.info(f"{tables}")
         for line in accuracy_lines(read_accuracies([tables])):
-            print_line(line)
-
-
-def synth_bridge(
-    task: TaskArgument,
-    config: TaskConfigOption = None,
-    run: TaskRunOption = None,
-    out: OutOption = None,
-    shard: ShardOption = None,
-    overwrite: OverwriteOption = False,
-    overrides: Overrides = None,
-) -> None:
-    """Let the selectors search for the planted bits of a parity model's prompts, and print what they find. Trains the model first
-    if it is not trained."""
-    from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
-    from olmo_sparsity.statistics.synthetic import read_bridge
-    from olmo_sparsity.wording.synthetic_tasks import bridge_lines
-
-    named = resolve_task(task, config, run, overrides=overrides)
-    check_bridge(named.config.synthetic)
-    tables = _measure(measure_bridge, task, named, kind="bridge", out=out, shard=shard, overwrite=overwrite)
-    if tables is not None:
-        for line in bridge_lines(read_bridge([tables])):
             print_line(line)
 
 
@@ -148,38 +137,3 @@ def synth_summary(
     if as_json and as_md:
         raise UserError("synth summary: give one of --json and --md")
     print_synth_summary(runs, form="json" if as_json else "md" if as_md else "text")
-
-
-def _measure(
-    measure: Callable[..., Path],
-    task: str,
-    named: Named,
-    *,
-    kind: str,
-    out: Optional[Path],
-    shard: Optional[str],
-    overwrite: bool,
-) -> Optional[Path]:
-    """Train first if necessary, measure a share, and return the folder of the table if this process should print it.
-
-    What can be refused is refused before the training.
-    """
-    from olmo_sparsity.measure.work import share_of_process
-    from olmo_sparsity.storage.folders import is_folder_of_kind
-    from olmo_sparsity.synthetic.data import SYNTHETIC
-    from olmo_sparsity.training.loop import train
-
-    config, run, _ = named
-    share = share_of_process(shard, overwrite=overwrite)
-    if out is not None:
-        is_folder_of_kind(out, kind)
-    with interruptible():
-        command = f"olmo-sparsity synth train {task}"
-        if needs_training(config, run, share=share, command=command):
-            logger.info(f"{run}: not trained yet; training first")
-            train(as_trained(named, command=command), run, source=SYNTHETIC)
-        tables = measure(config, run, out=out, overwrite=overwrite, share=share)
-    if share.count > 1 and not finish_share(tables, share):
-        return None
-    logger.info(f"{tables}")
-    return tables

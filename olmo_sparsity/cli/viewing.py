@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -46,8 +45,6 @@ TablesOption = Annotated[
 ]
 STATED_OF_MODEL = ("pretrained.train_len", "pretrained.rope_scaling", "pretrained.rope_factor")
 AS_RUN = "name it as RUN"  # where there is no option --run
-
-logger = logging.getLogger(__name__)
 
 
 def _resolve_shown(
@@ -356,7 +353,7 @@ def report(
     tables: TablesOption = None,
     windows: Annotated[
         int, typer.Option("--windows", min=1, help="Windows on the page; a random sample if more were measured.")
-    ] = 200,
+    ] = 20,
     sample_seed: Annotated[int, typer.Option("--sample-seed", min=0, help="Seed of the random sample.")] = 0,
     out: Annotated[
         Optional[Path],
@@ -430,17 +427,12 @@ def compare(
     revision: RevisionOption = None,
     every: Annotated[bool, typer.Option("--every", help="Print every selector and k.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    out: Annotated[
-        Optional[Path], typer.Option("--out", metavar="FILE", help="Also write an HTML page with table and figure.")
-    ] = None,
-    overwrite: OverwritePageOption = False,
 ) -> None:
     """Compare measurements: values side by side, and differences from the first with intervals.
 
     Differences are paired if the windows are the same.
     """
     from olmo_sparsity.statistics.several.subjects import read_subjects
-    from olmo_sparsity.view.comparison_page import write_comparison
     from olmo_sparsity.view.console import print_comparison
 
     models = model or []
@@ -448,11 +440,7 @@ def compare(
         raise UserError(f"compare: --revision {revision} is that of one --model; {len(models)} are given")
     of_models = [_resolve_shown(None, None, model=name, revision=revision, show=AS_RUN).folder for name in models]
     subjects = read_subjects([*(runs or []), *map(str, of_models)])
-    if out is not None:
-        write_comparison(subjects, out, overwrite=overwrite)
     print_comparison(subjects, every=every, as_json=as_json)
-    if out is not None:
-        logger.info(str(out))
 
 
 def hypothesis(

@@ -7,7 +7,6 @@ from olmo_sparsity.config.experiment import with_keys as with_keys
 from olmo_sparsity.config.measuring import SCREEN_RANKINGS as SCREEN_RANKINGS
 from olmo_sparsity.config.measuring import ContextCurveConfig as ContextCurveConfig
 from olmo_sparsity.config.measuring import InfluenceConfig as InfluenceConfig
-from olmo_sparsity.config.measuring import ValidationConfig as ValidationConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig as PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig as ContextConfig
 from olmo_sparsity.config.sections import DataConfig as DataConfig

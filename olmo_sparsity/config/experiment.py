@@ -10,11 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
-from olmo_sparsity.config.measuring import (
-    ContextCurveConfig,
-    InfluenceConfig,
-    ValidationConfig,
-)
+from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
@@ -37,7 +33,6 @@ class Config:
     pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)
     influence: InfluenceConfig = field(default_factory=InfluenceConfig)
     context_curve: ContextCurveConfig = field(default_factory=ContextCurveConfig)
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
 
     def __post_init__(self) -> None:

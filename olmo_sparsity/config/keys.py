@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional
 
-from olmo_sparsity.config.flags import Flag
 from olmo_sparsity.errors import UserError
 
 LARGEST_LENGTH = 2**24  # tokens of a context; a table of rotary frequencies of this length takes some gigabytes
@@ -52,7 +51,6 @@ def key(
     above: Optional[float] = None,
     most: Optional[float] = None,
     below: Optional[float] = None,
-    flag: Optional[Flag] = None,
 ) -> Any:
     """Return a dataclass field with a default, a range, and the explanation that ``olmo-sparsity config`` prints.
 
@@ -63,11 +61,10 @@ def key(
         above: it must be higher than this.
         most: it must be at most this.
         below: it must be lower than this.
-        flag: its flag on the command line; None: it has none, but every key may be given as ``SECTION.KEY=VALUE``.
     """
     accepted = Range(least, above, most, below)
     words = accepted.words
-    metadata = {"help": f"{help} {words[:1].upper()}{words[1:]}." if words else help, "range": accepted, "flag": flag}
+    metadata = {"help": f"{help} {words[:1].upper()}{words[1:]}." if words else help, "range": accepted}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)

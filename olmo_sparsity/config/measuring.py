@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Optional, get_args
+from typing import Literal, Optional, get_args
 
-from olmo_sparsity.config.flags import ALL, EVERY_MEASUREMENT, Flag, keys_of_k, powers_up_to, selectors_named
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionIDs, Visibility
 from olmo_sparsity.records.own_selectors import is_own
 from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, by_head, names_where
@@ -18,50 +15,6 @@ from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, by_head, n
 Ranking = Literal["attention", "patching"]
 SCREEN_RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 DEFAULT_RANKING: Ranking = "patching"  # docs/speed.md says by what it was chosen
-
-
-def parse_screen(text: str) -> dict[str, Any]:
-    """Return the keys of ``influence`` that ``--screen`` gives: ``64``, or ``patching:64``.
-
-    Raises:
-        UserError: ``text`` is neither.
-    """
-    ranking, colon, number = text.rpartition(":")
-    if (colon and ranking not in SCREEN_RANKINGS) or not re.fullmatch(r"[1-9]\d{0,8}", number):
-        raise UserError(
-            f"--screen {text}: must be a number of tokens, such as 64, or a ranking and a number, such as patching:64; the "
-            f"rankings are {', '.join(SCREEN_RANKINGS)}"
-        )
-    return {"screen": int(number)} | ({"screen_by": ranking} if ranking else {})
-
-
-def selector_help(default: str, *, also_own: bool = True) -> str:
-    """Return what ``--help`` says of ``--selector``; ``default``: what is measured without it."""
-    what = "Selector to measure, or FILE.py:NAME, a selector of your own" if also_own else "Selector to measure"
-    return f"{what}; repeat the option for several. Default: {default}."
-
-
-def _selector_flag(command: str, known: Iterable[str], *, also: Optional[Callable[[str], bool]] = None) -> Flag:
-    return Flag(
-        selector_help("those of the configuration", also_own=also is not None),
-        (command,),
-        name="selector",
-        choices=(*known, ALL),
-        also=also,
-        parse=lambda names: {"selectors": selectors_named(names)},
-    )
-
-
-def _check_selectors(dotted: str, selectors: list[str], *, known: Iterable[str]) -> None:
-    known = tuple(known)
-    unknown = [name for name in selectors if name not in known]
-    own = [name for name in unknown if is_own(name)]
-    require(not own, f"{dotted}: {', '.join(own)}: a file is run only where the command line names it, with --selector")
-    require(not unknown, f"{dotted}: no selector is named {unknown}; there are {', '.join(known)}")
-    require(
-        len(selectors) > 0 and len(set(selectors)) == len(selectors),
-        f"{dotted} = {list(selectors)}: must name at least one selector, each once",
-    )
 
 
 def check_one_set(names: Iterable[str], command: str) -> None:
@@ -77,8 +30,9 @@ def check_one_set(names: Iterable[str], command: str) -> None:
     )
 
 
-# Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
-ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
+def powers_up_to(number: int) -> list[int]:
+    """Return the powers of two below a number, and the number."""
+    return [*(2**i for i in range(number.bit_length()) if 2**i < number), number]
 
 
 @dataclass(frozen=True)
@@ -90,7 +44,6 @@ class InfluenceConfig:
         "Number of windows to measure. If the text holds fewer, the output says so.",
         least=1,
         most=10**9,
-        flag=Flag("Windows to measure.", ("influence", "context-curve")),
     )
     sampling: Literal["targets", "documents"] = key(
         "targets",
@@ -104,24 +57,12 @@ class InfluenceConfig:
         "token",
         "What is unmasked, ranked and counted: groups of consecutive long-range tokens. token: each token. word, sentence: those "
         "of the text. block:N: N tokens each, such as block:16. A window with fewer than k groups shows all of them.",
-        flag=Flag(
-            "What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
-            ("influence", "explain", "explore"),
-            metavar="UNIT",
-        ),
     )
     k: list[int] = key(
         [1, 2, 4, 8],
         "Numbers of influential tokens (or other units; under contextual visibility entries) to unmask.",
         least=1,
         most=LARGEST_LENGTH,
-        flag=Flag(
-            "Numbers of tokens to unmask. 8: k = 1, 2, 4, 8. 1,3,5: these. all: every k. geometric: 1, 2, 4, ... and all "
-            "long-range tokens.",
-            ("influence",),
-            metavar="K",
-            parse=keys_of_k,
-        ),
     )
     k_grid: Optional[Literal["all", "geometric"]] = key(
         None,
@@ -131,7 +72,6 @@ class InfluenceConfig:
     selectors: list[str] = key(
         names_where(lambda selector: not selector.on_request, ALL_SELECTORS),
         "Selectors to measure; `olmo-sparsity influence --help` lists them.",
-        flag=_selector_flag("influence", SELECTORS, also=is_own),
     )
     lasso_masks: int = key(
         64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
@@ -158,14 +98,12 @@ class InfluenceConfig:
         "Seed of the windows, of their null contexts and of the selector `random`.",
         least=0,
         below=2**63,
-        flag=Flag("Seed of the windows and the controls.", ("influence",)),
     )
     local_len: Optional[int] = key(
         None,
         "Number of local tokens to measure with, for every command that measures. null: context.local_len.",
         least=1,
         most=LARGEST_LENGTH,
-        flag=Flag("Local tokens. Default: those of the run.", EVERY_MEASUREMENT, metavar="N"),
     )
     full_len: Optional[int] = key(
         None,
@@ -173,7 +111,6 @@ class InfluenceConfig:
         "see also pretrained.train_len). null: context.full_len.",
         least=2,
         most=LARGEST_LENGTH,
-        flag=Flag("Length of the full context. Default: that of the run.", EVERY_MEASUREMENT, metavar="N"),
     )
     min_preceding: Optional[int] = key(
         None,
@@ -189,48 +126,29 @@ class InfluenceConfig:
         "contextual: the long-range tokens see one another as always, and only the local tokens and the target do not see the "
         "hidden ones, as if entries of a key-value cache were evicted. k then counts entries, each the keys and values of one "
         "token, which has read all tokens before it. So k entries may carry more than k tokens.",
-        flag=Flag(
-            "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
-            EVERY_MEASUREMENT,
-        ),
     )
     positions: PositionIDs = key(
         "kept",
         "Position IDs of the visible tokens. kept: they never move, and hidden tokens leave gaps. compact: consecutive, from the "
         "anchor or from 0 without one, as in ordinary text; only under hidden.",
-        flag=Flag(
-            "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
-            ("influence", "validate", "explain", "explore"),
-        ),
     )
     anchor: Literal["auto", AnchorChoice] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
         "or if there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
-        "their checkpoints and exports; for other pretrained models if the tokenizer adds one, or under contextual; "
+        "and their exports; for other pretrained models if the tokenizer adds one, or under contextual; "
         "otherwise none.",
-        flag=Flag(
-            "A first token that every token sees. Default (auto): bos for runs trained with one, their checkpoints and exports; "
-            "for other pretrained models if the tokenizer adds one, or under contextual; otherwise none.",
-            EVERY_MEASUREMENT,
-        ),
     )
     path: Literal["compact", "plain", "masked"] = key(
         "compact",
         "How losses are computed. compact: run only the visible tokens, and share what several visible sets have in common. "
         "plain: the same without sharing, by the model's own forward pass. masked: run all tokens under an attention mask, which "
         "is the definition. In fp32 all give the same losses within 1e-5 nats; each is slower than the one before.",
-        flag=Flag("How losses are computed. plain and masked are slower, for comparison.", ("influence",)),
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
         "auto",
         "Precision of all losses. auto: fp32, but bf16 for a pretrained model from elsewhere on a GPU with units for bf16. bf16 "
         "is faster on such devices and less exact; `make bench` shows by how much.",
-        flag=Flag(
-            "Precision of the losses: fp32, or bf16, which is faster and less exact. Default (auto): fp32, but bf16 for a "
-            "pretrained model from elsewhere on a GPU with units for it.",
-            ("influence",),
-        ),
     )
     screen: Optional[int] = key(
         None,
@@ -238,13 +156,6 @@ class InfluenceConfig:
         "(null: all). The measurement then reports the recall: how often the exact choice survives, on a sample of its windows.",
         least=1,
         most=LARGEST_LENGTH,
-        flag=Flag(
-            "Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: "
-            f"{' or '.join(SCREEN_RANKINGS)}; without it {DEFAULT_RANKING}. Default: off.",
-            ("influence",),
-            metavar="[RANKING:]N",
-            parse=parse_screen,
-        ),
     )
     screen_by: Literal["auto", Ranking] = key(
         "auto",
@@ -258,9 +169,6 @@ class InfluenceConfig:
     data: Optional[str] = key(
         None,
         "Text to measure, in the form of data.source. null: the validation documents of the run.",
-        flag=Flag(
-            "Text to measure: builtin, c4, or a file, folder or glob.", ("influence", "context-curve"), metavar="SOURCE"
-        ),
     )
     max_documents: Optional[int] = key(
         None,
@@ -276,7 +184,6 @@ class InfluenceConfig:
     save_candidates: bool = key(
         False,
         "Also write the table candidates: the loss with each single token unmasked.",
-        flag=Flag(None, ("influence",)),
     )
     pairs_windows: int = key(
         0,
@@ -313,7 +220,7 @@ class InfluenceConfig:
             f"influence.pairs_windows = {self.pairs_windows}: pairs are of tokens; leave it out, or influence.unit = {self.unit}",
         )
         require_rising("influence.k", self.k)
-        _check_selectors("influence.selectors", self.selectors, known=SELECTORS)
+        self._check_selectors()
         choosing = names_where(lambda selector: selector.needs_entries, self.selectors)
         require(
             not choosing or self.visibility == "contextual",
@@ -321,6 +228,19 @@ class InfluenceConfig:
             "influence.visibility = contextual (--visibility contextual)",
         )
         self._check_by_head()
+
+    def _check_selectors(self) -> None:
+        unknown = [name for name in self.selectors if name not in SELECTORS]
+        own = [name for name in unknown if is_own(name)]
+        require(
+            not own,
+            f"influence.selectors: {', '.join(own)}: a file is run only where the command line names it, with --selector",
+        )
+        require(not unknown, f"influence.selectors: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
+        require(
+            len(self.selectors) > 0 and len(set(self.selectors)) == len(self.selectors),
+            f"influence.selectors = {list(self.selectors)}: must name at least one selector, each once",
+        )
 
     def _check_by_head(self) -> None:
         """Check that the selectors that choose by head can be measured."""
@@ -369,42 +289,7 @@ class ContextCurveConfig:
         "pretrained model without train_len).",
         least=1,
         most=LARGEST_LENGTH,
-        flag=Flag("Longest visible context, in tokens. Default: twice the full context.", ("context-curve",)),
     )
 
     def __post_init__(self) -> None:
         check_values(self, "context_curve")
-
-
-@dataclass(frozen=True)
-class ValidationConfig:
-    """`olmo-sparsity validate`: whether the selectors find needles that were planted."""
-
-    num_windows: int = key(
-        300,
-        "Number of windows for each kind of needle and each number of copies.",
-        least=1,
-        most=10**6,
-        flag=Flag("Windows for each kind of needle and each number of copies.", ("validate",)),
-    )
-    k: list[int] = key(
-        [1, 2, 4, 8],
-        "Numbers of selected tokens at which precision and recall are computed.",
-        least=1,
-        most=LARGEST_LENGTH,
-    )
-    selectors: list[str] = key(
-        list(ALL_SELECTORS),
-        f"Selectors to validate, of {', '.join(ALL_SELECTORS)}.",
-        flag=_selector_flag("validate", ALL_SELECTORS),
-    )
-    needle_copies: list[int] = key(
-        [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH
-    )
-    seed: int = key(0, "Seed of everything that is planted.", least=0, below=2**63)
-
-    def __post_init__(self) -> None:
-        check_values(self, "validation")
-        require_rising("validation.k", self.k)
-        require_rising("validation.needle_copies", self.needle_copies)
-        _check_selectors("validation.selectors", self.selectors, known=ALL_SELECTORS)

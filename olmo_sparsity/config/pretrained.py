@@ -6,32 +6,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Literal, Optional
 
-from olmo_sparsity.config.flags import EVERY_MEASUREMENT, Flag
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import plain_name, telling_name
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
-
-
-def parse_rope_scaling(text: str) -> dict[str, Any]:
-    """Return the keys of ``pretrained`` that ``--rope-scaling`` gives: ``none``, or a method and a factor, ``yarn:4``.
-
-    Raises:
-        UserError: ``text`` is neither.
-    """
-    method, _, factor = text.partition(":")
-    if text == "none":
-        return {"rope_scaling": "none", "rope_factor": None}
-    if method not in ("linear", "dynamic", "yarn") or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})?", factor):
-        raise UserError(
-            f"--rope-scaling {text}: must be none, or linear, dynamic or yarn with the factor by which the context grows, such "
-            "as yarn:4"
-        )
-    return {"rope_scaling": method, "rope_factor": float(factor)}
 
 
 @dataclass(frozen=True)
@@ -40,20 +21,13 @@ class PretrainedConfig:
 
     model: Optional[str] = key(
         None,
-        "The model: a Hugging Face folder or a name on the hub, a .gguf file, or a checkpoint folder of OLMo or of this "
-        "package. null: the run's own model.",
+        "The model: a Hugging Face folder or a name on the hub, or a .gguf file. null: the run's own model.",
     )
     revision: Optional[str] = key(None, "Branch, tag or commit of a model on the hub. null: its main branch.")
     device_map: Optional[str] = key(
         None,
         "Devices of the model. null: training.device. auto: accelerate spreads the model over all devices.",
     )
-    allow_pickle: bool = key(
-        False,
-        "Also load weights in PyTorch's pickle format (.bin). Without it only safetensors, GGUF and the model.pt of OLMo "
-        "checkpoints are loaded. Code of a model is never run.",
-    )
-
     train_len: Optional[int] = key(
         None,
         "Number of tokens in a row of its training, as its authors say. If it is stated, the gate beyond the training row "
@@ -61,23 +35,12 @@ class PretrainedConfig:
         "warning. Every output says that it was stated. null: not known.",
         least=2,
         most=LARGEST_LENGTH,
-        flag=Flag(
-            "Number of tokens in a training row of the pretrained model, as its authors say. Default: not known.",
-            EVERY_MEASUREMENT,
-            metavar="N",
-        ),
     )
     rope_scaling: RopeScaling = key(
         "none",
         "How rotary positions are scaled for longer contexts than those of training, as in transformers. none: as the model "
         "has them. linear: all distances are divided by rope_factor. dynamic: dynamic NTK, whose base grows with the length of "
         "the text. yarn: YaRN. dynamic and yarn begin at train_len, or if it is null at the model's number of positions.",
-        flag=Flag(
-            "Scale rotary positions: linear, dynamic or yarn, and the factor, such as yarn:4. Default: none.",
-            EVERY_MEASUREMENT,
-            metavar="METHOD:FACTOR",
-            parse=parse_rope_scaling,
-        ),
     )
     rope_factor: Optional[float] = key(
         None, "The factor of rope_scaling, by which the context grows. null: there is no scaling.", least=1, most=10**4
@@ -101,7 +64,7 @@ class PretrainedConfig:
         require(
             (self.rope_scaling == "none") == (self.rope_factor is None),
             f"pretrained.rope_factor = {self.rope_factor} with pretrained.rope_scaling = {self.rope_scaling}: give both, such as "
-            "--rope-scaling yarn:4, or neither",
+            "pretrained.rope_scaling=yarn pretrained.rope_factor=4, or neither",
         )
 
     @property

@@ -8,7 +8,7 @@ from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 
-PositionEmbedding = Literal["rope", "alibi", "none", "absolute"]
+PositionEmbedding = Literal["rope", "none", "absolute"]
 
 
 @dataclass(frozen=True)
@@ -138,26 +138,10 @@ class PoseConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    cuts: Literal["uniform", "capped"] = key(
-        "uniform",
-        "Where a row is cut into chunks. uniform: at distinct places, all sets of places equally likely. capped: the first "
-        "cut uniformly in the first half of the row, as in PoSE's code; the others uniformly behind it.",
-    )
-    skips: Literal["sorted", "successive"] = key(
-        "sorted",
-        "How the skips of three or more chunks are drawn. sorted: independently and uniformly, then sorted. successive: each "
-        "uniformly between the one before it and the maximum, as in PoSE's paper. For two chunks both are the same.",
-    )
-    contents: Literal["contiguous", "uniform", "matched"] = key(
+    contents: Literal["contiguous", "matched"] = key(
         "contiguous",
-        "Text of the chunks. contiguous: consecutive text; only the position IDs jump. uniform: each chunk is drawn anywhere "
-        "behind the one before it, independently of its skip, as in PoSE's paper. matched: pieces of the document that are "
+        "Text of the chunks. contiguous: consecutive text; only the position IDs jump. matched: pieces of the document that are "
         "as far apart as their position IDs (in a short document the skips are smaller).",
-    )
-    seam_targets: Literal["document", "row", "none"] = key(
-        "document",
-        "Target of a token after which text or position IDs jump. document: the next token of the document. row: the next "
-        "token of the row, as in PoSE's code; it is another token if the text jumps. none: no target, so no loss.",
     )
 
     def __post_init__(self) -> None:
@@ -173,7 +157,7 @@ class PoseConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The OLMo model. The keys are those of ``olmo.config.ModelConfig``, except position_embedding and attention_scale."""
+    """The OLMo model. The keys are those of ``olmo.config.ModelConfig``, except position_embedding."""
 
     d_model: int = key(128, "Width of the model.", least=1, most=2**17)
     n_heads: int = key(4, "Number of attention heads.", least=1, most=4096)
@@ -184,18 +168,11 @@ class ModelConfig:
     layer_norm_with_affine: bool = key(False, "Learn the scale of the layer norms. OLMo 1 does not.")
     position_embedding: PositionEmbedding = key(
         "rope",
-        "rope: rotary embeddings, as OLMo has them. alibi: a bias of the attention scores that falls with the distance of the "
-        "position IDs, with a slope for each head (Press et al. 2022). none: no positions at all (NoPE, Kazemnejad et al. 2023). "
-        "absolute: a learned embedding of each position ID, added to that of the token; for synthetic tasks. Only rope can be "
-        "exported to Hugging Face.",
+        "rope: rotary embeddings, as OLMo has them. none: no positions at all (NoPE, Kazemnejad et al. 2023). absolute: a "
+        "learned embedding of each position ID, added to that of the token; for synthetic tasks. Only rope can be exported to "
+        "Hugging Face.",
     )
     rope_theta: int = key(10000, "Base of the rotary frequencies.", least=1, most=10**12)
-    attention_scale: Literal["constant", "log_keys"] = key(
-        "constant",
-        "What attention scores are multiplied by, besides 1 / sqrt(width of a head). constant: 1. log_keys: log n / log N, as in "
-        "Scalable-Softmax (arXiv 2501.19399), where n is the number of tokens that the query attends to, itself included, and N "
-        "is context.train_len, with the BOS. It needs rotary positions, and cannot be exported to Hugging Face.",
-    )
     weight_tying: bool = key(True, "Use the embedding matrix also as the output matrix.")
     init_std: float = key(0.02, "Standard deviation of the initial weights.", least=0, most=10)
 
@@ -205,9 +182,4 @@ class ModelConfig:
             self.d_model % (2 * self.n_heads) == 0,
             f"model.d_model = {self.d_model}: must be a multiple of 2 * model.n_heads = {2 * self.n_heads} "
             "(rotary embeddings rotate pairs of entries)",
-        )
-        require(
-            self.attention_scale == "constant" or self.position_embedding == "rope",
-            f"model.attention_scale = {self.attention_scale}: needs model.position_embedding = rope, not "
-            f"{self.position_embedding}",
         )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
-from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
 TaskName = Literal["parity", "variables"]
@@ -85,11 +84,6 @@ class SyntheticConfig:
         most=2**20,
     )
     spread: int = key(1, "parity: least distance between two planted bits, in tokens.", least=1, most=2**20)
-    hide_tokens: bool = key(
-        False,
-        "parity without scratchpad: leave random tokens out of training prompts; their share is drawn for each row. `synth "
-        "bridge` hides tokens, and a model can answer such prompts only if it was trained on some.",
-    )
     position_loss_weight: float = key(
         1.0, "positions predicted: weight of the cross-entropy of position IDs in the objective.", least=0, most=10**6
     )
@@ -103,15 +97,14 @@ class SyntheticConfig:
     test_row_len: Optional[int] = key(
         None,
         "parity: evaluate with all planted tokens inside a row, the last test_row_len tokens of the prompt without the query, "
-        "and with all of them before it. Prompts of at most test_row_len tokens have them inside only. null: anywhere. `synth "
-        "bridge` does not use this key.",
+        "and with all of them before it. Prompts of at most test_row_len tokens have them inside only. null: anywhere.",
         least=1,
         most=LARGEST_LENGTH,
     )
     test_placed: list[str] = key(
         [],
         "parity: evaluate with the planted tokens placed in each of these ways, L/S: within L consecutive tokens (any: anywhere "
-        "in the prompt) and at least S apart, such as 8/1. []: as in training. `synth bridge` does not use this key.",
+        "in the prompt) and at least S apart, such as 8/1. []: as in training.",
     )
     test_rows: int = key(
         400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
@@ -120,20 +113,13 @@ class SyntheticConfig:
         "none",
         "How evaluation scales the rotary positions of a model that was trained without PoSE, as transformers does. none: as "
         "they are. linear: position interpolation, all distances are divided by rope_factor. yarn: YaRN, with the longest "
-        "training row as the original length. Training does not use it, and `synth bridge` refuses it.",
+        "training row as the original length. Training does not use it.",
     )
     rope_factor: Optional[float] = key(
         None,
         "The factor of rope_scaling. null: each evaluated length divided by the longest training prompt, and at least 1.",
         least=1,
         most=10**4,
-    )
-    bridge_rows: int = key(
-        50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
-    )
-    bridge_selectors: list[str] = key(
-        list(ALL_SELECTORS),
-        "The selectors that search for the planted bits in `synth bridge`.",
     )
     test_seed: int = key(
         0, "Seed of the evaluated sequences. They do not depend on training.seed.", least=0, below=2**63
@@ -151,17 +137,6 @@ class SyntheticConfig:
         require(
             self.scratchpad or self.positions not in ("coupled", "predicted"),
             f"synthetic.positions = {self.positions}: couples the tokens of a scratchpad; set synthetic.scratchpad=true",
-        )
-        require(
-            not self.hide_tokens or (self.task == "parity" and not self.scratchpad),
-            "synthetic.hide_tokens = True: only for synthetic.task = parity without a scratchpad",
-        )
-        unknown = [name for name in self.bridge_selectors if name not in ALL_SELECTORS]
-        require(
-            bool(self.bridge_selectors)
-            and not unknown
-            and len(set(self.bridge_selectors)) == len(self.bridge_selectors),
-            f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(ALL_SELECTORS)}, each once",
         )
         require(
             self.task == "parity" or (self.locality is None and self.spread == 1),

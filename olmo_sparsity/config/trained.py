@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from olmo_sparsity.config.experiment import Config, to_dict
-
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training", "synthetic")
-MEASURED_SECTIONS = ("influence", "context_curve", "validation")  # no training depends on them
+MEASURED_SECTIONS = ("influence", "context_curve")  # no training depends on them
 # Keys, as (section, key), that may differ from those of a run: when its training resumes, and when it is measured.
 FREE_TO_TRAIN = frozenset(
     {
@@ -29,8 +27,6 @@ FREE_TO_TRAIN = frozenset(
         ("synthetic", "test_seed"),
         ("synthetic", "rope_scaling"),
         ("synthetic", "rope_factor"),
-        ("synthetic", "bridge_rows"),
-        ("synthetic", "bridge_selectors"),
     }
 )
 FREE_TO_MEASURE = FREE_TO_TRAIN | {
@@ -63,16 +59,13 @@ def different_keys(
 ) -> Iterator[DifferentKey]:
     """Yield the keys that a trained model depends on and in which two configurations differ.
 
-    A key that one of them lacks has its default value.
-
     Args:
         first: a configuration as a manifest holds it (``to_dict``).
         second: another.
         free: (section, key) pairs that may differ.
     """
-    defaults = to_dict(Config())
     for section in TRAINED_SECTIONS:
-        of_first, of_second = ({**defaults[section], **config.get(section, {})} for config in (first, second))
+        of_first, of_second = (config.get(section, {}) for config in (first, second))
         for key in sorted(of_first.keys() | of_second.keys()):
             values = of_first.get(key), of_second.get(key)
             if values[0] != values[1] and (section, key) not in free:

@@ -30,13 +30,6 @@ class TrainingConfig:
         "early). It is that of the tokens: position IDs that a model predicts are no part of it.",
         above=0,
     )
-    patience: Optional[int] = key(
-        None,
-        "Training ends early when the validation loss has not fallen 1% below its lowest value in this number of evaluations in "
-        "a row (null: it does not end early). A schedule that depends on training.steps is cut off.",
-        least=1,
-        most=10**6,
-    )
     batch_rows: int = key(256, "Number of rows in a batch, over all devices.", least=1, most=10**7)
     micro_batch_rows: Optional[int] = key(
         None,
@@ -62,11 +55,6 @@ class TrainingConfig:
     max_grad_norm: float = key(1.0, "Gradients are clipped to this norm.", above=0)
     z_loss: float = key(0.0, "Weight of the z-loss, the mean square of log Z (PaLM and OLMo: 1e-4). 0: none.", least=0)
     seed: int = key(0, "Seed of the initial weights and of all batches.", least=0, below=2**63)
-    start_from: Optional[str] = key(
-        None,
-        "Folder of a trained run whose last weights this run starts from, such as a first stage without PoSE. The model, the "
-        "tokenizer and the vocabulary must be the same (null: the weights are drawn, with training.seed).",
-    )
     precision: Literal["auto", "bf16", "fp32"] = key(
         "auto",
         "Autocast precision of the forward pass. auto: bf16 on a device with units for it (a GPU, or a CPU with AMX), "

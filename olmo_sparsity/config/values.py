@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -17,13 +17,6 @@ from olmo_sparsity.config.keys import check_value
 from olmo_sparsity.errors import UserError
 
 LONGEST_VALUE = 60  # characters of a value in a message
-# Keys that config.yaml of earlier runs has and that nothing reads now, with the value, as written, that asks for nothing; None:
-# any.
-REMOVED = {
-    "validation.solver_steps": None,
-    "influence.screen_proxy": "null",
-    "influence.screen_precision": "auto",
-}
 INT, FLOAT, TIMESTAMP = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp"))
 TYPE_WORDS = {
     int: "a whole number",
@@ -83,7 +76,7 @@ def read_file(text: str, section: type, *, path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
-    return _section(node, section, "", where=lambda node: f"{path}:{node.start_mark.line + 1}", ignored=REMOVED)
+    return _section(node, section, "", where=lambda node: f"{path}:{node.start_mark.line + 1}")
 
 
 def read_override(override: str, section: type) -> dict[str, Any]:
@@ -101,21 +94,11 @@ def read_override(override: str, section: type) -> dict[str, Any]:
         raise UserError(f"override {override!r}: the value is not valid YAML; put text in quotes") from None
     for name in reversed(dotted.split(".")):
         node = yaml.MappingNode("tag:yaml.org,2002:map", [(yaml.ScalarNode("tag:yaml.org,2002:str", name), node)])
-    return _section(node, section, "", where=lambda _: f"override {override!r}", ignored={})
+    return _section(node, section, "", where=lambda _: f"override {override!r}")
 
 
-def _section(
-    node: yaml.Node,
-    section: type,
-    prefix: str,
-    *,
-    where: _Where,
-    ignored: Mapping[str, Optional[str]],
-) -> dict[str, Any]:
-    """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``.
-
-    Keys that are ``ignored``, by their dotted names, are left out, if they have the value that stands there (None: any).
-    """
+def _section(node: yaml.Node, section: type, prefix: str, *, where: _Where) -> dict[str, Any]:
+    """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``."""
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{where(node)}: {prefix[:-1]} is a section of keys, not a value")
     expected, values = types_of_keys(section), {}
@@ -123,8 +106,6 @@ def _section(
     for key_node, value_node in node.value:
         name = key_node.value if isinstance(key_node, yaml.ScalarNode) else "[...]"
         dotted = prefix + name
-        if dotted in ignored and ignored[dotted] in (None, value_node.value):
-            continue
         if name not in expected:
             raise UserError(
                 f"{where(key_node)}: {dotted}: there is no key {name!r} here; there are {', '.join(expected)}"
@@ -132,7 +113,7 @@ def _section(
         if name in values:
             raise UserError(f"{where(key_node)}: {dotted}: this key stands here twice; leave one out")
         if dataclasses.is_dataclass(expected[name]):
-            values[name] = _section(value_node, expected[name], f"{dotted}.", where=where, ignored=ignored)
+            values[name] = _section(value_node, expected[name], f"{dotted}.", where=where)
         else:
             values[name] = _value(value_node, expected[name], dotted, where=where)
             try:

@@ -1,6 +1,6 @@
 """Conversion of models and tokenizers to ``transformers``.
 
-Every model with rotary positions and ``attention_scale: constant`` has an equivalent among the architectures that ship with
+Every model with rotary positions has an equivalent among the architectures that ship with
 transformers:
 
     norms                          queries, keys     architecture
@@ -25,7 +25,6 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.model.olmo_layers import LogScaledConfig
 from olmo_sparsity.model.pretrained import ROWS_HAVE_BOS
 
 
@@ -141,11 +140,6 @@ def to_transformers(model: OLMoWithPositions, *, rows_have_bos: Optional[bool] =
         raise UserError(
             "model.position_embedding: transformers has no model with OLMo's layers whose positions are not rotary; export a run "
             "with model.position_embedding = rope"
-        )
-    if isinstance(config, LogScaledConfig):
-        raise UserError(
-            "model.attention_scale = log_keys: transformers has no model whose attention scores grow with the number of keys; "
-            "export a run with model.attention_scale = constant"
         )
     rms, affine = config.layer_norm_type == LayerNormType.rms, bool(config.layer_norm_with_affine)
     for_rms_norms = config.attention_layer_norm and not rms

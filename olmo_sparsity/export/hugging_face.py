@@ -31,7 +31,7 @@ from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, sha256_file, write_json
 from olmo_sparsity.storage.folders import check_no_link, exclusive_lock, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import earlier_stages, read_config_of, read_manifest_of, tokenizer_of_run
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -100,11 +100,7 @@ def _write(
         shutil.copymode(partial / "config.json", weights)  # safetensors lets nobody else read its files
     exported = _load_and_compare(partial, model, tokenizer=tokenizer, rows_have_bos=rows_have_bos, folder=folder)
     eos_token = str(tokenizer.id_to_token(eos_id))
-    earlier = [
-        (stage.name, None if stage.manifest is None else read_config_of(stage.folder))
-        for stage in earlier_stages(manifest)
-    ]
-    card = model_card(exported, config, earlier=earlier, info=info, loss_nats=loss_nats, eos_token=eos_token)
+    card = model_card(exported, config, info=info, loss_nats=loss_nats, eos_token=eos_token)
     (partial / "README.md").write_text(card, encoding="utf-8")
     write_json(partial / "manifest.json", _manifest(exported, info, name=config.name, partial=partial))
     return exported

@@ -6,7 +6,6 @@ Names that a user chose are escaped: they are shown as code spans, whatever char
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -37,7 +36,6 @@ class ExportedModel:
 CONTENTS = {
     "contiguous": "the text of a row is consecutive",
     "matched": "the chunks are as far apart in the document as in their position IDs",
-    "uniform": "the chunks are also moved apart in the document, independently of their position IDs",
 }
 
 
@@ -80,7 +78,6 @@ def model_card(
     exported: ExportedModel,
     config: Config,
     *,
-    earlier: Sequence[tuple[str, Optional[Config]]] = (),
     info: CheckpointInfo,
     loss_nats: Optional[float],
     eos_token: str,
@@ -90,16 +87,12 @@ def model_card(
     Args:
         exported: the exported model.
         config: that the run was made with.
-        earlier: name and configuration of the runs that it started from, the latest first; no configuration: it is unknown.
         info: of the checkpoint.
         loss_nats: its validation loss; None where it is not the last checkpoint of a finished run.
         eos_token: the token that ends a document, as text.
     """
     context, measured = config.context, config.measured_lengths
-    positions, _ = _trained_positions(config)
-    known = [config, *(stage for _, stage in earlier if stage is not None)]
-    max_position = max(_trained_positions(stage)[1] for stage in known)
-    longest = max(stage.context.row_len + stage.context.bos for stage in known)
+    positions, max_position = _trained_positions(config)
     row_len, begins, beginning = context.row_len, "", "no token is added before or after it"
     if context.bos:
         row_len += 1
@@ -107,14 +100,6 @@ def model_card(
         beginning = f"{_code(eos_token)} in front of it, as in front of every row, and no other token is added"
     steps = f"{info.step:,} of {config.training.steps:,} steps"
     loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
-    text = _text_source(config.data)
-    for name, stage in earlier:
-        source = "it is unknown on which text" if stage is None else _text_source(stage.data)
-        text += f". Before, its weights were trained in the run {_code(name)}: {source}"
-    began = ""
-    if earlier:
-        began = f" It started from the weights of the run {_code(earlier[0][0])}, whose steps and tokens are not counted here."
-    where = " in the runs that are known" if len(known) <= len(earlier) else ""
     expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
     return f"""---
 library_name: transformers
@@ -135,14 +120,14 @@ text. It was not trained to follow instructions.
 
 - **Architecture**: `{exported.architecture}`, {exported.num_parameters / 1e6:.2f}M parameters, fp32{expert}. Its logits differ \
 from those of the trained model by at most {exported.largest_logit_difference:.2g} ({exported.num_logits_compared:,} compared).
-- **Training**: {steps}, {info.tokens:,} tokens{loss}.{began}
-- **Text**: {text}.
+- **Training**: {steps}, {info.tokens:,} tokens{loss}.
+- **Text**: {_text_source(config.data)}.
 
 ## Lengths and positions
 
 - The model was trained on rows of {row_len} tokens, {positions}{begins}
-- Position IDs from {max_position} on were never trained{where}. transformers accepts them, but do not trust the output.
-- The model never saw more than {longest} tokens at once{where}.
+- Position IDs from {max_position} on were never trained. transformers accepts them, but do not trust the output.
+- The model never saw more than {row_len} tokens at once.
 - The run measures it with a local context of {measured.local_len} and a full context of {measured.full_len} tokens, as does
   `olmo-sparsity influence --model FOLDER --local-len {measured.local_len} --full-len {measured.full_len}`. To hide tokens, remove
   them and pass the `position_ids` of the others: these may have gaps.

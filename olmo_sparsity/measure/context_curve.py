@@ -21,7 +21,7 @@ from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.setup.fit import fit_entries
-from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_record
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import recent_losses
 from olmo_sparsity.measure.work import WHOLE, Share, part_size
@@ -53,7 +53,7 @@ def visible_lengths(lengths: MeasuredLengths, max_visible: Optional[int], *, lim
     if lengths.train_len is not None and longest < lengths.train_len and max_visible is None:
         raise UserError(
             f"the curve ends at {longest} tokens where context_curve.max_visible is not given, and a training row has "
-            f"{lengths.train_len}, which it is compared with; give --max-visible {lengths.train_len} or more"
+            f"{lengths.train_len}, which it is compared with; give context_curve.max_visible={lengths.train_len} or more"
         )
     if lengths.train_len is not None and longest < lengths.train_len:
         raise UserError(
@@ -126,7 +126,7 @@ def measure_context_curve(
         lengths,
         identity(opened),
         opened.text.store.tokens_sha256,
-        list(settings_identity(settings, WINDOW_KEYS).values()),
+        [settings_record(settings)[key] for key in WINDOW_KEYS],
     )
     anchored = "" if opened.anchor is None else "bos-"
     folder = out or run / "context-curve" / f"{opened.text.split}-{anchored}to{lengths[-1]}-{run_id[:6]}"

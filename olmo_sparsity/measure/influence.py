@@ -21,7 +21,6 @@ from olmo_sparsity.measure.setup.opened_model import (
     OpenedModel,
     identity,
     open_model,
-    settings_identity,
     settings_record,
 )
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -91,7 +90,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sou
         with_sources: whether the sources of selectors of one's own are part of it.
     """
     store = opened.text.store
-    resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
+    resolved = {**settings_record(settings), **dict.fromkeys(RESOLVED)}
     return fingerprint(
         SCHEMA_VERSION,
         resolved,
@@ -166,9 +165,9 @@ def _prepare(
         )
     train_overlap_W = None
     # A window with its target may be too short to hold what is looked for.
-    if settings.train_overlap and opened.text.is_training_known and windows.full_len + 1 >= NGRAM:
-        found = [windows_in_training(windows, store) for store in opened.text.training_stores]
-        train_overlap_W = np.any(found, axis=0)
+    training_store = opened.text.training_store
+    if settings.train_overlap and training_store is not None and windows.full_len + 1 >= NGRAM:
+        train_overlap_W = windows_in_training(windows, training_store)
     logger.info(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
@@ -192,7 +191,7 @@ def prepare_windows(
     fit: dict[str, Any],
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
-    """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
+    """Return the measurement of chosen windows; ``influence`` and the Python functions measure by it.
 
     Args:
         settings: what to measure.

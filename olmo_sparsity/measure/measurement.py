@@ -22,7 +22,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, check_same_model, lengths_record
@@ -54,7 +54,6 @@ MANIFEST_KEYS = (
     "split",
     "influence",
     "own_selectors",
-    "validation",
     "sampling",
     "min_preceding",
     "context",
@@ -65,7 +64,6 @@ MANIFEST_KEYS = (
     "num_windows",
     "num_documents",
     "null_contexts",
-    "suites",
     "pose",
     "num_parameters",
     "tokenizer_sha256",
@@ -102,7 +100,7 @@ class MeasurementPlan:
     """A measurement that ``run_measurement`` does.
 
     Attributes:
-        kind: ``influence``, ``context-curve`` or ``validation``.
+        kind: ``influence`` or ``context-curve``.
         run_id: fingerprint of everything that the tables depend on.
         folder: where the tables go.
         config: the experiment; the folder of a pretrained model records it.
@@ -172,7 +170,6 @@ def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenize
         pretrained=dataclasses.replace(config.pretrained, train_len=None),
         influence=InfluenceConfig(),
         context_curve=ContextCurveConfig(),
-        validation=ValidationConfig(),
     )
     for name, content in (("config.yaml", to_yaml(kept)), ("tokenizer.json", tokenizer.to_str())):
         if not (run / name).is_file():

@@ -114,20 +114,18 @@ def cells_of(settings: SyntheticConfig) -> list[Cell]:
     return [Cell(*cell, first=i * settings.test_rows) for i, cell in enumerate(cells)]
 
 
-def cells_within(settings: SyntheticConfig, window_ids_W: np.ndarray) -> list[tuple[Cell, np.ndarray]]:
+def _cells_within(settings: SyntheticConfig, window_ids_W: np.ndarray) -> list[tuple[Cell, np.ndarray]]:
     """Return the cells that these windows belong to, each with the windows' rows in it, int64 [w]."""
     cell_W = window_ids_W // settings.test_rows
     cells = cells_of(settings)
     return [(cells[i], window_ids_W[cell_W == i] - cells[i].first) for i in np.unique(cell_W).tolist()]
 
 
-def synthetic_manifest(
-    config: Config, run: Path, *, opened: SyntheticRun, kind: str, run_id: str, num_windows: int
-) -> dict[str, Any]:
+def _manifest(config: Config, run: Path, *, opened: SyntheticRun, run_id: str, num_windows: int) -> dict[str, Any]:
     """Return what the manifest of a measurement of a synthetic run says before it begins."""
     settings = config.synthetic
     return {
-        "kind": kind,
+        "kind": "synthetic",
         "run_id": run_id,
         "run": folder_name(run),
         "task": settings.task,
@@ -135,7 +133,6 @@ def synthetic_manifest(
         "positions": settings.positions,
         "position_embedding": config.model.position_embedding,
         "max_sparsity": settings.max_sparsity,
-        "hide_tokens": settings.hide_tokens,
         "modulus": settings.modulus,
         "background": settings.background,
         "num_chunks": config.pose.num_chunks,
@@ -190,7 +187,7 @@ def evaluate_synthetic(
         f"{folder}: {num_windows} sequences, lengths {settings.test_lengths}, k {settings.test_sparsity}, "
         f"{settings.test_rows} of each"
     )
-    manifest = synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows)
+    manifest = _manifest(config, run, opened=opened, run_id=run_id, num_windows=num_windows)
     manifest |= {"rope_scaling": settings.rope_scaling, "rope_factor": settings.rope_factor}
     manifest["test_row_len"] = settings.test_row_len
     manifest["test_placed"] = list(settings.test_placed)
@@ -200,7 +197,7 @@ def evaluate_synthetic(
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         rows: list[dict[str, Any]] = []
-        for cell, rows_w in cells_within(settings, window_ids_W):
+        for cell, rows_w in _cells_within(settings, window_ids_W):
             rows += _answer_rows(cell, rows_w, answers(cell), predicted=settings.positions == "predicted")
         return {"answers": pa.Table.from_pylist(rows, schema=schema)}
 

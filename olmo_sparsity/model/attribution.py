@@ -9,7 +9,6 @@ query's attention output, and G the derivative of the loss with respect to o.
 - ``gradient``: the derivative of the loss with respect to the gate of j at gate 0 is the sum of exp(s - log_sum) G (v - o).
 - ``patching``: unmasking j alone moves o by sigmoid(s - log_sum) (v - o), if nothing before moves. The sum of G times that is
   the estimate of attribution patching (Nanda 2023): exact in each softmax, first order in the rest of the model.
-  Where the scale of the scores depends on the number of keys, that dependence is of first order, too.
 """
 
 from __future__ import annotations
@@ -36,15 +35,12 @@ class AttentionState:
         out_BHNE: attention outputs.
         log_sum_BHN: the log of each softmax's sum, fp32.
         gradient_BHNE: the derivative of the loss with respect to the outputs; [L, B, H, N, E] of L losses.
-        per_key_B1: the derivative of the loss with respect to the number of keys, where the scale of the scores depends on it;
-            [L, B, 1] of L losses. None: it does not.
     """
 
     q_BHNE: torch.Tensor
     out_BHNE: torch.Tensor
     log_sum_BHN: torch.Tensor
     gradient_BHNE: torch.Tensor
-    per_key_B1: Optional[torch.Tensor] = None
 
 
 class AttentionProbes:
@@ -52,7 +48,6 @@ class AttentionProbes:
 
     def __init__(self) -> None:
         self._layers: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]] = []
-        self._more_keys: list[torch.Tensor] = []
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -64,12 +59,10 @@ class AttentionProbes:
         v_BHYE: torch.Tensor,
         *,
         scaling: float,
-        more_keys_B1: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         """Return causal attention of the last Q of Y tokens, [B, H, Q, E], through which derivatives can be read.
 
-        Several heads of queries may share a head of keys. The Y - Q first tokens are seen by all. Where the queries depend on the
-        number of keys, ``more_keys_B1`` are zeros that were added to it.
+        Several heads of queries may share a head of keys. The Y - Q first tokens are seen by all.
         """
         num_queries, num_keys = q_BHQE.shape[2], k_BHYE.shape[2]
         q_BHGQE = q_BHQE.unflatten(1, (k_BHYE.shape[1], -1)) * scaling
@@ -82,20 +75,14 @@ class AttentionProbes:
         probe_BHGQE = torch.zeros_like(out_BHGQE, requires_grad=True)  # the derivative with respect to it is G
         recorded = (x.detach().flatten(2, 3) for x in (q_BHGQE, out_BHGQE, log_sum_BHGQ))
         self._layers.append((*recorded, probe_BHGQE))
-        if more_keys_B1 is not None:
-            self._more_keys.append(more_keys_B1)
         return (out_BHGQE + probe_BHGQE).flatten(1, 2)
 
     def states(self, loss: torch.Tensor) -> list[AttentionState]:
         """Return the state of each layer, with the derivatives of a loss of this forward pass, or of L losses, [L]."""
-        gradients = derivatives(loss, [*(probe for *_, probe in self._layers), *self._more_keys])
-        num_layers = len(self._layers)
-        per_key: list[Optional[torch.Tensor]] = [*gradients[num_layers:]] or [None] * num_layers
+        gradients = derivatives(loss, [probe for *_, probe in self._layers])
         return [
-            AttentionState(q_BHNE, out_BHNE, log_sum_BHN, gradient.flatten(-3, -2), per_key_B1)
-            for (q_BHNE, out_BHNE, log_sum_BHN, _), gradient, per_key_B1 in zip(
-                self._layers, gradients[:num_layers], per_key, strict=True
-            )
+            AttentionState(q_BHNE, out_BHNE, log_sum_BHN, gradient.flatten(-3, -2))
+            for (q_BHNE, out_BHNE, log_sum_BHN, _), gradient in zip(self._layers, gradients, strict=True)
         ]
 
 
@@ -134,8 +121,6 @@ def first_order(
         relative_BHNM = (state.q_BHNE @ k_BHME.transpose(2, 3)).float() - state.log_sum_BHN[..., None]
         weight_BHNM = relative_BHNM.sigmoid() if attribution == "patching" else relative_BHNM.exp()
         through_BHNM = (state.gradient_BHNE @ v_BHME.transpose(2, 3)).float()
-        if state.per_key_B1 is not None:
-            total_BM += state.per_key_B1.to(total_BM.device)
         lost_BHN = (state.gradient_BHNE.float() * state.out_BHNE.float()).sum(dim=-1)
         total_BM += (weight_BHNM * (through_BHNM - lost_BHN[..., None])).sum(dim=(-3, -2)).to(total_BM.device)
     return total_BM

@@ -8,7 +8,6 @@ time, and the SHA-256 of every file. The folder is renamed to its name when it i
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import os
 import pickle
@@ -24,15 +23,12 @@ import yaml
 from olmo import config as olmo_config
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.described_sizes import check_sizes
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.model.olmo_layers import LogScaledConfig
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
 from olmo_sparsity.storage.typed import check_type
 
 logger = logging.getLogger(__name__)
 
-BYTES_OF_TENSOR = 64  # at least, of its entry in a file of torch
 FILES = ("config.yaml", "model.pt", "optim.pt")
 
 
@@ -60,8 +56,6 @@ class CheckpointInfo:
         sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
         run_id: of the run that saved it.
         newest_loss_nats: the validation loss of the newest evaluation; None: not evaluated yet.
-        lowest_loss_nats: the lowest validation loss so far, where a fall of less than 1% counts as none.
-        evaluations_since_lowest: how many evaluations came after it.
     """
 
     step: int
@@ -70,8 +64,6 @@ class CheckpointInfo:
     run_id: str
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
     newest_loss_nats: Optional[float] = None
-    lowest_loss_nats: Optional[float] = None
-    evaluations_since_lowest: int = 0
 
     @property
     def model_sha256(self) -> str:
@@ -94,7 +86,7 @@ def _step_of(path: Path) -> int:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
-    paths = [p for p in folder.glob("step*") if p.is_dir() and _has_step(p)]
+    paths = [p for p in folder.glob("step*") if _has_step(p) and (p / "train.json").is_file()]
     return sorted(paths, key=_step_of)
 
 
@@ -153,40 +145,22 @@ def _delete_whole(checkpoint: Path) -> None:
     """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
     nameless = partial_path(checkpoint)
     os.replace(checkpoint, nameless)
-    _delete_nameless(nameless, checkpoint.name)
+    _delete_nameless(nameless)
 
 
 def _remove_leftovers(folder: Path) -> None:
     """Delete what a process left that was killed while it wrote or deleted a checkpoint. No other process is training."""
     for path in folder.glob("*.partial"):
-        match = PARTIAL_NAME.fullmatch(path.name)
-        if match and (path.is_dir() or path.is_symlink()):
-            _delete_nameless(path, match["name"])
+        if PARTIAL_NAME.fullmatch(path.name) and (path.is_dir() or path.is_symlink()):
+            _delete_nameless(path)
 
 
-def _delete_nameless(folder: Path, name: str) -> None:
-    """Delete the files of a checkpoint that has lost its name, and their folder; of a link to one, the link.
-
-    What else is in the folder is somebody's, and stays: in ``rest-of-step500``.
-    """
+def _delete_nameless(folder: Path) -> None:
+    """Delete the folder of a checkpoint that has lost its name; of a link to one, the link."""
     if folder.is_symlink():
         folder.unlink()
-        return
-    for path in list(folder.iterdir()):
-        if path.name in (*FILES, "train.json") or PARTIAL_NAME.fullmatch(path.name):
-            path.unlink()
-    if any(folder.iterdir()):
-        rest = _free_name(folder.with_name(f"rest-of-{name}"))
-        os.replace(folder, rest)
-        logger.info(f"{rest}: what lay in {name} and is no part of that checkpoint, which is deleted")
     else:
-        folder.rmdir()
-
-
-def _free_name(path: Path) -> Path:
-    """Return a path, or if something is there the first of ``PATH-2``, ``PATH-3`` and so on where nothing is."""
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(free for free in itertools.chain([path], numbered) if not os.path.lexists(free))
+        shutil.rmtree(folder)
 
 
 def _save_tensors(state: dict[str, Any], path: Path) -> None:
@@ -213,12 +187,11 @@ def latest_checkpoint(folder: Path) -> Optional[Path]:
     return paths[-1] if paths else None
 
 
-def trained_checkpoint(run: Path, *, where: str = "", command: str = "olmo-sparsity train") -> Path:
+def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
     """Return the newest checkpoint of a run.
 
     Args:
         run: its folder.
-        where: how the error begins; empty: with the folder.
         command: what trains such a run, for the error.
 
     Raises:
@@ -226,7 +199,7 @@ def trained_checkpoint(run: Path, *, where: str = "", command: str = "olmo-spars
     """
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
-        raise UserError(f"{where or run}: this run has no checkpoint; train it first with `{command} --run {run}`")
+        raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
     return latest
 
 
@@ -265,13 +238,6 @@ def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> Check
         raise UserError(f"{checkpoint}: this is a checkpoint of step {info.step} under another name; restore it")
     if last is not None and last["step"] == info.step and last["model_sha256"] != info.model_sha256:
         raise UserError(f"{checkpoint}: other weights than those that this run ended with; restore the checkpoint")
-    expected, raw = manifest["config"].get("model"), read_model_config(checkpoint)
-    for key, value in (expected if isinstance(expected, dict) else {}).items():
-        if key in raw and raw[key] != value:
-            raise UserError(
-                f"{checkpoint / 'config.yaml'}: model.{key} is {raw[key]!r}, and this run was made with {value!r}; this is "
-                "another run's checkpoint, restore the right one"
-            )
     return info
 
 
@@ -287,38 +253,23 @@ def verify_checkpoint(checkpoint: Path) -> None:
         path = checkpoint / name
         if not path.is_file() or sha256_file(path) != hashes.get(name):
             raise UserError(
-                f"{path}: missing, cut short or changed since it was written; `olmo-sparsity train` makes it "
-                "again, from the checkpoint before it or from the start"
+                f"{path}: missing, cut short or changed since it was written; restore it, or delete {checkpoint}: then "
+                "`olmo-sparsity train` makes it again, from the checkpoint before it or from the start"
             )
 
 
-def is_intact(checkpoint: Path) -> bool:
-    """Return True if the files of a checkpoint match their hashes."""
-    try:
-        verify_checkpoint(checkpoint)
-    except UserError:
-        return False
-    return True
+def checkpoint_to_resume(folder: Path) -> Optional[Path]:
+    """Return the newest checkpoint, or None. What a killed process left is deleted.
 
-
-def newest_intact_checkpoint(folder: Path) -> Optional[Path]:
-    """Return the newest checkpoint whose files match their hashes, or None; ``latest`` then links to it.
-
-    Newer, damaged checkpoints are reported and renamed (``damaged-step500``, or the next name that is free), so that they
-    are not mistaken for checkpoints again. What a killed process left is deleted.
+    Raises:
+        UserError: a file of the checkpoint is missing, cut short or changed.
     """
     _remove_leftovers(folder)
-    for checkpoint in reversed(list_checkpoints(folder)):
-        try:
-            verify_checkpoint(checkpoint)
-        except UserError as error:
-            renamed = _free_name(checkpoint.with_name(f"damaged-{checkpoint.name}"))
-            os.replace(checkpoint, renamed)
-            logger.warning(f"{str(error).partition(';')[0]}; skipped, and renamed to {renamed.name}")
-            continue
-        _point_latest(folder, checkpoint)
-        return checkpoint
-    return None
+    latest = latest_checkpoint(folder)
+    if latest is not None:
+        verify_checkpoint(latest)
+        _point_latest(folder, latest)
+    return latest
 
 
 def _load_tensors(path: Path) -> Any:
@@ -326,11 +277,6 @@ def _load_tensors(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
-    except (EOFError, LookupError, AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
-        # A file that cannot be read, or too little memory, is not the file's fault.
-        if getattr(error, "filename", None) is not None or "allocate memory" in str(error):
-            raise
-        raise UserError(f"{path}: no file of tensors, or cut short; restore it") from None
 
 
 def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional[int] = None) -> OLMoWithPositions:
@@ -343,49 +289,13 @@ def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional
             any number of positions fits the same checkpoint.
 
     Raises:
-        UserError: a file is missing, cut short or changed, or holds more than plain values and tensors.
+        UserError: a file is missing, cut short or changed, or holds more than tensors.
     """
     verify_checkpoint(checkpoint)
-    raw = read_model_config(checkpoint)
+    raw = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
     if max_position is not None:
         raw["max_sequence_length"] = max_position
-    return build_loaded_model(checkpoint, raw, device=device)
-
-
-def read_model_config(checkpoint: Path) -> dict[str, Any]:
-    """Return the section ``model`` of a checkpoint's ``config.yaml``.
-
-    Raises:
-        UserError: the file holds ${...}, an alias, or no such section.
-    """
-    path = checkpoint / "config.yaml"
-    try:
-        text = path.read_text(encoding="utf-8")
-        tokens = list(yaml.scan(text, Loader=yaml.SafeLoader))
-        # OLMo's configuration class would resolve it, also an escaped one, and so read environment variables.
-        if any("${" in token.value for token in tokens if isinstance(token, yaml.ScalarToken)):
-            raise UserError(f"{path}: not loaded, because it contains ${{...}}")
-        if any(isinstance(token, yaml.AliasToken) for token in tokens):
-            raise UserError(
-                f"{path}: not loaded, because it contains an alias (*name), which may stand for any amount of YAML"
-            )
-        return dict(yaml.safe_load(text)["model"])
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError):
-        raise UserError(
-            f"{path}: no section `model`, as OLMo writes it; the file is damaged, or of another kind"
-        ) from None
-
-
-def build_loaded_model(checkpoint: Path, raw_config: dict[str, Any], *, device: torch.device) -> OLMoWithPositions:
-    """Return a model with the weights of a checkpoint, in evaluation mode, without gradients.
-
-    Raises:
-        UserError: the file with the weights holds more than tensors, or fewer than the configuration describes.
-    """
-    num_bytes = (checkpoint / "model.pt").stat().st_size
-    check_sizes(checkpoint / "config.yaml", raw_config, num_tensors=num_bytes // BYTES_OF_TENSOR, num_bytes=num_bytes)
-    kind = LogScaledConfig if "log_scale_keys" in raw_config else olmo_config.ModelConfig
-    model = OLMoWithPositions(kind.new(**raw_config), init_params=False)
+    model = OLMoWithPositions(olmo_config.ModelConfig.new(**raw), init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
     return model.to(device).eval().requires_grad_(False)
 
@@ -396,14 +306,4 @@ def read_state(checkpoint: Path) -> CheckpointState:
     Raises:
         UserError: a file holds more than tensors.
     """
-    return CheckpointState(read_weights(checkpoint), _load_tensors(checkpoint / "optim.pt"))
-
-
-def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Read the weights of a checkpoint that was verified before, by name.
-
-    Raises:
-        UserError: the file holds more than tensors.
-    """
-    weights: dict[str, torch.Tensor] = _load_tensors(checkpoint / "model.pt")
-    return weights
+    return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))

@@ -90,8 +90,7 @@ def single_logits(
         windows = slice(begin, begin + windows_per_pass)
         tokens_wT, candidates_wJ = tokens_WT[windows], candidates_WJ[windows]
         x_wLD = model.embed(tokens_wT[:, -local_len:], local_L)
-        # Each row has one candidate in front of the local tokens.
-        q_wLHE, k_wLHE, v_wLHE = queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len, num_before=1)
+        q_wLHE, k_wLHE, v_wLHE = queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len)
         among_wLHE, log_sum_wHL = _attend_with_sums(q_wLHE, k_wLHE, v_WYHE=v_wLHE)
         for first in range(0, num_candidates, rows_per_pass):
             candidates = slice(first, first + rows_per_pass)

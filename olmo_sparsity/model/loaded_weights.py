@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 import gguf
-import safetensors
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.described_sizes import check_sizes
-from olmo_sparsity.storage.files import read_json
 
 # Weights in a model's files that no logits of the next token depend on: masks that old versions saved, the heads of
 # other tasks, layers that predict further tokens, and what sees images and hears sound.
@@ -24,19 +21,6 @@ FREE_TO_IGNORE = re.compile(
     r"|^(score|classifier|v_head)\."
     r"|(^|\.)(mtp|visual|vision_model|vision_tower|audio_tower|multi_modal_projector)\."
 )
-
-
-def check_folder_sizes(folder: Path, weights: list[Path]) -> None:
-    """Check by ``check_sizes`` that the ``config.json`` of a folder describes no larger model than the files hold."""
-    path, num_bytes = folder / "config.json", sum(file.stat().st_size for file in weights)
-    num_tensors = 0
-    for file in weights:
-        if file.suffix == ".safetensors":
-            with safetensors.safe_open(file, framework="pt") as tensors:
-                num_tensors += len(tensors.keys())
-        else:  # a pickle, of which nothing is known before it is read
-            num_tensors += file.stat().st_size
-    check_sizes(path, read_json(path), num_tensors=num_tensors, num_bytes=num_bytes)
 
 
 @contextmanager
@@ -53,17 +37,6 @@ def gguf_read_once() -> Iterator[None]:
         yield
     finally:
         gguf.GGUFReader = reader  # type: ignore[misc]
-
-
-def check_gguf_sizes(path: Path) -> None:
-    """Check by ``check_sizes`` that the metadata of a GGUF file describe no larger model than the file holds."""
-    reader = gguf.GGUFReader(path)
-    fields: dict[str, int] = {}
-    for name, field in reader.fields.items():
-        if name.count(".") == 1 and "INT" in field.types[0].name:
-            key = name.rpartition(".")[2]  # of several sections, whichever is the architecture, the largest counts
-            fields[key] = max(fields.get(key, 0), int(field.parts[-1][0]))
-    check_sizes(path, fields, num_tensors=len(reader.tensors), num_bytes=path.stat().st_size)
 
 
 def check_loaded(name: str, raw: Any, *, loaded: dict[str, Any]) -> None:

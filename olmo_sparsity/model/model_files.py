@@ -18,7 +18,6 @@ DESCRIPTIONS = ["config.json", "generation_config.json", "tokenizer*", "special_
 DESCRIPTIONS += ["vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tekken.json"]
 SAFE = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
 FREE_TO_EDIT = ("README.md", "generation_config.json")  # files of an export that no loss depends on
-PICKLED = ["pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model.bin.index.json"]
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,11 @@ class ModelFiles:
     Attributes:
         folder: the folder.
         weights: the files with the weights, sorted by name.
-        pickled: the weights are PyTorch pickles.
         revision: commit on the hub, or None for a folder of the user's.
     """
 
     folder: Path
     weights: list[Path]
-    pickled: bool
     revision: Optional[str]
 
     @property
@@ -43,27 +40,22 @@ class ModelFiles:
         return sha256_files(self.weights)
 
 
-def find_files(folder: Path, *, allow_pickle: bool, revision: Optional[str] = None) -> ModelFiles:
+def find_files(folder: Path, *, revision: Optional[str] = None) -> ModelFiles:
     """Find the weights of a model in a folder.
 
     Raises:
-        UserError: there are none, some are missing, or they are pickles that may not be loaded.
+        UserError: there are none, or some are missing.
     """
-    weights = _weights(folder, "model.safetensors")
-    pickled = not weights and bool(_weights(folder, "pytorch_model.bin") or list(folder.glob("*.bin")))
-    if pickled and not allow_pickle:
-        raise UserError(
-            f"{folder}: its weights are PyTorch pickles only, which can run code; give a model with safetensors, or set "
-            "pretrained.allow_pickle=true to read them with torch's reader that takes tensors only"
-        )
-    if pickled:
-        weights = _weights(folder, "pytorch_model.bin")
+    weights = _weights(folder)
     if not weights:
-        raise UserError(f"{folder}: no weights here, neither model.safetensors nor model.safetensors.index.json")
+        raise UserError(
+            f"{folder}: no weights here, neither model.safetensors nor model.safetensors.index.json; pickles (.bin) can run code "
+            "and are not loaded, so give a model with safetensors"
+        )
     missing = [path.name for path in weights if not path.is_file()]
     if missing:
         raise UserError(f"{folder}: incomplete, {missing[0]} is missing ({len(missing)} of {len(weights)} files)")
-    return ModelFiles(folder, weights, pickled=pickled, revision=revision)
+    return ModelFiles(folder, weights, revision=revision)
 
 
 def check_exported(folder: Path) -> None:
@@ -91,16 +83,15 @@ def local_weights_sha256(path: Path) -> Optional[str]:
     """Return the hash of the weights of a model of any kind, as its record has it once it is opened; None: there is none."""
     if path.suffix == ".gguf" and path.is_file():
         return sha256_files([path])
-    if (path / "config.yaml").is_file() and (path / "model.pt").is_file():  # a checkpoint of OLMo
-        return sha256_files([path / "model.pt"])
     try:
-        return find_files(path, allow_pickle=True).weights_sha256 if (path / "config.json").is_file() else None
+        return find_files(path).weights_sha256 if (path / "config.json").is_file() else None
     except UserError:  # incomplete
         return None
 
 
-def _weights(folder: Path, name: str) -> list[Path]:
+def _weights(folder: Path) -> list[Path]:
     """Return the file, or the files of its index, or nothing."""
+    name = "model.safetensors"
     if (folder / name).is_file():
         return [folder / name]
     index = folder / f"{name}.index.json"
@@ -112,35 +103,32 @@ def _weights(folder: Path, name: str) -> list[Path]:
         raise UserError(f"{index}: not an index of weights, the file is damaged") from None
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UserError(f"{index}: it names files outside its folder, or none")
-    if wrong := [other for other in names if Path(other).suffix != Path(name).suffix]:  # transformers would unpickle it
-        raise UserError(f"{index}: it names {printable(min(wrong))}, which is no {Path(name).suffix} file")
+    if wrong := [other for other in names if Path(other).suffix != ".safetensors"]:  # transformers would unpickle it
+        raise UserError(f"{index}: it names {printable(min(wrong))}, which is no .safetensors file")
     return [folder / name for name in sorted(names)]
 
 
-def download(name: str, revision: Optional[str], *, allow_pickle: bool) -> ModelFiles:
+def download(name: str, revision: Optional[str]) -> ModelFiles:
     """Download a model from the hub, or find it in the cache of ``huggingface_hub``.
 
-    Without a connection the cache alone is used. Pickles are not even downloaded unless they are allowed and there is nothing
-    else.
+    Without a connection the cache alone is used. Pickles are not even downloaded.
 
     Raises:
         UserError: the hub does not have it, or cannot be reached and the cache does not have it.
     """
-    folder = _snapshot(name, revision, patterns=DESCRIPTIONS + SAFE)
-    if allow_pickle and not _weights(folder, "model.safetensors"):
-        folder = _snapshot(name, folder.name, patterns=DESCRIPTIONS + PICKLED)
-    if not _weights(folder, "model.safetensors") and not allow_pickle:
+    folder = _snapshot(name, revision)
+    if not _weights(folder):
         raise UserError(
             f"{name}: no safetensors on the hub at this revision ({folder.name[:12]}); its weights are in another format, and "
-            "pickles can run code; choose another revision, or set pretrained.allow_pickle=true"
+            "pickles can run code; choose another revision"
         )
-    return find_files(folder, allow_pickle=allow_pickle, revision=folder.name)
+    return find_files(folder, revision=folder.name)
 
 
-def _snapshot(name: str, revision: Optional[str], *, patterns: list[str]) -> Path:
+def _snapshot(name: str, revision: Optional[str]) -> Path:
     """Return the folder in the cache whose name is the commit."""
     at = f" at revision {revision}" if revision else ""
-    options: dict[str, Any] = {"revision": revision, "allow_patterns": patterns}
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": DESCRIPTIONS + SAFE}
     try:
         return Path(huggingface_hub.snapshot_download(name, **options))
     except errors.GatedRepoError:

@@ -17,34 +17,24 @@ from olmo.model import BufferCache, OLMo, RotaryEmbedding
 from torch import nn
 
 from olmo_sparsity.config import Config
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits, requiring_grad
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.olmo_layers import (
     LayerKeysValues,
-    LogScaledConfig,
     PositionTables,
-    alibi_slopes,
     attend,
     attention_of_last,
     mlp,
-    num_allowed,
     queries_keys_values,
-    scaled_queries,
 )
 
 
 class _Rotation:
-    """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object.
-
-    Where attention scores depend on the number of keys, it also holds that of each query, in a shape that broadcasts to the
-    queries.
-    """
+    """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object."""
 
     sin_B1TE: Optional[torch.Tensor] = None
     cos_B1TE: Optional[torch.Tensor] = None
-    num_keys: Optional[torch.Tensor] = None
 
 
 class EmbeddingAtPositions(nn.Embedding):
@@ -66,19 +56,12 @@ class RotaryAtPositions(RotaryEmbedding):
         self._rotation = rotation
 
     def forward(self, q_BHTE: torch.Tensor, k_BHTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``).
-
-        Where attention scores depend on the number of keys, the queries are scaled.
-        """
+        """Return rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
         sin_B1TE, cos_B1TE = self._rotation.sin_B1TE, self._rotation.cos_B1TE
         assert sin_B1TE is not None and cos_B1TE is not None, "OLMoWithPositions.forward sets the positions"
         with torch.autocast(q_BHTE.device.type, enabled=False):
-            rotated_BHTE = self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float())
-            if isinstance(self.config, LogScaledConfig):
-                assert self._rotation.num_keys is not None, "OLMoWithPositions.forward sets the numbers of keys"
-                rotated_BHTE = scaled_queries(self.config, rotated_BHTE, self._rotation.num_keys)
             return (
-                rotated_BHTE.type_as(q_BHTE),
+                self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float()).type_as(q_BHTE),
                 self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, k_BHTE.float()).type_as(k_BHTE),
             )
 
@@ -86,16 +69,15 @@ class RotaryAtPositions(RotaryEmbedding):
 class OLMoWithPositions(OLMo):
     """An OLMo model that takes position IDs. It has the parameters of ``olmo.model.OLMo``, under the same names.
 
-    Positions are rotary (``config.rope``), biases of attention scores (``config.alibi``), or a learned embedding of absolute
-    positions that is added to that of the tokens. A model without positions (NoPE) is one with biases of slope 0:
-    ``config.alibi_bias_max`` is infinite. With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit; under a
-    ``LogScaledConfig``, which OLMo does not have, attention scores grow with the number of keys. Position IDs must lie below
+    Positions are rotary (``config.rope``), or a learned embedding of absolute positions that is added to that of the tokens. To
+    OLMo a model without positions (NoPE) is one with biases of slope 0: ``config.alibi``, and an infinite ``alibi_bias_max``.
+    With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit. Position IDs must lie below
     ``config.max_sequence_length``. Tokens and positions are int64 [B, T].
     """
 
     def __init__(self, config: olmo_config.ModelConfig, init_params: bool = True):
         assert config.rope_full_precision and config.block_group_size == 1
-        # With ALiBi, OLMo would keep the biases of all pairs of positions. It adds no weights, and neither do rotary positions.
+        # With ``alibi`` OLMo would keep biases of all pairs of positions. They add no weights, and neither do rotary positions.
         super().__init__(dataclasses.replace(config, alibi=False, rope=True) if config.alibi else config, init_params)
         self.config = config
         self._rotation = _Rotation()
@@ -113,7 +95,6 @@ class OLMoWithPositions(OLMo):
         # Buffers move to a device with the model. They are not persistent: the state dict stays OLMo's.
         self.register_buffer("_sin", sin[0, 0], persistent=False)
         self.register_buffer("_cos", cos[0, 0], persistent=False)
-        self.register_buffer("_slopes", alibi_slopes(config), persistent=False)
 
     @property
     def _has_embedding(self) -> bool:
@@ -135,9 +116,10 @@ class OLMoWithPositions(OLMo):
             attention_bias: bool (True: may attend) or float (added to the scores), [B, 1, T, T]; None: causal attention.
             last_logits_only: skip the output projection of all tokens but the last.
         """
-        self._set_positions(positions_BT, attention_bias)
-        bias = self._attention_bias(positions_BT, attention_bias)
-        output = super().forward(tokens_BT, attention_bias=bias, last_logits_only=last_logits_only)
+        self._set_positions(positions_BT)
+        if attention_bias is None:
+            attention_bias = self._causal_bias(positions_BT)
+        output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
         return output.logits
 
     def logits_and_position_logits(
@@ -167,7 +149,7 @@ class OLMoWithPositions(OLMo):
             is_chosen_BT: bool, the tokens; their logits have the order of the rows.
         """
         self._set_positions(positions_BT)
-        x_BTD, bias = self.embed(tokens_BT, positions_BT), self._attention_bias(positions_BT)
+        x_BTD, bias = self.embed(tokens_BT, positions_BT), self._causal_bias(positions_BT)
         for block in self.transformer.blocks:
             x_BTD, _ = block(x_BTD, attention_bias=bias)
         return F.linear(self.transformer.ln_f(x_BTD[is_chosen_BT]), self.output_weight)
@@ -185,48 +167,31 @@ class OLMoWithPositions(OLMo):
         embedded = self.transformer.wte(tokens)
         return embedded + self.transformer.wpe.weight[positions] if self._has_embedding else embedded
 
-    def _set_positions(self, positions_BT: torch.Tensor, attention_bias: Optional[torch.Tensor] = None) -> None:
-        """Set the position IDs of a forward pass and, from its bias (None: causal attention), the numbers of keys."""
+    def _set_positions(self, positions_BT: torch.Tensor) -> None:
+        """Set the position IDs of a forward pass."""
         if self._has_embedding:
             self.transformer.wpe.positions_BT = positions_BT
         if not self.config.rope:
             return
         self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
         self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
-        if isinstance(self.config, LogScaledConfig):
-            seen = torch.arange(1, positions_BT.shape[1] + 1, device=positions_BT.device)
-            self._rotation.num_keys = (seen if attention_bias is None else num_allowed(attention_bias))[..., None]
 
-    def _attention_bias(
-        self, positions_BT: torch.Tensor, attention_bias: Optional[torch.Tensor] = None
-    ) -> Optional[torch.Tensor]:
-        """Return what OLMo is to add to the attention scores, from what a caller gives; None: nothing, attention is causal.
+    def _causal_bias(self, positions_BT: torch.Tensor) -> Optional[torch.Tensor]:
+        """Return what is added to attention scores so that attention is causal; None: nothing, it is.
 
-        OLMo would add the biases of ALiBi only where it is given none, and by the places of the tokens, not their position IDs.
+        Without positions OLMo would add, and keep, the biases of ALiBi.
         """
         if not self.config.alibi:
-            return attention_bias
+            return None
         num_tokens, device = positions_BT.shape[1], positions_BT.device
-        if attention_bias is None:
-            attention_bias = torch.ones(1, 1, num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
-        if attention_bias.dtype == torch.bool:
-            never = torch.finfo(torch.float).min
-            attention_bias = torch.zeros(attention_bias.shape, device=device).masked_fill(~attention_bias, never)
-        if self._slopes is None:
-            return attention_bias
-        # In the order of OLMo's own operations.
-        distances_B1TT = -(positions_BT[:, None, None, :] - positions_BT[:, None, :, None]).abs().float()
-        return attention_bias + distances_B1TT * self._slopes[:, None, None]
+        allowed_11TT = torch.ones(1, 1, num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
+        never = torch.finfo(torch.float).min
+        return torch.zeros(allowed_11TT.shape, device=device).masked_fill(~allowed_11TT, never)
 
     @property
     def vocab_size(self) -> int:
         """V, the width of the logits, without the padding of the embedding."""
         return self.config.vocab_size
-
-    @property
-    def needs_fp32(self) -> bool:
-        """Whether keys hold biases of ALiBi, for which bf16 has too few digits."""
-        return self._slopes is not None
 
     @property
     def max_position(self) -> int:
@@ -279,26 +244,14 @@ class OLMoWithPositions(OLMo):
         """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
         blocks, tables = self.transformer.blocks, self.position_tables(positions_BY)
         x_BYD, probes = self.embed(tokens_BY, positions_BY), AttentionProbes()
-        num_before = 0 if prefix is None else prefix[0][0].shape[2]
         with torch.enable_grad():
             for layer, block in enumerate(blocks):
                 num_queries = 1 if block is blocks[-1] else x_BYD.shape[1]
-                more_keys_B1 = None
-                if isinstance(self.config, LogScaledConfig):
-                    more_keys_B1 = torch.zeros(len(x_BYD), 1, device=x_BYD.device, requires_grad=True)
-                q_BQHE, k_BYHE, v_BYHE = queries_keys_values(
-                    block,
-                    x_BYD,
-                    tables=tables,
-                    num_queries=num_queries,
-                    num_before=num_before if more_keys_B1 is None else num_before + more_keys_B1,
-                )
+                q_BQHE, k_BYHE, v_BYHE = queries_keys_values(block, x_BYD, tables=tables, num_queries=num_queries)
                 q_BHQE, k_BHYE, v_BHYE = (x.transpose(1, 2) for x in (q_BQHE, k_BYHE, v_BYHE))
                 if prefix is not None:
                     k_BHYE, v_BHYE = torch.cat([prefix[layer][0], k_BHYE], 2), torch.cat([prefix[layer][1], v_BHYE], 2)
-                out_BHQE = probes.attend(
-                    q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5, more_keys_B1=more_keys_B1
-                )
+                out_BHQE = probes.attend(q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5)
                 x_BYD = x_BYD[:, -num_queries:] + block.attn_out(out_BHQE.transpose(1, 2).flatten(2))
                 x_BYD = x_BYD + mlp(block, x_BYD)
             return probes.states(loss(self.logits_of(self.transformer.ln_f(x_BYD[:, -1]))))
@@ -317,17 +270,9 @@ class OLMoWithPositions(OLMo):
         observer.states(self.transformer.ln_f(x_BTD))
 
     def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
-        """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32.
-
-        Raises:
-            UserError: it has ALiBi, and keys of that dtype cannot hold their biases.
-        """
+        """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""
         if self.transformer.wte.weight.dtype == dtype:
             return self
-        if self.needs_fp32:
-            raise UserError(
-                "a model with ALiBi takes influence.precision=fp32, because keys in bf16 cannot hold its biases"
-            )
         copied = copy.deepcopy(self).to(dtype)
         copied._sin, copied._cos = self._sin, self._cos
         return copied
@@ -367,11 +312,7 @@ class OLMoWithPositions(OLMo):
     def position_tables(self, positions_RY: torch.Tensor) -> PositionTables:
         """Return the tables at position IDs (int64), of half a head: both halves turn by the same angles."""
         half = self._sin.shape[-1] // 2
-        biases_RYH1 = None
-        if self._slopes is not None:
-            # Counted from the last position: near the target the biases are small, and added to a score they cost it no digits.
-            biases_RYH1 = (positions_RY - (self.max_position - 1))[..., None, None] * self._slopes[:, None]
-        return PositionTables(self._sin[positions_RY, None, :half], self._cos[positions_RY, None, :half], biases_RYH1)
+        return PositionTables(self._sin[positions_RY, None, :half], self._cos[positions_RY, None, :half])
 
     def last_hidden(
         self,
@@ -395,10 +336,7 @@ class OLMoWithPositions(OLMo):
         for layer in range(from_layer, len(blocks)):
             block = blocks[layer]
             num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
-            num_before = 0 if prefix is None else prefix[layer][0].shape[1]
-            q_RQHE, k_RYHE, v_RYHE = queries_keys_values(
-                block, x_RYD, tables=tables, num_queries=num_queries, num_before=num_before
-            )
+            q_RQHE, k_RYHE, v_RYHE = queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
             if prefix is not None:
                 k_RPHE, v_RPHE = prefix[layer]
                 k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
@@ -424,9 +362,7 @@ class OLMoWithPositions(OLMo):
         blocks = self.transformer.blocks
         keys_values = []
         for block in blocks:
-            q_RPHE, k_RPHE, v_RPHE = queries_keys_values(
-                block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1], allowed_RYY=allowed_RPP
-            )
+            q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
             keys_values.append((k_RPHE, v_RPHE))
             if block is not blocks[-1]:
                 x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE, allowed_RQY=allowed_RPP))
@@ -437,7 +373,7 @@ class OLMoWithPositions(OLMo):
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
     """Return OLMo's configuration of the model that ``config`` describes."""
     model = config.model
-    plain = olmo_config.ModelConfig(
+    return olmo_config.ModelConfig(
         d_model=model.d_model,
         n_heads=model.n_heads,
         n_layers=model.n_layers,
@@ -455,7 +391,7 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         pad_token_id=eos_id,
         max_sequence_length=config.num_positions,
         rope=model.position_embedding == "rope",
-        alibi=model.position_embedding in ("alibi", "none"),
+        alibi=model.position_embedding == "none",
         alibi_bias_max=math.inf if model.position_embedding == "none" else 8.0,
         rope_full_precision=True,
         activation_type=olmo_config.ActivationType.swiglu,
@@ -468,9 +404,6 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         embedding_dropout=0.0,
         init_device="cpu",
     )
-    if model.attention_scale == "constant":
-        return plain
-    return LogScaledConfig(**vars(plain), log_scale_keys=config.context.row_len + config.context.bos)
 
 
 def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions:

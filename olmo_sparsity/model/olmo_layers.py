@@ -3,20 +3,15 @@
 Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary tables hold half a head: ``e`` is E / 2.
 
 Queries and keys know their positions, so that nothing else needs them: the score of two tokens is always q k / sqrt(their width).
-Rotary ones are rotated. Those of ALiBi (Press et al. 2022, arXiv 2108.12409) have one more entry. Its bias, slope (key ID - query
-ID), may be replaced by slope (key ID - any number), because a softmax does not change where the same number is added to all
-scores of a query.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
-from olmo import config as olmo_config
 
 LayerKeysValues = tuple[torch.Tensor, torch.Tensor]  # of one layer, each [R, P, H, E]; keys know their positions
 
@@ -27,73 +22,20 @@ class PositionTables(NamedTuple):
     Attributes:
         sin_Y1e: sines of the rotary angles, fp32 [..., Y, 1, e].
         cos_Y1e: cosines.
-        bias_YH1: what ALiBi adds to the scores of a key, fp32 [..., Y, H, 1]; None: the model has no ALiBi.
     """
 
     sin_Y1e: torch.Tensor
     cos_Y1e: torch.Tensor
-    bias_YH1: Optional[torch.Tensor]
 
     def last(self, num: int) -> PositionTables:
         """Return the tables of the last ``num`` tokens; there is one at least."""
-        return PositionTables(*(None if table is None else table[..., -num:, :, :] for table in self))  # type: ignore[arg-type]
-
-
-@dataclass
-class LogScaledConfig(olmo_config.ModelConfig):
-    """OLMo's configuration of a model whose attention scores grow with the logarithm of the number of keys.
-
-    OLMo reads no such configuration, so it cannot run the weights as if they were its own.
-
-    Attributes:
-        log_scale_keys: N, the number of keys at which scores are those of OLMo.
-    """
-
-    log_scale_keys: int = 2
-
-
-def scaled_queries(config: LogScaledConfig, q: torch.Tensor, num_keys: torch.Tensor) -> torch.Tensor:
-    """Return queries multiplied by what their scores are to be multiplied by, in the dtype of the queries.
-
-    Args:
-        config: of the model.
-        q: queries.
-        num_keys: the number of tokens that each query attends to, itself included, in a shape that broadcasts to the queries.
-    """
-    return (q.float() * (num_keys.float().log() / math.log(config.log_scale_keys))).type_as(q)
-
-
-def num_allowed(bias: torch.Tensor) -> torch.Tensor:
-    """Return the number of tokens that each query attends to, [..., Q], under a bool mask or a float bias [..., Q, Y].
-
-    Under a bias it is the sum of the gates, whose logarithms are added to the scores.
-    """
-    return bias.sum(dim=-1) if bias.dtype == torch.bool else bias.exp().sum(dim=-1)
-
-
-def alibi_slopes(config: olmo_config.ModelConfig) -> Optional[torch.Tensor]:
-    """Return the slopes of the heads, fp32 [H], as OLMo computes them; None: the model has no ALiBi, or only slopes of 0."""
-    if not config.alibi or math.isinf(config.alibi_bias_max):
-        return None
-    return 1.0 / 2 ** (
-        torch.arange(1, config.n_heads + 1, dtype=torch.float) * (config.alibi_bias_max / config.n_heads)
-    )
-
-
-def _with_biases(
-    q_RQHE: torch.Tensor, k_RYHE: torch.Tensor, *, bias_YH1: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys with an entry more, which adds the bias of each key to its scores."""
-    width = q_RQHE.shape[-1]
-    # Scores are divided by the square root of the new width.
-    q_RQHE = F.pad(q_RQHE * math.sqrt((width + 1) / width), (0, 1), value=math.sqrt(width + 1))
-    return q_RQHE, torch.cat([k_RYHE, bias_YH1.expand(*k_RYHE.shape[:-1], 1)], dim=-1)
+        return PositionTables(*(table[..., -num:, :, :] for table in self))
 
 
 def _rotate(x_RYD: torch.Tensor, tables: PositionTables, *, num_heads: int) -> torch.Tensor:
     """Split [..., Y, D] into heads and rotate them by their positions in fp32; return [..., Y, H, E]."""
     first_RYHe, second_RYHe = x_RYD.unflatten(-1, (num_heads, -1)).float().chunk(2, dim=-1)
-    sin_RY1e, cos_RY1e, _ = tables
+    sin_RY1e, cos_RY1e = tables
     return torch.cat(
         [first_RYHe * cos_RY1e - second_RYHe * sin_RY1e, second_RYHe * cos_RY1e + first_RYHe * sin_RY1e], dim=-1
     ).type_as(x_RYD)
@@ -105,20 +47,14 @@ def queries_keys_values(
     *,
     tables: PositionTables,
     num_queries: int,
-    num_before: Union[int, torch.Tensor] = 0,
-    allowed_RYY: Optional[torch.Tensor] = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return (q [R, Q, H, E] of the last ``num_queries`` tokens, k and v [R, Y, H, E] of all); q and k know their positions.
-
-    Under ALiBi those of q and k have the width E + 1.
 
     Args:
         block: the layer.
         x_RYD: states before it.
         tables: of the tokens.
         num_queries: Q.
-        num_before: the number of tokens in front of these that all of them attend to; a float tensor [R, 1]: differentiable.
-        allowed_RYY: bool, what attends to what, where that is not causal attention.
     """
     num_tokens, width = x_RYD.shape[-2:]
     num_heads = block.config.n_heads
@@ -133,14 +69,6 @@ def queries_keys_values(
         q_RQD, k_RYD = block.q_norm(q_RQD).type_as(v_RYD), block.k_norm(k_RYD).type_as(v_RYD)
     q_RQHE = _rotate(q_RQD, tables.last(num_queries), num_heads=num_heads)
     k_RYHE = _rotate(k_RYD, tables, num_heads=num_heads)
-    if tables.bias_YH1 is not None:
-        q_RQHE, k_RYHE = _with_biases(q_RQHE, k_RYHE, bias_YH1=tables.bias_YH1)
-    if isinstance(block.config, LogScaledConfig):
-        if allowed_RYY is None:
-            num_keys = torch.arange(num_tokens - num_queries + 1, num_tokens + 1, device=q_RQHE.device) + num_before
-        else:
-            num_keys = num_allowed(allowed_RYY)[..., -num_queries:]
-        q_RQHE = scaled_queries(block.config, q_RQHE, num_keys[..., None, None])
     return q_RQHE, k_RYHE, v_RYD.unflatten(-1, (num_heads, -1))
 
 

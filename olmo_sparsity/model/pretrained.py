@@ -1,7 +1,6 @@
-"""Opens a pretrained model: a Hugging Face folder or hub name, a ``.gguf`` file, or an OLMo checkpoint folder.
+"""Opens a pretrained model: a Hugging Face folder or hub name, or a ``.gguf`` file.
 
-No code of a model is run: ``trust_remote_code`` stays off. Weights are read from safetensors and GGUF. The ``model.pt`` of an
-OLMo checkpoint, and where they are allowed other pickles, are read by torch's reader that takes tensors only.
+No code of a model is run: ``trust_remote_code`` stays off. Weights are read from safetensors and GGUF.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import contextlib
 import io
 import logging
 import os
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,18 +24,11 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model import rope_scaling
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.devices import has_bf16_units
-from olmo_sparsity.model.loaded_weights import (
-    check_folder_sizes,
-    check_gguf_sizes,
-    check_loaded,
-    check_nothing_left,
-    gguf_read_once,
-)
+from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left, gguf_read_once
 from olmo_sparsity.model.model_files import ModelFiles, check_exported, download, find_files
-from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.storage.files import sha256_file, sha256_text
+from olmo_sparsity.storage.files import sha256_text
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +52,8 @@ class PretrainedModel:
         adds_bos: the tokenizer itself puts a token in front of a text.
         eos_token: the token that ends texts.
         can_be_longer: rows may have more position IDs than the model was made for: its positions are rotary, and a row is stated.
-        rows_have_bos: of a checkpoint or an export of a run of this package, whether ``bos_id`` stood before every row of its
-            training; None: it is not known.
+        rows_have_bos: of an export of a run of this package, whether ``bos_id`` stood before every row of its training; None: it
+            is not known.
     """
 
     model: CausalModel
@@ -96,8 +87,8 @@ def open_pretrained(
     Args:
         settings: which model, and how it may be loaded.
         device: where it goes, unless ``settings.device_map`` is ``auto``.
-        precision: of its weights. ``auto``: bf16 on a GPU with units for it; of a checkpoint or an export of a run fp32, in which
-            the run is measured.
+        precision: of its weights. ``auto``: bf16 on a GPU with units for it; of an export of a run fp32, in which the run is
+            measured.
         longest: position IDs of the longest row that will be run; None: the model's own. Where they are more, and
             ``settings.train_len`` is stated, those of a model with rotary positions are extended.
 
@@ -111,23 +102,21 @@ def open_pretrained(
             f"pretrained.revision = {settings.revision}: {name} is here on disk; only the hub has revisions"
         )
     if path.suffix == ".gguf" and path.is_file():
-        files = ModelFiles(path.parent, [path], pickled=False, revision=None)
+        files = ModelFiles(path.parent, [path], revision=None)
         return _open_with_transformers(
             files, settings, device=device, precision=precision, longest=longest, gguf=path.name
         )
-    if is_checkpoint(path):
-        return _open_olmo(path, settings, device=device, precision=precision, longest=longest)
     if (path / "config.json").is_file():
         check_exported(path)
-        files = find_files(path, allow_pickle=settings.allow_pickle)
+        files = find_files(path)
         return _open_with_transformers(files, settings, device=device, precision=precision, longest=longest)
     if path.exists():
         raise UserError(
-            f"pretrained.model = {name}: neither a Hugging Face folder (config.json), nor an OLMo checkpoint (config.yaml and "
-            "model.pt), nor a .gguf file; a run of this package is given with --run"
+            f"pretrained.model = {name}: neither a Hugging Face folder (config.json) nor a .gguf file; a run of this package is "
+            "given with --run"
         )
     settings.check_there()
-    files = download(name, settings.revision, allow_pickle=settings.allow_pickle)
+    files = download(name, settings.revision)
     return _open_with_transformers(files, settings, device=device, precision=precision, longest=longest)
 
 
@@ -145,10 +134,6 @@ def _open_with_transformers(
     if gguf is not None:
         safe["gguf_file"] = gguf
     with _quiet(), _as_user_errors(name), gguf_read_once():
-        if gguf is None:
-            check_folder_sizes(files.folder, files.weights)
-        else:
-            check_gguf_sizes(files.weights[0])
         own = _open_tokenizer(files.folder, name=name, safe=safe)
         config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
         if getattr(config, "transformers_weights", None) is not None:  # transformers would load this file
@@ -235,7 +220,7 @@ def _load(
     architecture = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     fused = all(getattr(kind, "_supports_sdpa", False) for kind in _as_tuple(architecture))
     spread = settings.device_map == "auto"
-    options: dict[str, Any] = {} if "gguf_file" in safe else {"use_safetensors": not files.pickled}
+    options: dict[str, Any] = {} if "gguf_file" in safe else {"use_safetensors": True}
     if settings.scaling is not None:
         options["config"] = config
     raw, loaded = transformers.AutoModelForCausalLM.from_pretrained(
@@ -305,56 +290,6 @@ def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _open_olmo(
-    path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Precision, longest: Optional[int]
-) -> PretrainedModel:
-    if settings.device_map is not None:
-        raise UserError(
-            f"pretrained.device_map = {settings.device_map}: an OLMo checkpoint is loaded on one device; set it to null"
-        )
-    if settings.scaling is not None:
-        raise UserError(
-            f"pretrained.rope_scaling = {settings.rope_scaling}: transformers scales positions, and an OLMo checkpoint is run "
-            "without it; give its Hugging Face version (olmo-sparsity export hf)"
-        )
-    checkpoint = open_checkpoint(path, device)
-    own_max_position = checkpoint.model.max_position
-    config = checkpoint.model.config
-    can_be_longer = settings.train_len is not None and (config.rope or config.alibi)
-    if can_be_longer and (longest or 0) > own_max_position:
-        checkpoint = open_checkpoint(path, device, max_position=longest)
-    tokenizer = _plain_text_only(Tokenizer.from_str(checkpoint.tokenizer_text))
-    eos_id = config.eos_token_id
-    dtype = _dtype(precision, device, rows_have_bos=checkpoint.rows_have_bos)
-    model = checkpoint.model.in_dtype(dtype)
-    _check_same_vocabulary(str(settings.model), tokenizer, vocab_size=model.vocab_size)
-    record = ModelRecord(
-        name=str(settings.model),
-        revision=None,
-        weights_sha256=sha256_file(path / "model.pt"),
-        architecture="OLMo",
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        dtype=str(dtype).removeprefix("torch."),
-        max_position=own_max_position,
-        tokenizer_sha256=sha256_text(tokenizer.to_str()),
-    )
-    eos_token = tokenizer.id_to_token(eos_id)
-    if eos_token is None:
-        raise UserError(
-            f"{path}: its tokenizer has no token {eos_id}, which ends texts in config.yaml; it is of another model"
-        )
-    return PretrainedModel(
-        model,
-        tokenizer,
-        record,
-        eos_id,
-        adds_bos=False,
-        eos_token=eos_token,
-        can_be_longer=can_be_longer,
-        rows_have_bos=checkpoint.rows_have_bos,
-    )
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence transformers: its messages and bars by its own switches; those of other libraries go to standard error."""
@@ -379,8 +314,6 @@ def _as_user_errors(name: str) -> Iterator[None]:
         raise UserError(
             f"{name}: the model does not fit on the device; choose influence.precision=bf16, or pretrained.device_map=auto"
         ) from None
-    except pickle.UnpicklingError:
-        raise UserError(f"{name}: not loaded, because its pickled weights hold more than tensors") from None
     except UserError:
         raise
     except Exception as error:  # damaged files raise what their readers happen to raise; some raise Exception itself

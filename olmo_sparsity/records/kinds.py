@@ -52,26 +52,11 @@ KINDS = {
             not_measured="this run has no context curve; run `olmo-sparsity context-curve --run {run}` first",
         ),
         Kind(
-            name="validation",
-            command="validate",
-            tables=("planted", "found"),
-            needed=(*_OF_WINDOWS, "suites", "validation"),
-            not_measured="nothing has been validated in this run; run `olmo-sparsity validate` first",
-        ),
-        Kind(
             name="synthetic",
             command="synth eval",
             tables=("answers",),
             needed=(),
             not_measured="no evaluation of this run is finished; run `olmo-sparsity synth eval TASK --run {run}`, which "
-            "continues one that has begun",
-        ),
-        Kind(
-            name="bridge",
-            command="synth bridge",
-            tables=("parities",),
-            needed=(),
-            not_measured="no bridge of this run is finished; run `olmo-sparsity synth bridge TASK --run {run}`, which "
             "continues one that has begun",
         ),
     )

@@ -74,7 +74,7 @@ class Lengths:
     max_position: Optional[int] = None
     pose_method: Optional[Literal["pose", "randpos"]] = None
     num_chunks: Optional[int] = None
-    pose_contents: Optional[Literal["contiguous", "uniform", "matched"]] = None
+    pose_contents: Optional[Literal["contiguous", "matched"]] = None
     min_preceding: Optional[int] = None
     train_len_is_stated: Optional[bool] = None
 

@@ -29,14 +29,14 @@ from olmo_sparsity.records.selector import (
     ScoringSize,
     Selector,
 )
-from olmo_sparsity.records.selectors import FEWEST, SELECTORS
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.records.window_input import NEEDS, UndeclaredNeedError, WindowInput, needs_pass
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-RESERVED = ("all", FEWEST)  # names that stand for several selectors
+RESERVED = "all"  # stands for several selectors
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 LONGEST_MEANING = 200
-BUILT_IN_ALONE = "explore takes built-in selectors only; explain and influence take those of your own"
+BUILT_IN_ALONE = "explore takes built-in selectors only; influence takes those of your own"
 PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)  # values that their repr tells apart
 # Of own selectors that name none: markers, which the package does not use, and colours in figures, on light pages, on dark ones.
 MARKERS = ("$a$", "$b$", "$c$", "$d$", "$e$", "$f$", "$n$", "$u$")
@@ -320,7 +320,7 @@ def _check(where: str, name: str, own: OwnSelector) -> None:
         f"{printable(name)!r}: the name of a selector has at most 40 letters, digits, - and _, and begins with a letter; name it "
         "with Selector(..., name='mine')",
     )
-    require(name not in RESERVED, f"{name} has another meaning in options or tables; choose another name")
+    require(name != RESERVED, f"{name} has another meaning in options or tables; choose another name")
     needs_words = f"{name}: needs = {printable(repr(own.needs))}: must be a list of names, as ['keys']"
     require(isinstance(own.needs, Collection) and not isinstance(own.needs, str), needs_words)
     require(

@@ -29,7 +29,6 @@ from olmo_sparsity.records.selector import rank as rank
 if TYPE_CHECKING:
     import numpy as np
 
-FEWEST = "fewest"  # beside selectors in tables of the spectrum: the smallest sufficient k of all of them
 NO_GROUP = -1  # in a list of groups, where a window has no more
 NULL_DRAWS = 1  # of the resampled targets, those that choices are made for under the null context, too: that is a check
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite

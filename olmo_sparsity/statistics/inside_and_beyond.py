@@ -204,7 +204,7 @@ def read_inside_and_beyond(folders: Iterable[Path]) -> Twin:
     """
     groups = []
     row_lens: dict[Optional[int], Path] = {}
-    for setting, seeds in tables_by_setting(folders, "synthetic", "answers").items():
+    for setting, seeds in tables_by_setting(folders).items():
         for seed in seeds:
             row_lens.setdefault(seed.manifest.get("test_row_len"), seed.folder)
         tables = [seed.columns for seed in seeds]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -18,14 +18,10 @@ from olmo_sparsity.statistics.intervals.bootstrap import of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
 from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference
-from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
 from olmo_sparsity.tables.reading import read_manifest
 
 LEVEL = 0.95  # the accuracy of a task that is learned, and of a length at which it holds
-MANY_TIMES = 10  # the training length, at which the spectrum is to predict the accuracy
-LEAST_RUNS = 4  # of a rank correlation
-NUM_RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class TaskRun:
         steps: optimizer steps.
         minutes: training time; None: not recorded.
         validation_loss_nats: held-out loss at the end, of prompts as in training; None: not recorded.
-        ended_by: the key that ended training: ``steps``, ``stop_loss`` or ``patience``; None: not recorded.
+        ended_by: the key that ended training: ``steps`` or ``stop_loss``; None: not recorded.
         accuracy_within: share of right responses to the evaluated prompts that are as in training: its lengths, k up to K_train,
             its places of planted tokens. None: none was evaluated.
     """
@@ -88,7 +84,7 @@ def split_by_places(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 def _answers_by_seed(folders: Iterable[Path]) -> Iterator[tuple[tuple[Setting, int], TableOfSeed]]:
     """Yield the tables by setting and seed, of those without ``synthetic.test_placed`` first."""
     for group in split_by_places(folders):
-        for setting, seeds in tables_by_setting(group, "synthetic", "answers").items():
+        for setting, seeds in tables_by_setting(group).items():
             for of_seed in sorted(seeds, key=lambda one: one.manifest["training_seed"]):
                 yield (setting, of_seed.manifest["training_seed"]), of_seed
 
@@ -146,7 +142,6 @@ def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
         for one in everything
         if (one.task, one.scratchpad, one.positions, one.placed) == ("parity", False, "pose", "any/1")
         and one.num_chunks > 1
-        and not one.hide_tokens
     ]
 
     def trained(one: Setting) -> tuple[object, ...]:
@@ -163,11 +158,7 @@ def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
     Those of the task with a scratchpad, and without one those of the same training lengths, K_train and modulus; of variable
     assignment all, where none has a scratchpad. Encodings that the paper does not have are there with a scratchpad alone.
     """
-    own = [
-        one
-        for one in dict.fromkeys(settings)
-        if (one.task, one.background, one.placed, one.hide_tokens) == (task, "noise", "any/1", False)
-    ]
+    own = [one for one in dict.fromkeys(settings) if (one.task, one.background, one.placed) == (task, "noise", "any/1")]
     twins = {task_of(one) for one in own if one.scratchpad}
     return [
         one
@@ -189,8 +180,7 @@ def of_encodings(settings: Iterable[Setting]) -> list[Setting]:
     own = [
         one
         for one in dict.fromkeys(settings)
-        if (one.task, one.scratchpad, one.background, one.placed, one.hide_tokens)
-        == ("parity", False, "noise", "any/1", False)
+        if (one.task, one.scratchpad, one.background, one.placed) == ("parity", False, "noise", "any/1")
     ]
     tasks = [task_of(one) for one in own if one.num_chunks == 1]
     found = [one for one in own if task_of(one) in tasks[:1]]
@@ -384,7 +374,7 @@ def place_sweeps(
     Raises:
         UserError: a folder has no finished table.
     """
-    tables = tables_by_setting(folders, "synthetic", "answers")
+    tables = tables_by_setting(folders)
     of_tasks: dict[tuple[str, int], list[Accuracy]] = {}
     for one in accuracies:
         of_tasks.setdefault((one.setting.background, one.setting.modulus), []).append(one)
@@ -452,101 +442,6 @@ def _place_effect(
     for num in ("num_near", "num_far"):
         found = of_some(found, sums[0][num])
     return PlaceEffect(setting, k, bounded(found, least=-1.0))
-
-
-@dataclass(frozen=True)
-class SpectrumPoint:
-    """What the spectrum of one run says at the training length, and its accuracy beyond it, both at k = K_train.
-
-    Attributes:
-        setting: what was trained.
-        seed: of training.
-        sufficient: share of the prompts whose sufficient k is at most K_train: that many positions, chosen by ``mask-one``, bring
-            the prediction within ``TOLERANCE`` nats of that of all tokens.
-        length: tokens of these prompts, the longest that were measured within the training lengths.
-        right: accuracy at the evaluated length next to ``MANY_TIMES`` the longest of training, placed as in training.
-        far: that length.
-    """
-
-    setting: Setting
-    seed: int
-    sufficient: float
-    length: int
-    right: float
-    far: int
-
-
-def spectrum_points(bridges: Iterable[Path], answers: Iterable[Path]) -> list[SpectrumPoint]:
-    """Return a point for each run that has both tables, of ``synth bridge`` and ``synth eval``, at k = K_train.
-
-    Raises:
-        UserError: a folder has no finished table, or two are of one setting and seed.
-    """
-    far: dict[tuple[Setting, int], Optional[tuple[float, int]]] = {}
-    for (setting, seed), of_seed in _answers_by_seed(answers):
-        far.setdefault((setting, seed), _far_accuracy(setting, of_seed.columns))
-    points = []
-    for setting, seeds in tables_by_setting(bridges, "bridge", "parities").items():
-        for of_seed in seeds:
-            seed = of_seed.manifest["training_seed"]
-            near, beyond = _sufficient(setting, of_seed.columns), far.get((setting, seed))
-            if near and beyond:
-                points.append(SpectrumPoint(setting, seed, *near, *beyond))
-    return points
-
-
-def _sufficient(setting: Setting, table: Mapping[str, np.ndarray]) -> Optional[tuple[float, int]]:
-    within_R = (table["selector"] == "mask-one") & (table["sparsity"] == setting.max_sparsity)
-    within_R &= table["length_tokens"] <= setting.train_lengths[1]
-    if not within_R.any():
-        return None
-    length = int(table["length_tokens"][within_R].max())
-    kl_W = table["kl_sparse_nats"][within_R & (table["length_tokens"] == length)]
-    return float((kl_W <= TOLERANCE).mean()), length
-
-
-def _far_accuracy(setting: Setting, table: Mapping[str, np.ndarray]) -> Optional[tuple[float, int]]:
-    of_k_R = table["sparsity"] == setting.max_sparsity
-    if "place" in table:
-        of_k_R &= table["place"] == setting.placed
-    if not of_k_R.any():
-        return None
-    target = MANY_TIMES * setting.train_lengths[1]
-    far = min(np.unique(table["length_tokens"][of_k_R]).tolist(), key=lambda length: abs(length - target))
-    return float(table["right"][of_k_R & (table["length_tokens"] == far)].mean()), far
-
-
-def rank_correlation(points: Sequence[SpectrumPoint]) -> Optional[Estimate]:
-    """Return Spearman's rank correlation of the spectrum and the accuracy, with a bootstrap interval over runs.
-
-    None where there are fewer than ``LEAST_RUNS`` runs, or one of the two is the same in all of them.
-    """
-    x, y = np.array([one.sufficient for one in points]), np.array([one.right for one in points])
-    if len(points) < LEAST_RUNS or len(np.unique(x)) == 1 or len(np.unique(y)) == 1:
-        return None
-    from scipy import stats  # half a second to import
-
-    found = stats.bootstrap(
-        (x, y),
-        _spearman,
-        paired=True,
-        vectorized=False,
-        n_resamples=NUM_RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    low, high = (float(end) for end in found.confidence_interval)
-    return Estimate(_spearman(x, y), low, high, float(found.standard_error))
-
-
-def _spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the rank correlation; 0 where a resample holds one value alone, which is no order."""
-    if len(np.unique(x)) == 1 or len(np.unique(y)) == 1:
-        return 0.0
-    from scipy import stats
-
-    found: Any = stats.spearmanr(x, y)
-    return float(found.statistic)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ All seeds of a model answer the same sequences, so sequences and seeds are cross
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.ratios import Value, share_without
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
 from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.several.trained_models import same_model
@@ -42,7 +40,6 @@ class Setting:
         position_embedding: ``model.position_embedding``.
         rope_scaling: how evaluation scaled rotary positions, ``synthetic.rope_scaling``.
         rope_factor: its factor; None: each length divided by the longest of training.
-        hide_tokens: whether training rows leave out some of their tokens.
         modulus: of the sums of planted values; 2: their parity.
         background: ``noise`` or ``text``.
         num_chunks: of PoSE; 1: ordinary position IDs.
@@ -59,7 +56,6 @@ class Setting:
     position_embedding: str = "rope"
     rope_scaling: str = "none"
     rope_factor: Optional[float] = None
-    hide_tokens: bool = False
     modulus: int = 2
     background: str = "noise"
     num_chunks: int = 2
@@ -96,37 +92,6 @@ class Accuracy:
     place: Optional[str] = None
 
 
-@dataclass(frozen=True)
-class BridgePoint:
-    """What one selector finds at one length and sparsity.
-
-    Attributes:
-        setting: what was trained.
-        length: tokens of the prompt.
-        k: planted bits, and selected positions.
-        selector: its name.
-        right: accuracy on the same sequences.
-        found: share of the planted bits that are among the selected positions.
-        found_all: share of the sequences in which all of them are.
-        recovered_fraction: R(k); None where the long gain has no interval above 0.
-        prediction_recovered: D(k).
-        recovered_by_planted: R with exactly the planted bits visible; None where R(k) is.
-        found_by_chance: expected share that a random choice finds, k / length.
-    """
-
-    setting: Setting
-    length: int
-    k: int
-    selector: str
-    right: Estimate
-    found: Estimate
-    found_all: Estimate
-    recovered_fraction: Optional[Estimate]
-    prediction_recovered: Optional[Estimate]
-    recovered_by_planted: Optional[Estimate]
-    found_by_chance: float
-
-
 def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
     """Return the setting that the manifest of a measurement records.
 
@@ -141,11 +106,9 @@ def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
         max_sparsity=tables.max_sparsity,
         train_lengths=tables.train_lengths,
         max_position=tables.context.max_position,
-        # In earlier versions the way to give IDs decided their embedding.
-        position_embedding=tables.position_embedding or ("rope" if tables.positions == "pose" else "absolute"),
+        position_embedding=tables.position_embedding,
         rope_scaling=tables.rope_scaling,
         rope_factor=tables.rope_factor,
-        hide_tokens=tables.hide_tokens,
         modulus=tables.modulus,
         background=tables.background,
         num_chunks=tables.num_chunks,
@@ -169,48 +132,50 @@ class TableOfSeed:
     columns: dict[str, np.ndarray]
 
 
-def tables_by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting, list[TableOfSeed]]:
-    """Return the tables of each setting, one for each seed.
+def tables_by_setting(folders: Iterable[Path]) -> dict[Setting, list[TableOfSeed]]:
+    """Return the tables ``answers`` of each setting, one for each seed.
 
     Raises:
         UserError: a folder has no finished table, or two are of one setting and seed.
     """
     groups: dict[Setting, list[Path]] = {}
     for folder in folders:
-        setting = setting_of(read_manifest(folder, kind), where=folder / "manifest.json")
+        setting = setting_of(read_manifest(folder, "synthetic"), where=folder / "manifest.json")
         groups.setdefault(setting, []).append(folder)
     for group in groups.values():
-        _check_seeds(group, kind)
+        _check_seeds(group)
     return {
-        setting: [TableOfSeed(folder, read_manifest(folder, kind), _columns(folder, table)) for folder in group]
+        setting: [TableOfSeed(folder, read_manifest(folder, "synthetic"), _columns(folder)) for folder in group]
         for setting, group in groups.items()
     }
 
 
-def _columns(folder: Path, table: str) -> dict[str, np.ndarray]:
-    frame = read_table(folder, table).to_pandas()
+def _columns(folder: Path) -> dict[str, np.ndarray]:
+    frame = read_table(folder, "answers").to_pandas()
     return {name: frame[name].to_numpy() for name in frame.columns}
 
 
-def _check_seeds(folders: Sequence[Path], kind: str) -> None:
+def _check_seeds(folders: Sequence[Path]) -> None:
     """Check that the tables of one setting are of runs that differ in the seed of training only, and each in it.
 
     Raises:
         UserError: they are not.
     """
-    runs = [run for folder in folders if (run := run_of_tables(folder, kind)) and (run / "manifest.json").is_file()]
+    runs = [
+        run for folder in folders if (run := run_of_tables(folder, "synthetic")) and (run / "manifest.json").is_file()
+    ]
     if len(runs) == len(folders) > 1:  # tables may lie elsewhere, too
         same_model(runs, advice="summarize them apart")
     seen: dict[int, Path] = {}
     for folder in folders:
-        seed = read_manifest(folder, kind)["training_seed"]
+        seed = read_manifest(folder, "synthetic")["training_seed"]
         if seed in seen:
             raise UserError(f"{folder}: the same setting and seed as {seen[seed]}; give one of them")
         seen[seed] = folder
 
 
 def check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:
-    """Check that the rows of all seeds are of the same sequences and selectors, in the same order.
+    """Check that the rows of all seeds are of the same sequences, in the same order.
 
     Raises:
         UserError: they are not.
@@ -218,9 +183,8 @@ def check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> Non
     for columns in seeds[1:]:
         if not all(_same(columns[name], seeds[0][name]) for name in OF_SEQUENCES if name in columns):
             raise UserError(
-                f"{setting.task}, {setting.positions}: its seeds were measured on different sequences, or with different "
-                "selectors; measure them with the same synthetic.test_seed, test_lengths, test_sparsity, test_rows and "
-                "bridge_selectors"
+                f"{setting.task}, {setting.positions}: its seeds were measured on different sequences; measure them with the "
+                "same synthetic.test_seed, test_lengths, test_sparsity and test_rows"
             )
 
 
@@ -262,7 +226,7 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
         UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
     """
     accuracies = []
-    for setting, of_seeds in tables_by_setting(folders, "synthetic", "answers").items():
+    for setting, of_seeds in tables_by_setting(folders).items():
         seeds = [seed.columns for seed in of_seeds]
         check_same_rows(setting, seeds)
         for cell in cells_of_table(seeds[0]):
@@ -288,69 +252,6 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
                 )
             )
     return accuracies
-
-
-def _bridge_quantities(totals: Mapping[str, np.ndarray]) -> dict[str, Value]:
-    return {
-        "right": Share(totals["right"], totals["num"]),
-        "found": Share(totals["found"], totals["planted"]),
-        "found_all": Share(totals["found_all"], totals["num"]),
-        "gain_long": totals["gain_long"] / totals["num"],
-        "recovered": totals["gain_sparse"] / totals["gain_long"],
-        "recovered_by_planted": totals["gain_planted"] / totals["gain_long"],
-        "prediction": share_without(totals["kl_sparse"], totals["kl_short"]),
-    }
-
-
-def _bridge_sums(table: dict[str, np.ndarray], chosen_R: np.ndarray) -> dict[str, np.ndarray]:
-    rows = {name: values[chosen_R] for name, values in table.items()}
-    return {
-        "num": np.ones(int(chosen_R.sum())),
-        "planted": rows["sparsity"].astype(float),
-        "right": rows["right"].astype(float),
-        "found": rows["num_found"].astype(float),
-        "found_all": (rows["num_found"] == rows["sparsity"]).astype(float),
-        "gain_long": (rows["loss_short_nats"] - rows["loss_long_nats"]).astype(float),
-        "gain_sparse": (rows["loss_short_nats"] - rows["loss_sparse_nats"]).astype(float),
-        "gain_planted": (rows["loss_short_nats"] - rows["loss_planted_nats"]).astype(float),
-        "kl_short": rows["kl_short_nats"].astype(float),
-        "kl_sparse": rows["kl_sparse_nats"].astype(float),
-    }
-
-
-def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
-    """Return what each selector finds at every length and sparsity, from folders of ``synth bridge``.
-
-    Raises:
-        UserError: a folder has no finished table, or the seeds of a setting were measured on different sequences.
-    """
-    points = []
-    for setting, of_seeds in tables_by_setting(folders, "bridge", "parities").items():
-        seeds = [seed.columns for seed in of_seeds]
-        check_same_rows(setting, seeds)
-        first = seeds[0]
-        rows = zip(first["length_tokens"].tolist(), first["sparsity"].tolist(), first["selector"].tolist(), strict=True)
-        for length, k, selector in dict.fromkeys(rows):
-            is_point_R = (first["length_tokens"] == length) & (first["sparsity"] == k) & (first["selector"] == selector)
-            found = estimates_of_model([_bridge_sums(seed, is_point_R) for seed in seeds], _bridge_quantities)
-            gain_long, prediction = found["gain_long"], found["prediction"]
-            passes = gain_long is not None and gain_long.is_above_zero
-            points.append(
-                BridgePoint(
-                    setting=setting,
-                    length=length,
-                    k=k,
-                    selector=selector,
-                    right=bounded(found["right"]),
-                    found=bounded(found["found"]),
-                    found_all=bounded(found["found_all"]),
-                    recovered_fraction=found["recovered"] if passes else None,
-                    prediction_recovered=prediction and bounded(prediction, least=-math.inf),
-                    recovered_by_planted=found["recovered_by_planted"] if passes else None,
-                    found_by_chance=k / length,
-                )
-            )
-    return points
 
 
 def predicted_accuracy(accuracy: Accuracy) -> Optional[float]:

@@ -25,11 +25,7 @@ OWN_FILES: dict[str, tuple[str, ...]] = {
     "run": (
         *("config.yaml", "tokenizer.json", "metrics.jsonl", "tensorboard/events.out.tfevents.*", "checkpoints/latest"),
         # The last: of a process that was killed while it wrote or deleted a checkpoint.
-        *(
-            f"checkpoints/{step}/{name}"
-            for step in ("step[0-9]*", "damaged-step[0-9]*", ".step[0-9]*.partial")
-            for name in _CHECKPOINT
-        ),
+        *(f"checkpoints/{step}/{name}" for step in ("step[0-9]*", ".step[0-9]*.partial") for name in _CHECKPOINT),
     ),
     **{kind.name: kind.own_files for kind in KINDS.values()},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Optional
+from typing import Annotated, Any, Literal, Optional
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -54,16 +54,6 @@ class Checkpoint(Struct):
     model_sha256: str
 
 
-class StartedFrom(Struct):
-    """The run whose last weights a run started from."""
-
-    run: str
-    run_id: str
-    step: int
-    model_sha256: str
-    folder: str = ""  # absolute; in the configuration it stands as it was written
-
-
 class Run(Struct):
     """Of a training run."""
 
@@ -79,7 +69,6 @@ class Run(Struct):
     validation_loss_nats: float = 0
     seconds: float = 0
     checkpoint: Checkpoint | UnsetType = UNSET
-    first_stage: StartedFrom | UnsetType = UNSET
     training_flops_per_token: float = 0
     peak_flops_per_second: float = 0
     environment: dict[str, Any] = {}
@@ -89,15 +78,6 @@ class Fit(Struct):
     """What was checked of a pretrained model."""
 
     anchor: Optional[AnchorCheck]
-
-
-class Suite(Struct):
-    """A suite of planted windows."""
-
-    suite: Literal["needle-name", "needle-number"]
-    num_planted: int
-    full_len: int
-    local_len: int
 
 
 class Influence(Struct):
@@ -114,12 +94,6 @@ class Influence(Struct):
     windows_seed: int = 0
     k: list[int] = []
     selectors: list[str] = []
-
-
-class Validation(Struct):
-    """The settings of a validation, as far as they are read again."""
-
-    k: list[int]
 
 
 class AnyTables(Struct, kw_only=True):
@@ -154,8 +128,6 @@ class Tables(AnyTables, kw_only=True):
     windows_sha256: str = ""
     num_visible_tokens: list[int] = []
     influence: Influence | UnsetType = UNSET
-    validation: Validation | UnsetType = UNSET
-    suites: list[Suite] = []
     model: Optional[ModelRecord] = None
     anchor: Optional[Anchor] = None
     fit: Optional[Fit] = None
@@ -178,11 +150,10 @@ class SyntheticTables(AnyTables, kw_only=True):
     max_sparsity: int
     train_lengths: tuple[int, int]
     training_seed: int
-    hide_tokens: bool
     modulus: Annotated[int, Meta(ge=2)]
     background: Background
     num_chunks: Count
-    position_embedding: Optional[PositionEmbedding] = None
+    position_embedding: PositionEmbedding
     rope_scaling: TaskScaling = "none"
     rope_factor: Optional[float] = None
     test_row_len: Optional[Count] = None
@@ -242,7 +213,7 @@ class Exported(Struct):
 SHAPES: dict[str, type] = {
     "run": Run,
     **dict.fromkeys(KINDS, Tables),
-    **dict.fromkeys(("synthetic", "bridge"), SyntheticTables),
+    "synthetic": SyntheticTables,
     "tokens": Tokens,
     "pretrained": Pretrained,
     "hf": Exported,
@@ -326,51 +297,6 @@ def read_config_of(run: Path) -> Config:
     """
     path = run / "manifest.json"
     return check_type(read_manifest_of(run, "config")["config"], Config, where=f"{path}: config")
-
-
-class EarlierStage(NamedTuple):
-    """A run whose last weights another run started from.
-
-    Attributes:
-        folder: of the run.
-        name: of that folder when the other run began.
-        manifest: of the run; None: it is gone, damaged, or that of another run by now.
-    """
-
-    folder: Path
-    name: str
-    manifest: Optional[dict[str, Any]]
-
-
-def earlier_stages(manifest: dict[str, Any]) -> list[EarlierStage]:
-    """Return the runs that a run started from, directly and through others, the latest first.
-
-    The last one has no manifest where what came before is unknown.
-    """
-    stages: list[EarlierStage] = []
-    current: Optional[dict[str, Any]] = manifest
-    seen: set[Path] = set()  # a manifest that a stranger wrote may lead back to itself
-    while current is not None and (record := current.get("first_stage")) is not None:
-        written = current["config"].get("training", {}).get("start_from") or "."
-        # The second where all runs have moved together.
-        for folder in (Path(record.get("folder") or written), Path(written)):
-            current = _manifest_of_run(folder, record["run_id"])
-            if current is not None:
-                break
-        if folder.resolve() in seen:
-            current = None
-        seen.add(folder.resolve())
-        stages.append(EarlierStage(folder, record["run"], current))
-    return stages
-
-
-def _manifest_of_run(folder: Path, run_id: str) -> Optional[dict[str, Any]]:
-    """Return the manifest of a run; None: it is gone, damaged, or that of another run."""
-    try:
-        manifest = read_manifest_of(folder, "config", "run_id")
-    except UserError:
-        return None
-    return manifest if manifest["run_id"] == run_id else None
 
 
 def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:

@@ -11,7 +11,7 @@ import torch
 
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place, read_place
+from olmo_sparsity.config.synthetic import Place, read_place
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -33,8 +33,8 @@ from olmo_sparsity.training.processes import share_of_rows
 
 # The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
 EMBEDDINGS: dict[str, tuple[str, ...]] = {
-    "pose": ("rope", "alibi", "none"),
-    "randpos": ("rope", "alibi", "absolute"),
+    "pose": ("rope", "none"),
+    "randpos": ("rope", "absolute"),
     "shifted": ("absolute",),
     "coupled": ("absolute",),
     "predicted": ("absolute",),
@@ -230,38 +230,7 @@ def training_sequences(
         locality=settings.locality,
         spread=settings.spread,
     )
-    placed = _placed(config, rng, sequences, training=True)
-    return with_hidden_tokens(rng, placed) if settings.hide_tokens else placed
-
-
-def with_hidden_tokens(rng: np.random.Generator, placed: PlacedSequences) -> PlacedSequences:
-    """Leave random tokens out of the prompts; those that stay keep their position IDs, so that gaps appear.
-
-    Background tokens are left out with a probability that is drawn for each row, uniform on [-0.5, 1]; planted tokens with
-    another one, uniform on [-3, 1], so that three rows in four keep all of them. The response stays the answer to the whole
-    prompt.
-    """
-    sequences = placed.sequences
-    num_rows, row_len = sequences.tokens_BT.shape
-    background_B1, planted_B1 = rng.uniform(-0.5, 1.0, (num_rows, 1)), rng.uniform(-3.0, 1.0, (num_rows, 1))
-    probability_BT = np.where(sequences.planted_BT, planted_B1, background_B1)
-    is_body_BT = np.arange(row_len) < sequences.prompt_len_B[:, None] - QUERY_TOKENS["parity"]
-    hidden_BT = is_body_BT & (rng.random((num_rows, row_len)) < probability_BT)
-    end_B = sequences.prompt_len_B + sequences.response_len_B
-    left_out_BT = hidden_BT | (np.arange(row_len) >= end_B[:, None])
-    order_BT = left_out_BT.argsort(axis=1, kind="stable")
-
-    def moved(values_BT: np.ndarray, filling: int) -> np.ndarray:
-        return np.take_along_axis(np.where(left_out_BT, filling, values_BT), order_BT, axis=1)
-
-    kept = dataclasses.replace(
-        sequences,
-        tokens_BT=moved(sequences.tokens_BT, EOS_ID),
-        coupled_BT=moved(sequences.coupled_BT, 0),
-        planted_BT=moved(sequences.planted_BT, 0).astype(bool),
-        prompt_len_B=sequences.prompt_len_B - hidden_BT.sum(axis=1),
-    )
-    return PlacedSequences(kept, moved(placed.ids_BT, 0))
+    return _placed(config, rng, sequences, training=True)
 
 
 def synthetic_batch(
@@ -315,11 +284,6 @@ def check_synthetic(config: Config) -> None:
         config.pose.method == "pose" and not config.context.bos,
         f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have no BOS, and RandPos as "
         "synthetic.positions = randpos",
-    )
-    require(
-        config.model.attention_scale == "constant",
-        f"model.attention_scale = {config.model.attention_scale}: synthetic tasks, whose rows have several lengths, take "
-        "constant",
     )
     scaling = f"synthetic.rope_scaling = {settings.rope_scaling}"
     require(

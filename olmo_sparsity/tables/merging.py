@@ -20,7 +20,6 @@ from olmo_sparsity.records.kinds import is_kind
 from olmo_sparsity.storage.files import check_regular, written_whole
 from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of, write_manifest
-from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_number, part_path
 from olmo_sparsity.tables.reading import check_identity, check_schema, check_values, said_if_damaged
 from olmo_sparsity.tables.schemas import tables_of
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 KEYS = {
     "selections": ["selector", "context", "draw"],
     "candidates": ["context"],
-    "found": ["selector"],
-    "parities": ["selector"],
     "screening": ["selector", "context"],
     "pairs": ["context"],
 }
@@ -119,7 +116,7 @@ def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest:
         said_if_damaged(path, f"{path}: damaged, or no Parquet file"),
         pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file,
     ):
-        content = read_verified(file, path)
+        content = file.read()
     check_identity(content.schema, path, manifest=manifest, table=table, part=part)
     check_schema(content.schema, path, manifest=manifest, table=table)
     check_values(content, table, where=path, manifest=manifest)

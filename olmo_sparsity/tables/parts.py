@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import remove_leftovers, written_whole
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
-from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
 
@@ -48,6 +48,14 @@ def write_part(folder: Path, table: str, *, part: int, content: pa.Table, metada
     content = content.replace_schema_metadata({**identity, **metadata})
     with written_whole(path) as partial:
         write_parquet(content, partial)
+
+
+def write_parquet(content: pa.Table, path: Path) -> None:
+    """Write a table with checksums of its pages, which readers verify.
+
+    The path is made absolute: pyarrow takes a ``~`` with which one begins for the home folder, and pathlib for a name.
+    """
+    pq.write_table(content, path.absolute(), compression="zstd", write_page_checksum=True)
 
 
 def check_no_more_parts(folder: Path, table: str, *, num_parts: int) -> None:

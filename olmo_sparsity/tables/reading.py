@@ -25,14 +25,13 @@ from olmo_sparsity.records.own_selectors import declare_recorded
 from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
-from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
 from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, tables_of
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 logger = logging.getLogger(__name__)
-ONE_ROW_PER_WINDOW = ("windows", "curve", "planted")
+ONE_ROW_PER_WINDOW = ("windows", "curve")
 # How a command is run again: it measures parts that are missing; with --overwrite it deletes all and begins anew.
 CONTINUES, OVERWRITES = "it continues", "with --overwrite"
 
@@ -227,12 +226,12 @@ def _parts(
             check_identity(file.schema_arrow, path, manifest=manifest, table=table, part=number)
             with said_if_damaged(path, f"{path}: damaged; {_again_without_it(kind)}"):
                 if wanted is not None:
-                    ids = read_verified(file, path, columns=["window_id"])["window_id"]
+                    ids = file.read(columns=["window_id"])["window_id"]
                     in_part = wanted.intersection(ids.unique().to_pylist())
                     if not in_part:
                         continue
                     wanted -= in_part
-                part = read_verified(file, path, columns=columns)
+                part = file.read(columns=columns)
         check_values(part, table, where=path, manifest=manifest, same=same)
         num_rows += len(part)
         yield part.replace_schema_metadata(None).select(columns or part.column_names)

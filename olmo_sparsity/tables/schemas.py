@@ -53,14 +53,11 @@ class Column:
 ROW_MEANINGS = {
     "windows": "one window",
     "selections": "one window, selector, context and draw",
-    "candidates": "one window and context (`--save-candidates`)",
+    "candidates": "one window and context (`influence.save_candidates`)",
     "screening": "one sampled window, screened selector and context (`--screen`)",
     "pairs": "one sampled window and context (`influence.pairs_windows`)",
     "curve": "one window",
-    "planted": "one planted window",
-    "found": "one planted window and selector",
     "answers": "one sequence of a synthetic task",
-    "parities": "one sequence of sparse parity and selector",
 }
 
 _INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
@@ -378,30 +375,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column("loss_nats", _FLOATS, "Loss for each number of visible tokens.", as_many_as="num_visible_tokens"),
     ),
-    "planted": (
-        _WINDOW_ID,
-        Column("suite", pa.string(), "Name of the suite of planted windows."),
-        _DOC_ID,
-        Column("num_planted", pa.int32(), "Number of copies of the needle.", least=0),
-        Column(
-            "planted_positions",
-            _INT32S,
-            "All long-range positions that belong to the planted truth.",
-            is_position=True,
-        ),
-        Column("planted_distance_tokens", pa.float32(), "Mean distance of the planted positions to the target."),
-        _TEXTS,
-        _TARGET_TEXT,
-        _LOSS_SHORT,
-        _LOSS_SHORT_NO_GAP,
-        _LOSS_LONG,
-        Column("loss_planted_nats", pa.float32(), "Loss with the local and the planted tokens visible."),
-    ),
-    "found": (
-        _WINDOW_ID,
-        _SELECTOR,
-        Column("ranked_positions", _INT32S, "All long-range positions, the most influential first.", is_position=True),
-    ),
     "answers": (
         _WINDOW_ID,
         _LENGTH,
@@ -420,24 +393,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("tokens_right", pa.bool_(), "True if every token of the response is right."),
         Column("positions_right", pa.bool_(), "True if every position ID of the response is; null if they are given."),
         Column("right", pa.bool_(), "True if every token is right and, where it is predicted, every position ID."),
-    ),
-    "parities": (
-        _WINDOW_ID,
-        _LENGTH,
-        _SPARSITY,
-        _SELECTOR,
-        Column("planted_positions", _INT32S, "Positions of the planted bits in the prompt, rising.", least=0),
-        Column(
-            "positions", _INT32S, "The k selected positions, the most influential first; k as in this row.", least=0
-        ),
-        Column("num_found", pa.int32(), "How many of the selected positions are planted.", least=0),
-        Column("right", pa.bool_(), "True if the answer with all tokens visible is right."),
-        _LOSS_SHORT,
-        _LOSS_LONG,
-        Column("loss_sparse_nats", pa.float32(), "Loss with the query and the selected positions visible."),
-        Column("loss_planted_nats", pa.float32(), "Loss with the query and the planted positions visible."),
-        Column("kl_short_nats", pa.float32(), "KL(p_all, p_{}): divergence with only the query visible."),
-        Column("kl_sparse_nats", pa.float32(), "KL(p_all, p_J): divergence with the selected positions visible."),
     ),
 }
 

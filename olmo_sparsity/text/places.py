@@ -1,11 +1,10 @@
-"""Places in one text: which token stands at a character, and where a piece of text begins.
+"""Places in one text: which token stands at a character.
 
 The text is encoded once, and each token keeps the characters that it stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Optional
@@ -19,7 +18,6 @@ from olmo_sparsity.progress import progress_bar
 BLOCK = 1 << 18  # characters that are encoded at once
 OVERLAP = 1 << 12  # characters that neighbouring blocks share
 LONGEST_AT_ONCE = 1 << 25  # characters, for which the library takes some 8 GB
-SHOWN_OFFSETS = 5  # of the places where a text occurs, in a message
 
 
 @dataclass(frozen=True)
@@ -61,19 +59,6 @@ class EncodedText:
         begin, end = int(self.begins[token]), int(self.ends[token])
         own = self.text[begin:end]
         return begin + (len(own) - len(own.lstrip()) if own.strip() else 0)
-
-
-@dataclass(frozen=True)
-class TargetPlace:
-    """The token to explain.
-
-    Attributes:
-        token: its index among the tokens of the text.
-        others: the places (``EncodedText.begin_of``) of further tokens that begin the same text, if it was searched for.
-    """
-
-    token: int
-    others: tuple[int, ...] = ()
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
@@ -172,25 +157,8 @@ def _around(block: _Block, place: int, distance: int) -> list[tuple[int, int]]:
     return list(zip(block.begins[low:high].tolist(), block.token_ids[low:high].tolist(), strict=True))
 
 
-def find_place(
-    tokenizer: Tokenizer, text: str, *, at: Optional[int], target: Optional[str], full_len: int, local_len: int
-) -> tuple[EncodedText, TargetPlace]:
-    """Encode a text, and return it with the place at a character (``place_at``), or of a piece of text (``place_of``).
-
-    Raises:
-        UserError: both or neither of ``at`` and ``target`` are given, or there is no such place.
-    """
-    if (at is None) == (target is None):
-        raise UserError("one place is explained at a time: give either --at OFFSET or --target TEXT")
-    encoded = encode_text(tokenizer, text)
-    if target is None:
-        assert at is not None
-        return encoded, place_at(encoded, at, full_len=full_len, local_len=local_len)
-    return encoded, place_of(encoded, target, full_len=full_len, local_len=local_len)
-
-
-def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> TargetPlace:
-    """Return the place of the token that holds a character, or of the first token behind it if no token holds it.
+def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> int:
+    """Return the index of the token that holds a character, or of the first token behind it if no token holds it.
 
     Args:
         encoded: the text.
@@ -215,59 +183,7 @@ def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int
     token = int(is_behind.argmax())  # the first
     if token < full_len:
         raise UserError(f"offset {offset}: {_too_early(encoded, token, full_len=full_len, local_len=local_len)}")
-    return TargetPlace(token)
-
-
-def place_of(encoded: EncodedText, target: str, *, full_len: int, local_len: int) -> TargetPlace:
-    """Return the first place where the token that begins a piece of text follows a full window.
-
-    Args:
-        encoded: the text.
-        target: the piece of text. A token begins it if it starts with the first character that is no white space.
-        full_len: tokens of a window.
-        local_len: L, the number of local tokens.
-
-    Raises:
-        UserError: the text does not hold it, no token begins it, or none behind a full window.
-    """
-    if not target:
-        raise UserError("target '': must hold at least one character")
-    tokens = list(_tokens_that_begin(encoded, target))
-    if not tokens:
-        reason = (
-            "no token begins with it where it stands" if target in encoded.text else "it does not occur in the text"
-        )
-        raise UserError(f"target {target!r}: {reason}; choose the beginning of a word, or a character with --at")
-    usable = [token for token in tokens if token >= full_len]
-    if not usable:
-        last = tokens[-1]
-        reason = _too_early(encoded, last, full_len=full_len, local_len=local_len)
-        raise UserError(f"target {target!r}: at its last place, character {encoded.begin_of(last)}, {reason}")
-    return TargetPlace(usable[0], tuple(encoded.begin_of(token) for token in usable[1:]))
-
-
-def several_places_words(encoded: EncodedText, place: TargetPlace, target: str) -> Optional[str]:
-    """Return in one sentence that a text was found at several places, and which one is explained; None: at one only."""
-    if not place.others:
-        return None
-    offsets = [str(offset) for offset in place.others[:SHOWN_OFFSETS]]
-    more = ", ..." if len(place.others) > SHOWN_OFFSETS else ""
-    return (
-        f"target {target!r}: it follows a full window at {len(place.others) + 1} places; this is the first, character "
-        f"{encoded.begin_of(place.token)}; --at chooses another ({', '.join(offsets)}{more})"
-    )
-
-
-def _tokens_that_begin(encoded: EncodedText, target: str) -> Iterator[int]:
-    """Yield the indices of the tokens that begin a piece of text, rising."""
-    lead = len(target) - len(target.lstrip()) if target.strip() else 0
-    reached = np.maximum.accumulate(encoded.ends)  # rising, also where a character is several tokens
-    found = encoded.text.find(target)
-    while found >= 0:
-        token = int(np.searchsorted(reached, found + lead, side="right"))  # the first that ends behind it
-        if token < len(reached) and encoded.begin_of(token) == found + lead:
-            yield token
-        found = encoded.text.find(target, found + 1)
+    return token
 
 
 def _too_early(encoded: EncodedText, token: int, *, full_len: int, local_len: int) -> str:

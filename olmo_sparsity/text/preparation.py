@@ -34,7 +34,6 @@ from olmo_sparsity.text.records import NAMED_RECORDS, Limits, ShardRecord, Sourc
 from olmo_sparsity.text.scheduling import usable_cores, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
 from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
-from olmo_sparsity.text.verification import record_verified, stamp
 from olmo_sparsity.text.vocabulary import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text, vocab_size_of
 
 logger = logging.getLogger(__name__)
@@ -168,7 +167,6 @@ def _prepare(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) 
         tokenizer_sha256 = _write_tokenizer(data, folder, tokenizer_file=tokenizer_file)
         splits = ("train", "validation") if tokenizer_file is None else ("measured",)
         template = _first_task(data, folder, splits=splits, shard=shards[0])
-        tokenizer_stamp = stamp(folder / "tokenizer.json")
         tokenizer_seconds = time.perf_counter() - begun
         written = write_shards(template, shards)
         _check_records(template, written.records)
@@ -188,7 +186,6 @@ def _prepare(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) 
         )
         seconds = {"seconds": time.perf_counter() - begun, "tokenizer_seconds": tokenizer_seconds}
         write_json(folder / "manifest.json", {**manifest, "speed": _speed(data, written.new_records, seconds=seconds)})
-        record_verified(folder, written.stamps | {"tokenizer.json": tokenizer_stamp})
     except (UserError, OSError):
         # Nothing is left of a source that failed at once. Finished shards are kept, so that a rerun continues.
         if is_new and folder.exists() and not any(path.stat().st_size for path in folder.glob("shards/*.doc_ids.bin")):

@@ -27,8 +27,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.text.corpus import Shard
 from olmo_sparsity.text.encoding import write_shard
 from olmo_sparsity.text.records import Limits, ShardRecord
-from olmo_sparsity.text.shard_writer import PROGRESS_FIELDS, ShardTask, read_finished, shard_path, stamps_of
-from olmo_sparsity.text.verification import Stamps
+from olmo_sparsity.text.shard_writer import PROGRESS_FIELDS, ShardTask, read_finished, shard_path
 
 PROGRESS_SECONDS = 0.3  # between updates of the progress bar
 Submit = Callable[[ShardTask], "Future[ShardRecord]"]
@@ -42,12 +41,10 @@ class WrittenShards:
     Attributes:
         records: of all of them.
         new_records: of those that were written by this call.
-        stamps: those that their files had when they were hashed.
     """
 
     records: list[ShardRecord]
     new_records: list[ShardRecord]
-    stamps: Stamps
 
 
 def usable_cores() -> int:
@@ -69,7 +66,7 @@ def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
         UserError: a shard cannot be read, or a worker process was killed.
     """
     folder, cores = template.folder, template.data.processes or usable_cores()
-    finished, stamps = _read_finished(folder, len(shards))
+    finished = _read_finished(folder, len(shards))
     limits = template.limits  # what the accepted shards leave
     accepted: list[ShardRecord] = []
     new_records: list[ShardRecord] = []
@@ -97,22 +94,19 @@ def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
                 record = submit(task).result()
             if record is not finished.get(number):
                 new_records.append(record)
-                stamps |= stamps_of(folder, number, record=record)
             accepted.append(record)
             limits = limits.after(record)
-    return WrittenShards(accepted, new_records, stamps)
+    return WrittenShards(accepted, new_records)
 
 
-def _read_finished(folder: Path, num_shards: int) -> tuple[dict[int, ShardRecord], Stamps]:
-    """Return the records, by number, of the shards that an interrupted call has finished, and the stamps of their files."""
+def _read_finished(folder: Path, num_shards: int) -> dict[int, ShardRecord]:
+    """Return the records, by number, of the shards that an interrupted call has finished."""
     records: dict[int, ShardRecord] = {}
-    stamps: Stamps = {}
     numbers = [number for number in range(num_shards) if (folder / shard_path(number, "record.json")).is_file()]
     for number in progress_bar("check", " finished shards", total=len(numbers), iterable=numbers) if numbers else ():
         if (finished := read_finished(folder, number)) is not None:
-            records[number] = finished[0]
-            stamps |= finished[1]
-    return records, stamps
+            records[number] = finished
+    return records
 
 
 def _shards_needed(limits: Limits, accepted: list[ShardRecord]) -> int:

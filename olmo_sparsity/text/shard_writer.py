@@ -23,7 +23,7 @@ from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.records import Limits, ShardRecord, ShardSplit, SourceRun, append_run
 from olmo_sparsity.text.store import INDEX
-from olmo_sparsity.text.verification import Stamps, compare, stamp
+from olmo_sparsity.text.verification import first_wrong
 
 logger = logging.getLogger(__name__)
 
@@ -77,30 +77,21 @@ def _split_files(split: str, number: int, *, is_tokens: bool) -> dict[str, str]:
     return index if is_tokens else {"tokens": tokens_path(split, number), **index}
 
 
-def read_finished(folder: Path, number: int) -> Optional[tuple[ShardRecord, Stamps]]:
-    """Read the record of a finished shard, and compare the shard's files with their hashes.
-
-    Returns:
-        (the record, the stamps of the files); None: one of them is damaged, which is logged.
-    """
+def read_finished(folder: Path, number: int) -> Optional[ShardRecord]:
+    """Return the record of a finished shard whose files match their hashes; None: one of them is damaged, which is logged."""
     path = folder / shard_path(number, "record.json")
     try:
         written = read_json(path)
         record = check_type(written, ShardRecord, where=path)
         if not is_as_written(written):
             raise UserError(f"{path}: not as it was written when its shard was finished")
-        stamps, wrong = compare(folder, _hashes(record, number))
+        wrong = first_wrong(folder, _hashes(record, number))
         if wrong is not None:
             raise UserError(f"{folder / wrong}: missing, or changed since its shard was finished")
     except UserError as error:
         logger.warning(f"{error}; the shard is prepared again")
         return None
-    return record, stamps
-
-
-def stamps_of(folder: Path, number: int, *, record: ShardRecord) -> Stamps:
-    """Return the stamps of the files of a shard that was written a moment ago."""
-    return {name: stamp(folder / name) for name in _hashes(record, number)}
+    return record
 
 
 def _hashes(record: ShardRecord, number: int) -> dict[str, str]:

@@ -124,22 +124,16 @@ def _draw_rows(source: RowSource, pose: PoseConfig, *, rng: np.random.Generator,
     if pose.method == "randpos":
         positions_BT = random_positions(rng, num_rows, row_len=row_len, max_position=max_position)
         return _DrawnRows(document_begin_B + start_B, offsets_BT, positions_BT)
-    starts_BC = chunk_starts(
-        rng, num_rows, row_len=row_len, num_chunks=pose.num_chunks, vary_chunks=pose.vary_chunks, cuts=pose.cuts
-    )
+    starts_BC = chunk_starts(rng, num_rows, row_len=row_len, num_chunks=pose.num_chunks, vary_chunks=pose.vary_chunks)
     max_skip_B = np.full(num_rows, max_position - row_len)
     if pose.contents == "matched":
         max_skip_B = np.minimum(spare_B, max_skip_B)
-    skips_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_skip_B, skips=pose.skips)
+    skips_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_skip_B)
     positions_BT = shifted_range(starts_BC, skips_BC, row_len=row_len)
     if pose.contents == "matched":
         num_starts_B = spare_B - (positions_BT[:, -1] - (row_len - 1)) + 1
         start_B = (rng.random(num_rows) * num_starts_B).astype(np.int64)
         offsets_BT = positions_BT
-    elif pose.contents == "uniform":
-        max_shift_B = spare_B - start_B
-        shifts_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_shift_B, skips=pose.skips)
-        offsets_BT = shifted_range(starts_BC, shifts_BC, row_len=row_len)
     return _DrawnRows(document_begin_B + start_B, offsets_BT, positions_BT)
 
 
@@ -151,17 +145,11 @@ def batch_at(
     The random numbers of the whole batch are drawn for every share, so that the shares together are the whole batch. Only
     the text of the share is read.
 
-    **Contents** (``pose.contents``). ``contiguous``: the text of a row is consecutive, while its positions jump (PoSE's
-    v_i = 0). ``matched``: token t of a row is token ``start + position_t`` of the document (v_i = u_i). A skip is then
-    limited by the length of the document, and ``start`` is drawn again among the places that leave room. ``uniform``:
-    PoSE's own rule. v_i is drawn like u_i, but independently, from all of the document after the start of the row (PoSE's
-    code uses only the first tokens of a document, as many as five rows hold).
+    **Contents** (``pose.contents``). ``contiguous``: the text of a row is consecutive, while its positions jump. ``matched``:
+    token t of a row is token ``start + position_t`` of the document. A skip is then
+    limited by the length of the document, and ``start`` is drawn again among the places that leave room.
 
-    **Targets** (``pose.seam_targets``). A seam is a place where the next token of the row is not the next token of the
-    document, or does not have the next position. It is read off the finished row: a chunk that has the skip and text shift
-    of the chunk before begins no seam. ``document``: the target is always the next token of the document. ``row``: the
-    target is the next token of the row, as in PoSE's code, so that at a seam the model learns to predict a token from
-    further on; the last token of a row has the document's. ``none``: as ``document``, but ``IGNORE_INDEX`` at a seam.
+    **Targets.** The target is always the next token of the document, also where text or position IDs jump behind it.
 
     **BOS** (``context.bos``). It comes in front of the finished row, and has no target. Rows are those drawn without it.
 
@@ -174,17 +162,9 @@ def batch_at(
         rows: the share of the rows that is returned.
     """
     drawn = _draw_rows(source, pose, rng=np.random.default_rng([seed, step]), num_rows=num_rows)
-    num_targets = num_rows * source.row_len
     index_bT = drawn.begin_B[rows, None] + drawn.offsets_BT[rows]
     tokens_bT = source.store.tokens.take(index_bT).astype(np.int64)
     targets_bT = source.store.tokens.take(index_bT + 1).astype(np.int64)
-    if pose.seam_targets == "row":
-        targets_bT[:, :-1] = tokens_bT[:, 1:]
-    elif pose.seam_targets == "none":
-        # [B, T-1]: the last token of a row is at no seam.
-        seam_Bt = (np.diff(drawn.offsets_BT, axis=1) != 1) | (np.diff(drawn.positions_BT, axis=1) != 1)
-        num_targets -= int(seam_Bt.sum())
-        targets_bT[:, :-1][seam_Bt[rows]] = IGNORE_INDEX
     positions_bT = drawn.positions_BT[rows]
     if source.bos_id is not None:
         tokens_bT = np.pad(tokens_bT, ((0, 0), (1, 0)), constant_values=source.bos_id)
@@ -194,5 +174,5 @@ def batch_at(
         tokens_BT=torch.from_numpy(tokens_bT),
         positions_BT=torch.from_numpy(positions_bT),
         targets_BT=torch.from_numpy(targets_bT),
-        num_targets=num_targets,
+        num_targets=num_rows * source.row_len,
     )

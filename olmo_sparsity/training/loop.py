@@ -95,7 +95,7 @@ def train(
     if overwrite and process.restarts > 0:
         logger.info(f"{run}: torchrun has restarted this training, so it resumes; --overwrite is not applied again")
         overwrite = False
-    if _resumes(run, config, source=source, overwrite=overwrite) and is_trained(run, verified=True):
+    if _resumes(run, config, source=source, overwrite=overwrite) and is_trained(run):
         steps = read_manifest_of(run, "steps")["steps"]
         logger.info(f"{run}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
         return
@@ -280,8 +280,6 @@ def _save(run: TrainingRun, state: LoopState) -> None:
                 seconds=state.seconds(),
                 run_id=run.manifest["run_id"],
                 newest_loss_nats=state.newest_loss_nats,
-                lowest_loss_nats=state.lowest_loss_nats,
-                evaluations_since_lowest=state.evaluations_since_lowest,
             ),
             config=train_state.model.config,
             state=checkpoint_state,

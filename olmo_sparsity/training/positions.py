@@ -1,15 +1,12 @@
 """Position IDs of training rows: PoSE (Zhu et al. 2023, arXiv 2309.10400) and RandPos (Ruoss et al. 2023, 2305.16843).
 
 PoSE cuts a row of T tokens into C chunks and shifts the position IDs of chunk i by a skip u_i, 0 = u_0 <= u_1 <= ...
-(its Eq. 4). It may also shift the text of chunk i, by v_i (its Eq. 5). Both are built from the same three steps: draw
-where the chunks start, draw the shift of each chunk, and add the shifts to 0, 1, 2, ...
+(its Eq. 4). Three steps: draw where the chunks start, draw the shift of each chunk, and add the shifts to 0, 1, 2, ...
 
 These are pure functions of numbers; the random generator is an argument.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 
@@ -21,13 +18,10 @@ def chunk_starts(
     row_len: int,
     num_chunks: int,
     vary_chunks: bool = False,
-    cuts: Literal["uniform", "capped"] = "uniform",
 ) -> np.ndarray:
     """Draw where the chunks of each row start. Every chunk holds at least one token.
 
-    ``uniform``: the C - 1 cuts are a uniform sample of distinct places in 1 .. T-1. ``capped``: the first cut is uniform
-    in 1 .. ceil(T / 2), as in PoSE's code, which knows two chunks only. With more chunks, the first cut leaves at least
-    one token for each later chunk, and the later cuts are a uniform sample of the places after it.
+    The C - 1 cuts are a uniform sample of distinct places in 1 .. T-1.
 
     Args:
         rng: the random generator.
@@ -35,7 +29,6 @@ def chunk_starts(
         row_len: T.
         num_chunks: C, between 1 and T.
         vary_chunks: draw the number of chunks of each row uniformly from 1 to ``num_chunks``.
-        cuts: the distribution of the cuts.
 
     Returns:
         int64 [B, C], strictly increasing from 0; the start of a chunk that a row does not have is T.
@@ -48,12 +41,6 @@ def chunk_starts(
     num_chunks_B = rng.integers(1, num_chunks + 1, size=num_rows) if vary_chunks else np.full(num_rows, num_chunks)
     # The first places of a random order of 1 .. T-1 are a uniform sample of distinct places. [B, T-1]
     order_Bt = rng.random((num_rows, row_len - 1))
-    if cuts == "capped" and num_chunks > 1:
-        largest_B = np.minimum((row_len + 1) // 2, row_len - np.maximum(num_chunks_B, 2) + 1)
-        first_cut_B1 = 1 + (rng.random(num_rows) * largest_B).astype(np.int64)[:, None]
-        place_t = np.arange(1, row_len)
-        # The first cut comes first in the order; places before it come last, so they are never cut.
-        order_Bt = np.where(place_t < first_cut_B1, 2.0, np.where(place_t == first_cut_B1, -1.0, order_Bt))
     starts_BC = np.zeros((num_rows, num_chunks), dtype=np.int64)
     if num_chunks == 2:
         starts_BC[:, 1] = order_Bt.argmin(axis=1) + 1
@@ -70,20 +57,16 @@ def chunk_shifts(
     *,
     row_len: int,
     max_shift_B: np.ndarray,
-    skips: Literal["sorted", "successive"] = "sorted",
 ) -> np.ndarray:
     """Draw the shift of each chunk: 0 for the first, and never less than the shift of the chunk before.
 
-    ``sorted``: independent uniform draws from 0 .. max_shift, sorted. ``successive``: each draw is uniform between the
-    shift of the chunk before and max_shift, as in PoSE's paper (Eq. 4 and 5), so that with many chunks the later shifts
-    crowd near max_shift. For two chunks both give the same distribution, and the same numbers.
+    They are independent uniform draws from 0 .. max_shift, sorted.
 
     Args:
         rng: the random generator.
         starts_BC: int64, from ``chunk_starts``.
         row_len: T.
         max_shift_B: int, the largest shift allowed in each row.
-        skips: the distribution of the shifts.
 
     Returns:
         int64 [B, C]; the entry of a chunk that a row does not have is meaningless.
@@ -96,16 +79,10 @@ def chunk_shifts(
         raise ValueError(f"max_shift = {max_shift_B1.min()}: must not be negative")
     draws_Bc = rng.random((len(starts_BC), starts_BC.shape[1] - 1))  # one for each chunk but the first
     shifts_BC = np.zeros(starts_BC.shape, dtype=np.int64)
-    if skips == "successive":
-        for i in range(draws_Bc.shape[1]):
-            before_B1 = shifts_BC[:, i : i + 1]
-            step_B1 = (draws_Bc[:, i : i + 1] * (max_shift_B1 - before_B1 + 1)).astype(np.int64)
-            shifts_BC[:, i + 1 : i + 2] = before_B1 + step_B1
-    else:
-        uniform_Bc = (draws_Bc * (max_shift_B1 + 1)).astype(np.int64)
-        # In a row with fewer chunks, the draws that are not used are sorted last, so they do not change the others.
-        used_Bc = np.where(starts_BC[:, 1:] == row_len, max_shift_B1, uniform_Bc)
-        shifts_BC[:, 1:] = np.sort(used_Bc, axis=1)
+    uniform_Bc = (draws_Bc * (max_shift_B1 + 1)).astype(np.int64)
+    # In a row with fewer chunks, the draws that are not used are sorted last, so they do not change the others.
+    used_Bc = np.where(starts_BC[:, 1:] == row_len, max_shift_B1, uniform_Bc)
+    shifts_BC[:, 1:] = np.sort(used_Bc, axis=1)
     return shifts_BC
 
 
@@ -121,7 +98,7 @@ def shifted_range(starts_BC: np.ndarray, shifts_BC: np.ndarray, *, row_len: int)
 def pose_positions(
     rng: np.random.Generator, num_rows: int, *, row_len: int, max_position: int, num_chunks: int
 ) -> np.ndarray:
-    """Draw PoSE position IDs below ``max_position`` with the default settings: uniform cuts, sorted skips.
+    """Draw PoSE position IDs below ``max_position``.
 
     Returns:
         int64 [B, T].

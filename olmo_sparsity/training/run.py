@@ -16,17 +16,15 @@ from olmo_sparsity.config import Config, TrainingConfig, to_dict
 from olmo_sparsity.model.checkpoint import (
     CheckpointState,
     check_checkpoint_of_run,
-    newest_intact_checkpoint,
+    checkpoint_to_resume,
     read_state,
 )
 from olmo_sparsity.model.devices import device_name
-from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.data import TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.first_stage import open_first_stage
 from olmo_sparsity.training.processes import all_reduce_sum, broadcast_from_leader, load_state
 from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.run_folder import begin_run
@@ -40,8 +38,7 @@ from olmo_sparsity.training.step import (
 
 logger = logging.getLogger(__name__)
 
-LEAST_FALL = 0.01  # of a validation loss that counts as lower than the lowest before it, for training.patience
-End = Literal["steps", "stop_loss", "patience"]  # the key that ended training
+End = Literal["steps", "stop_loss"]  # the key that ended training
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class LoopState:
         started_at: when this process started, on the monotonic clock.
         timed_step, timed_at: where the stretch begins whose speed is measured.
         evaluation: the newest one.
-        newest_loss_nats, lowest_loss_nats, evaluations_since_lowest: as in ``CheckpointInfo``.
+        newest_loss_nats: as in ``CheckpointInfo``.
     """
 
     step: int = 0
@@ -97,17 +94,11 @@ class LoopState:
     timed_at: float = 0.0
     evaluation: Optional[Evaluation] = None
     newest_loss_nats: Optional[float] = None
-    lowest_loss_nats: Optional[float] = None
-    evaluations_since_lowest: int = 0
 
     def note(self, evaluation: Evaluation) -> None:
         """Take in a new evaluation."""
         self.evaluation = evaluation
-        loss_nats = self.newest_loss_nats = evaluation.validation_loss_nats
-        if self.lowest_loss_nats is None or loss_nats < (1 - LEAST_FALL) * self.lowest_loss_nats:
-            self.lowest_loss_nats, self.evaluations_since_lowest = loss_nats, 0
-        else:
-            self.evaluations_since_lowest += 1
+        self.newest_loss_nats = evaluation.validation_loss_nats
 
     def end(self, training: TrainingConfig) -> Optional[End]:
         """Return why training ends here; None: it goes on."""
@@ -115,7 +106,7 @@ class LoopState:
             return "steps"
         if training.stop_loss and self.newest_loss_nats is not None and self.newest_loss_nats <= training.stop_loss:
             return "stop_loss"
-        return "patience" if training.patience and self.evaluations_since_lowest >= training.patience else None
+        return None
 
     def seconds(self) -> float:
         """Return the training time since the start of the run, over all interruptions."""
@@ -133,14 +124,10 @@ class LoopState:
 def prepare_run(
     config: Config, folder: Path, *, data: TrainingData, process: ProcessInfo, device: torch.device, overwrite: bool
 ) -> TrainingRun:
-    """Build model, optimizer and manifest, and create or open the folder of the run.
-
-    Raises:
-        UserError: the run that it starts from does not fit, or has changed since this run began.
-    """
+    """Build model, optimizer and manifest, and create or open the folder of the run."""
     training = config.training
     checkpoint = (
-        None if overwrite else broadcast_from_leader(lambda: newest_intact_checkpoint(folder / "checkpoints"), process)
+        None if overwrite else broadcast_from_leader(lambda: checkpoint_to_resume(folder / "checkpoints"), process)
     )
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
@@ -152,7 +139,6 @@ def prepare_run(
         share_with_logits=data.share_with_logits(config),
         predicts_positions=data.evaluation_rows.like_training.target_positions_BT is not None,
     )
-    first_stage = _started_from(config, folder, data=data, model=model, resumes=checkpoint is not None)
     train_state = build_train_state(
         model,
         training,
@@ -170,7 +156,6 @@ def prepare_run(
         "status": "running",
         "run_id": uuid.uuid4().hex[:12],
         "config": to_dict(config),
-        **({} if first_stage is None else {"first_stage": first_stage}),
         **data.manifest_entries,
         "num_parameters": num_parameters,
         "training_flops_per_token": flops_per_token,
@@ -205,26 +190,6 @@ def prepare_run(
     )
 
 
-def _started_from(
-    config: Config, folder: Path, *, data: TrainingData, model: OLMoWithPositions, resumes: bool
-) -> Optional[dict[str, Any]]:
-    """Load the weights of the run that this one starts from, and return what the manifest records of it; None: there is none.
-
-    A run that resumes has all weights in its own checkpoint. The run that it started from may be gone.
-
-    Raises:
-        UserError: that run does not fit.
-    """
-    if config.training.start_from is None:
-        return None
-    if resumes:
-        return read_manifest_of(folder).get("first_stage")
-    first_stage = open_first_stage(config, folder)
-    model.load_state_dict(first_stage.weights(model, tokenizer_sha256=data.manifest_entries["tokenizer_sha256"]))
-    first_stage.warn_of_same_rows(config, tokens_sha256=data.manifest_entries["tokens_sha256"])
-    return first_stage.record
-
-
 def load_checkpoint(run: TrainingRun) -> LoopState:
     """Load the checkpoint to resume from, if there is one, and return where training starts."""
     if run.checkpoint is None:
@@ -245,8 +210,6 @@ def load_checkpoint(run: TrainingRun) -> LoopState:
         step=info.step,
         seconds_before=info.seconds,
         newest_loss_nats=info.newest_loss_nats,
-        lowest_loss_nats=info.lowest_loss_nats,
-        evaluations_since_lowest=info.evaluations_since_lowest,
     )
 
 

@@ -12,7 +12,6 @@ from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS, different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
@@ -76,19 +75,13 @@ def check_same_text(run: Path, tokens_sha256: str) -> None:
         raise UserError(f"{run}: its text has changed since training began; choose another folder with --run DIR")
 
 
-def is_trained(run: Path, *, verified: bool = False) -> bool:
-    """Return True if this folder holds a finished training run with its last checkpoint.
-
-    Args:
-        run: the folder.
-        verified: also compare the files of the checkpoint with their hashes.
-    """
+def is_trained(run: Path) -> bool:
+    """Return True if this folder holds a finished training run with its last checkpoint."""
     manifest = manifest_of_kind(run, "run")
     if manifest is None or manifest.get("status") != "complete":
         return False
     need(manifest, "steps", where=run / "manifest.json")
-    last = run / "checkpoints" / f"step{manifest['steps']}"
-    return last.is_dir() and (not verified or is_intact(last))
+    return (run / "checkpoints" / f"step{manifest['steps']}").is_dir()
 
 
 @contextmanager
@@ -120,31 +113,21 @@ def begin_run(
         manifest: of a new run; an existing one keeps its ``run_id``.
         resumes: from a checkpoint.
         overwrite: delete an existing run.
-
-    Raises:
-        UserError: the run that it starts from has changed since it began.
     """
     exists = is_folder_of_kind(run, "run")
     if exists and overwrite:  # deleted no earlier than here, where nothing can stop the new run from starting
         logger.info(f"{run}: deleting the earlier run (--overwrite)")
         clear_folder(run)
-        newest_intact_checkpoint(run / "checkpoints")  # what stays in place of a checkpoint gets another name
     make_folder(run)
     if exists and not overwrite:
         stored = read_manifest_of(run)
-        began, begins = (of.get("first_stage", {}) for of in (stored, manifest))
-        if any(began.get(key) != begins.get(key) for key in ("run_id", "step", "model_sha256")):
-            raise UserError(
-                f"{run}: the run that it starts from has changed since it began; restore that one, or begin again with "
-                "--overwrite"
-            )
         for key, chosen_by in CHOSEN.items():
-            if resumes and stored.get(key, manifest[key]) != manifest[key]:
+            if resumes and stored[key] != manifest[key]:
                 logger.warning(
                     f"{run}: training.{chosen_by} = auto: {key} is {manifest[key]!r} here and was {stored[key]!r} where this run "
                     "began, so it will end with other weights than there"
                 )
-        manifest = {**manifest, "run_id": stored.get("run_id", manifest["run_id"])}
+        manifest = {**manifest, "run_id": stored["run_id"]}
     else:
         write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
     for name, content in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from olmo_sparsity.statistics.detection import Detection
 from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary
@@ -143,7 +142,6 @@ def _screened_words(screening: Screening) -> str:
 def spectra_json(spectra: Spectra) -> Json:
     """The dependency spectra, an entry of ``curves`` for each; where intervals are there, a null k is more than ``max_k``."""
     return {
-        "exact_k": spectra.exact_k,
         "row_k": spectra.row_k,
         "max_k": spectra.max_k,
         "is_rounded": spectra.is_rounded,
@@ -181,18 +179,6 @@ def class_json(entry: ClassSummary) -> Json:
 def agreement_json(pair: Agreement) -> Json:
     """An entry of ``agreement``."""
     return {**record_json(pair), "overlap": [record_json(overlap, spread=("share",)) for overlap in pair.overlap]}
-
-
-def detection_json(detection: Detection) -> Json:
-    """What ``validate --json`` prints."""
-    return {
-        "run": detection.run,
-        "run_id": detection.run_id,
-        "source": detection.source,
-        "split": detection.split,
-        **setup_json(detection.setup),
-        "suites": _plain(detection.suites),
-    }
 
 
 def comparison_row_json(row: ComparisonRow) -> Json:

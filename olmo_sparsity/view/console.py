@@ -10,7 +10,6 @@ from typing import Any
 
 from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.curves import context_curve
-from olmo_sparsity.statistics.detection import Detection, detection
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.subjects import Subject
 from olmo_sparsity.statistics.single.agreement import agreement
@@ -24,7 +23,6 @@ from olmo_sparsity.view.as_json import (
     class_json,
     comparison_json,
     definition_columns,
-    detection_json,
     pairs_json,
     record_json,
     spectra_json,
@@ -38,9 +36,7 @@ from olmo_sparsity.view.result_table import (
     estimated,
     in_nats,
     keys,
-    number,
     plain,
-    rounded,
     words,
 )
 from olmo_sparsity.view.summary_tables import (
@@ -64,9 +60,8 @@ from olmo_sparsity.wording.comparison import (
     subject_units_words,
 )
 from olmo_sparsity.wording.curves import curve_finding
-from olmo_sparsity.wording.detection import detection_finding
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
-from olmo_sparsity.wording.gates import EITHER_WAY, gate_in_words, gate_sentences, gates_words
+from olmo_sparsity.wording.gates import gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
 from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import (
@@ -75,7 +70,6 @@ from olmo_sparsity.wording.setup import (
     length_words,
     measured_words,
     overlap_words,
-    setup_words,
     short_anchor_warning,
 )
 from olmo_sparsity.wording.spectrum import spectrum_sentences
@@ -143,7 +137,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
     every_pair = pair_spectra(tables, measurement)
-    of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE], lasting=[False])
+    of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE])
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
         print_json(
@@ -159,7 +153,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                     "words": spectrum_sentences(measured.spectra, summary),
                     "classes": {name: spectra_json(of) for name, of in measured.spectra_of_classes.items()},
                 },
-                "key_tokens": {context: record_json(of) for context, of in measured.key_tokens.items()},
             }
         )
         return
@@ -195,66 +188,10 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     print_in(form, items, summary=summary)
 
 
-def print_detection(tables: Path, as_json: bool = False) -> None:
-    """Print one validation: its finding, the losses of each suite, and the precision at truth of every selector."""
-    numbers = detection(tables)
-    if as_json:
-        print_json(detection_json(numbers))
-        return
-    items: list[Item] = [
-        Sentence(detection_finding(numbers), is_bold=True),
-        Sentence(str(tables)),
-        Sentence(f"{setup_words(numbers.run, numbers.setup)}."),
-        _suite_table(numbers),
-        *_anchor_warnings(numbers.setup),
-        _precision_table(numbers),
-    ]
-    print_items(items, results_console())
-
-
 def _anchor_warnings(setup: ModelSetup) -> list[Sentence]:
     """Return the sentence that another first token is the better one, where it is."""
     words = anchor_warning(setup)
     return [Sentence(words, is_bold=True)] if words else []
-
-
-def _suite_table(numbers: Detection) -> ResultTable:
-    columns = (
-        *keys("suite", "planted"),
-        *plain("windows"),
-        *in_nats("L_short", "L_long", "L_planted", "long gain", "gain at the gate"),
-        *plain("gate", "tokens", "chance"),
-    )
-    rows = []
-    for suite in numbers.suites:
-        losses = (suite.loss_short_nats, suite.loss_long_nats, suite.loss_planted_nats)
-        rows.append(
-            (
-                *words(suite.suite, str(suite.num_planted)),
-                number(suite.num_windows),
-                *(rounded(loss.mean, ".2f") for loss in losses),
-                estimated(suite.long_gain_nats, 2),
-                estimated(suite.gate_gain_nats, 2),
-                *words(gate_in_words(suite.gate)),
-                rounded(suite.mean_planted_tokens, ".1f"),
-                rounded(suite.chance, ".2f"),
-            )
-        )
-    caption = (
-        "planted: copies of the needle. L_planted: loss with the local and the planted tokens visible. gain at the gate: L_short "
-        f"{EITHER_WAY}, minus L_long. tokens: mean number of planted positions. chance: precision of a random ranking."
-    )
-    return ResultTable("suites", columns, tuple(rows), caption=caption)
-
-
-def _precision_table(numbers: Detection) -> ResultTable:
-    columns = (*keys("selector"), *plain(*(f"{suite.suite} {suite.num_planted}" for suite in numbers.suites)))
-    rows = tuple(
-        (*words(entry.selector), *(estimated(suite.selectors[i].precision_at_truth, 2) for suite in numbers.suites))
-        for i, entry in enumerate(numbers.suites[0].selectors)
-    )
-    title = "precision at truth: of as many best-ranked positions as were planted, the share that was planted [95% interval]"
-    return ResultTable("precision", columns, rows, title)
 
 
 def print_curve(tables: Path) -> None:

@@ -206,7 +206,7 @@ class Exploration:
         return f"Exploration({self.record.num_targets:,} targets of {self.source}, selectors {names})"
 
     def _repr_html_(self) -> str:
-        return pages.frame(self.to_html(), height=FRAME_HEIGHT, runs_scripts=True)
+        return pages.frame(self.to_html(), height=FRAME_HEIGHT)
 
 
 def record_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +24,7 @@ from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
+from olmo_sparsity.wording.exploration import DOCUMENT_GATE_WORDS
 from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.setup import anchor_warning, setup_words
 from olmo_sparsity.wording.tokens import token_words
@@ -160,6 +162,16 @@ def show_window(
     print_choice(window, console)
 
 
+def print_place(windows: Sequence[ShownWindow], place: str, console: Console) -> None:
+    """Print one window of a document, with the choice of each selector; ``place``: what it is headed by."""
+    console.print(Text(place, style="bold"))
+    console.print(Text(f"{windows[0].measured}."))
+    console.print(Text(DOCUMENT_GATE_WORDS, style="bold"))
+    for window in windows:
+        console.print()
+        print_choice(window, console)
+
+
 def print_choice(window: ShownWindow, console: Console) -> None:
     """Print what a selector chose in a window: the words with the chosen tokens marked, the losses, the ranking."""
     sees = SEES_TARGET[window.sees_target]
@@ -190,20 +202,22 @@ def _read_window(
     if not 0 <= k <= max_k:
         raise UserError(f"--k {k}: must lie between 0 and {max_k}, the largest measured k")
     (excerpt,) = read_excerpts(tables, [window_id])
-    sees_target = measurement.selectors[selector].sees_target
-    measured = setup_words(measurement.manifest["run"], measurement.setup)
-    local_len = measurement.lengths.local_len
+    return shown_window(measurement, excerpt, selector=selector, context=context, k=k)
+
+
+def shown_window(measurement: Measurement, excerpt: Excerpt, *, selector: str, context: str, k: int) -> ShownWindow:
+    """Return a window of a measurement with the choice of one selector."""
     return ShownWindow(
         excerpt,
         selector,
-        sees_target,
+        measurement.selectors[selector].sees_target,
         context,
         k,
         measurement.ks,
         measurement.unit,
         measurement.setup.visibility,
-        local_len,
-        measured,
+        measurement.lengths.local_len,
+        setup_words(measurement.manifest["run"], measurement.setup),
     )
 
 

@@ -150,10 +150,10 @@ def _exists(out: Path) -> UserError:
     return UserError(f"{out}: the file exists; --overwrite replaces it, or choose another file")
 
 
-def frame(page: str, *, height: int, runs_scripts: bool) -> str:
+def frame(page: str, *, height: int) -> str:
     """Return a page as a frame of a notebook, which may run the scripts of the page, and nothing else."""
-    sandbox = 'sandbox="allow-scripts"' if runs_scripts else "sandbox"
-    return f'<iframe {sandbox} srcdoc="{escape(page, quote=True)}" style="width: 100%; height: {height}px; border: 0"></iframe>'
+    style = f"width: 100%; height: {height}px; border: 0"
+    return f'<iframe sandbox="allow-scripts" srcdoc="{escape(page, quote=True)}" style="{style}"></iframe>'
 
 
 def write_page(out: Path, page: str, *, overwrite: bool) -> Path:

@@ -1,6 +1,6 @@
 """A measurement as one self-contained HTML page.
 
-Its charts are those of ``analysis``, but for Figure 4, whose points lead to windows; its windows are rows of the tables.
+Its charts are those of ``analysis``; its windows are rows of the tables. It runs no script.
 """
 
 from __future__ import annotations
@@ -9,50 +9,62 @@ from pathlib import Path
 from typing import Any, Optional
 
 from olmo_sparsity import __version__
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.progress import stages
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.hypothesis import hypothesis_of
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.tables.reading import figures_folder, read_manifest, run_of_tables
+from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view import pages
-from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.hypothesis import thirds_table
+from olmo_sparsity.view.one_window import SEES_TARGET
 from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
+from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, read_report, shown_tables, tokens_of
 from olmo_sparsity.view.summary_tables import screening_item
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
+from olmo_sparsity.wording.numbers import fixed
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, is_foreign, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
+from olmo_sparsity.wording.tokens import token_words
 from olmo_sparsity.wording.units import unit_definition, units_of
 
 STYLES = ("report.css",)
-SCRIPTS = ("draw.js", "saving.js", "figure4.js", "words.js", "address.js", "report.js")
 
 
 def render(report: Report) -> str:
     """Return the page, with the figures that are drawn of the measurement."""
     measured = report.measured
     summary, found = measured.summary, hypothesis_of(measured.tables)
-    figures, tables = figure_script("on_page").of_report(measured), shown_tables(measured)
+    figures, tables = figure_script("on_page").of_report(measured, report.selector), shown_tables(measured)
     if found is not None:
         figures |= figure_script("on_page").of_hypothesis(found)
         tables["hypothesis"] = thirds_table(found.main[0], null_name(found))
     return pages.render(
         "report.html",
         styles=STYLES,
-        scripts=SCRIPTS,
-        selectors=measured.measurement.selectors,
-        data=page_json(report),
+        scripts=(),
+        data=None,
+        report=report,
+        tokens_of=tokens_of,
+        printable=printable,
+        token_words=token_words,
+        fixed=fixed,
+        sees=SEES_TARGET,
+        meaning=SELECTORS[report.selector].meaning.format(unit=units_of(summary, 1), units=units_of(summary)),
+        class_words={
+            name: CLASSES.get(name, "") for name in sorted(measured.measurement.windows["target_class"].unique())
+        },
         figures=figures,
         tables=tables,
         summary=summary,
-        answer=answer(summary, shown_first(measured.measurement)),
+        answer=answer(summary, report.selector),
         hypothesis_words=[] if found is None else list(hypothesis_sentences(found)),
         spectrum_words=spectrum_sentences(measured.spectra, summary),
         contrasts=[words for words in map(contrast_words, measured.classes) if words],

@@ -1,47 +1,28 @@
-"""What the report shows: the numbers and windows of a measurement, its tables, and the JSON that the page's scripts draw."""
+"""What the report shows of a measurement: the numbers, the tables, and windows with the tokens that one selector chose."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Optional
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.summary import SelectionSummary
-from olmo_sparsity.text.target_classes import CLASSES
-from olmo_sparsity.view.as_json import Json, definition_columns, selection_json
-from olmo_sparsity.view.excerpts import Choice, Excerpt, choose_windows, read_excerpts, shown_first
-from olmo_sparsity.view.result_table import Item, ResultTable
+from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
+from olmo_sparsity.view.one_window import ShownWindow, shown_window
+from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import (
     class_table,
     distance_table,
     every_selection_table,
-    every_table,
     figure4_table,
-    loss_table,
-    screening_item,
     spectrum_table,
 )
-from olmo_sparsity.view.table_formats import csv_of
-from olmo_sparsity.wording.gates import no_fraction_words
-from olmo_sparsity.wording.tokens import token_words, unseen_words
-from olmo_sparsity.wording.units import unit_words, units_of
+from olmo_sparsity.wording.tokens import token_words
 
-NUM_WINDOWS = 200
+NUM_WINDOWS = 20
 NUM_LARGEST = 10
 SEED = 0
-MAX_SCORES = 1_000_000  # with more numbers than this, the page holds only the scores of the chosen positions
-SCORE_STEPS = 99
-OF_FIGURE4 = (
-    "selector", "context", "k", "sees_target", "gain_sparse_nats", "recovered_fraction", "gain_over_random_nats",
-    "excess_gain_nats", "optimism_nats", "corrected_gain_nats", "figure4",
-)  # fmt: skip
+HEAT_STEPS = 9  # shades of a score
 
 
 @dataclass(frozen=True)
@@ -50,26 +31,22 @@ class Report:
 
     Attributes:
         measured: its numbers.
+        selector: whose choices and Figure 4 are shown.
         sample: a random sample of the windows, or all of them.
         largest: the windows with the largest long gains that are not in the sample; empty if the sample is all windows.
         seed: of the sample.
     """
 
     measured: Measured
-    sample: list[Excerpt]
-    largest: list[Excerpt]
+    selector: str
+    sample: list[ShownWindow]
+    largest: list[ShownWindow]
     seed: int
 
     @property
     def has_all_windows(self) -> bool:
         """True if the sample is all windows."""
         return len(self.sample) == self.measured.summary.num_windows
-
-    @property
-    def has_all_scores(self) -> bool:
-        """True if the page holds the scores of all positions, False if only those of the chosen ones."""
-        num_windows, num_choices = len(self.sample) + len(self.largest), 2 * len(self.measured.measurement.selectors)
-        return num_windows * num_choices * self.measured.summary.lengths.num_long_range <= MAX_SCORES
 
 
 def read_report(measured: Measured, *, num_windows: int = NUM_WINDOWS, seed: int = SEED) -> Report:
@@ -80,9 +57,14 @@ def read_report(measured: Measured, *, num_windows: int = NUM_WINDOWS, seed: int
         num_windows: windows to show; all, if there are no more.
         seed: of the random sample, if there are more.
     """
-    sample, largest = choose_windows(measured.measurement, num_windows, num_largest=NUM_LARGEST, seed=seed)
-    excerpts = read_excerpts(measured.tables, sample + largest)
-    return Report(measured, excerpts[: len(sample)], excerpts[len(sample) :], seed)
+    measurement, k = measured.measurement, measured.summary.end_ks[-1]
+    sample, largest = choose_windows(measurement, num_windows, num_largest=NUM_LARGEST, seed=seed)
+    selector = shown_first(measurement)
+    shown = [
+        shown_window(measurement, excerpt, selector=selector, context="real", k=k)
+        for excerpt in read_excerpts(measured.tables, sample + largest)
+    ]
+    return Report(measured, selector, shown[: len(sample)], shown[len(sample) :], seed)
 
 
 def shown_tables(measured: Measured) -> dict[str, ResultTable]:
@@ -97,129 +79,30 @@ def shown_tables(measured: Measured) -> dict[str, ResultTable]:
     }
 
 
-def numbers_csv(measured: Measured) -> str:
-    """Return every mean of the page with its interval, in the form of ``summary --csv``; that of each class and distance, too."""
-    summary, classes = measured.summary, measured.classes
-    of_screening = screening_item(measured, every=True)
-    items: list[Item] = [
-        loss_table(summary),
-        *([] if of_screening is None else [of_screening]),
-        *every_table(measured),
-        *(replace(every_selection_table(of.summary), name=f"class {of.target_class}") for of in classes),
-        distance_table(measured.distances),
-    ]
-    return csv_of(items, definition_columns(summary))
+@dataclass(frozen=True)
+class Token:
+    """A long-range token as the page shows it: text, classes, its rank if it is visible, and words for a pointer.
 
-
-def page_json(report: Report) -> Json:
-    """Return the JSON that the page's scripts draw."""
-    measurement, summary = report.measured.measurement, report.measured.summary
-    one, units, visibility = units_of(summary, 1), units_of(summary), summary.setup.visibility
-    weight_of = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
-    windows = [
-        {
-            **_window_json(excerpt, group, all_scores=report.has_all_scores),
-            "weight": float(f"{weight_of[excerpt.window_id]:.4g}"),
-        }
-        for group, excerpts in (("sample", report.sample), ("largest", report.largest))
-        for excerpt in excerpts
-    ]
-    return {
-        "summary": {
-            "unit": summary.unit,
-            "num_windows": summary.num_windows,
-            "num_long_range": summary.lengths.num_long_range,
-            "local_len": summary.lengths.local_len,
-            "is_fragile": summary.is_fragile,
-            "no_fraction": no_fraction_words(summary.gate),
-            "selections": [_selection_json(of) for of in summary.selections if of.context in CONTEXTS],
-        },
-        "selectors": [
-            {
-                "name": name,
-                "sees_target": measurement.selectors[name].sees_target,
-                "control": SELECTORS[name].is_control,
-                "words": SELECTORS[name].meaning.format(unit=one, units=units),
-            }
-            for name in in_legend_order(measurement.of_one_set)
-        ],
-        "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
-        "units": {"one": one, "many": units},
-        "group_units": {"one": unit_words(summary.unit, "hidden", 1), "many": unit_words(summary.unit, "hidden")},
-        "token_units": {"one": unit_words("token", visibility, 1), "many": unit_words("token", visibility)},
-        "ks": measurement.ks,
-        "first_k": summary.end_ks[-1],
-        "shown_first": shown_first(measurement),
-        "score_steps": SCORE_STEPS,
-        "all_scores": report.has_all_scores,
-        "sample": {
-            "seed": report.seed,
-            "num_sample": len(report.sample),
-            "num_largest": len(report.largest),
-            "all": report.has_all_windows,
-        },
-        "windows": windows,
-        "unseen": unseen_words(_texts_of(report)),
-        "numbers": base64.b64encode(gzip.compress(numbers_csv(report.measured).encode(), mtime=0)).decode(),
-    }
-
-
-def _texts_of(report: Report) -> Iterator[str]:
-    """Yield the texts of the tokens of all windows."""
-    for excerpt in (*report.sample, *report.largest):
-        yield from (*excerpt.token_texts, *excerpt.null_token_texts)
-
-
-def _selection_json(selection: SelectionSummary) -> Json:
-    """Return what Figure 4 says of a selection."""
-    whole = selection_json(selection)
-    return {name: whole[name] for name in OF_FIGURE4}
-
-
-def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:
-    """``group``: ``sample`` or ``largest``."""
-    selections: dict[str, Any] = {}
-    for (selector, context), choice in excerpt.selections.items():
-        selections.setdefault(selector, {})[context] = {
-            "positions": choice.positions,
-            "ranks": choice.ranks,
-            "loss": _rounded(choice.loss_sparse_nats),
-            "gain": _rounded(choice.gain_sparse_nats),
-            **_scores_json(choice, all_scores=all_scores),
-        }
-    for selector, optimism in excerpt.optimism_nats.items():
-        selections[selector]["optimism"] = _rounded(optimism)
-    losses = ("loss_short_nats", "loss_long_nats", "null_loss_long_nats", "gain_long_nats", "null_gain_long_nats")
-    return {
-        "id": excerpt.window_id,
-        "doc": excerpt.doc_id,
-        "source": printable(excerpt.source),
-        "start": excerpt.start_token,
-        "group": group,
-        "class": excerpt.target_class,
-        "tokens": [printable(text) for text in excerpt.token_texts],
-        "null_tokens": [printable(text) for text in excerpt.null_token_texts],
-        "null_doc": excerpt.null_doc_id,
-        "target": token_words(excerpt.target_text),
-        **dict(zip(losses, _rounded(getattr(excerpt, name) for name in losses), strict=True)),
-        "selections": selections,
-    }
-
-
-def _scores_json(choice: Choice, *, all_scores: bool) -> Json:
-    """Return the scores in whole steps, of which ``SCORE_STEPS`` make ``score_scale``, the largest absolute score of the window.
-
-    A score is None where screening or the page leaves it out.
+    ``ends`` is True of the last token of a visible group, behind which the rank stands.
     """
-    scale, chosen = choice.largest_score, set(choice.positions)
-    return {
-        "scores": [
-            round(score / scale * SCORE_STEPS) if score is not None and (all_scores or position in chosen) else None
-            for position, score in enumerate(choice.scores)
-        ],
-        "score_scale": float(f"{scale:.3g}"),
-    }
+
+    text: str
+    classes: str
+    rank: Optional[int]
+    title: str
+    ends: bool
 
 
-def _rounded(values: Iterable[Optional[float]]) -> list[Optional[float]]:
-    return [None if value is None or not math.isfinite(value) else round(value, 4) for value in values]
+def tokens_of(window: ShownWindow) -> list[Token]:
+    """Return the long-range tokens of a window."""
+    tokens, far, ranks = [], window.long_range_texts, window.ranks
+    for position, text in enumerate(far):
+        score = window.score(position)
+        share = abs(score or 0.0) / window.choice.largest_score
+        classes = f"token heat-{round(share * HEAT_STEPS)}" + (" against" if score is not None and score < 0 else "")
+        distance = len(far) + window.local_len - position
+        title = f"{distance} tokens before the target, score {'unknown' if score is None else format(score, '.3g')}"
+        ends = ranks.get(position) != ranks.get(position + 1)
+        words = token_words(text) if position in ranks else printable(text)
+        tokens.append(Token(words, classes, ranks.get(position), title, ends))
+    return tokens

@@ -9,7 +9,6 @@ from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
-from olmo_sparsity.statistics.single.key_tokens import KeyTokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.pairs import ANY, LARGEST_SET, PairSpectra
@@ -42,10 +41,6 @@ from olmo_sparsity.wording.captions import blind_caption, classes_caption, every
 from olmo_sparsity.wording.gates import gate_in_words
 from olmo_sparsity.wording.selection import ALL_TOKENS, RANDOM, SELECTION_CAPTION
 from olmo_sparsity.wording.spectrum import (
-    FIRST,
-    KEY_TOKENS_CAPTION,
-    KEY_TOKENS_TITLE,
-    LASTING,
     MOST,
     families_shown,
     needed_words,
@@ -272,7 +267,6 @@ def every_table(measured: Measured) -> list[ResultTable]:
         class_table(measured.classes, summary),
         every_spectrum_table(measured.spectra, summary),
         class_spectrum_table(measured.spectra_of_classes, summary),
-        key_token_table(measured.key_tokens),
     ]
 
 
@@ -300,21 +294,21 @@ def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> Resul
     )
     rows = []
     for family in (ANY, *families_shown(spectra, summary)):
-        of = {context: pairs.by_curve[Curve(family, context, TOLERANCE, lasting=False)] for context in CONTEXTS}
+        of = {context: pairs.by_curve[Curve(family, context, TOLERANCE)] for context in CONTEXTS}
         rows.append((*words(family), *(estimated(of[context].at_most(k), 3) for context, k in shown)))
     title = f"every pair: share of the targets that need at most k {units_of(summary)}, within {TOLERANCE:g} nats"
     return ResultTable("pairs", columns, tuple(rows), title, pairs_caption(pairs, summary))
 
 
 def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
-    """Return one row a family, context, tolerance and kind of sufficient k: the share that needs none, and the k of more."""
+    """Return one row a family, context and tolerance: the share that needs none, and the k of more."""
     columns = (
-        *keys("family", "context", "tolerance, nats", "passage"),
+        *keys("family", "context", "tolerance, nats"),
         *plain("share that needs none", *(f"{share:.0%}" for share in REACHED)),
     )
     rows = []
     for curve, spectrum in spectra.by_curve.items():
-        names = words(curve.family, curve.context, f"{curve.tolerance_nats:g}", LASTING if curve.lasting else FIRST)
+        names = words(curve.family, curve.context, f"{curve.tolerance_nats:g}")
         cells = (needed(spectra, spectrum, share) for share in REACHED)
         rows.append((*names, estimated(spectrum.none_needed, 3), *cells))
     return ResultTable(
@@ -345,17 +339,6 @@ def needed(spectra: Spectra, spectrum: Optional[Spectrum], share: float) -> Cell
         return Cell("-")
     k = spectrum.reaching(share)
     return Cell(needed_words(spectrum, share, spectra.max_k), k.value, k.low, k.high)
-
-
-def key_token_table(of_contexts: Mapping[str, KeyTokens]) -> ResultTable:
-    """Return one row a context: the key tokens of LongPPL, and the loss over them."""
-    losses = in_nats("L_short of these", "L_long of these")
-    columns = (*keys("context"), *plain("share of key tokens"), *losses, *plain("LongPPL"))
-    rows = []
-    for context, of in of_contexts.items():
-        numbers = (of.share, of.loss_short_nats, of.loss_long_nats, of.perplexity)
-        rows.append((*words(context), *(estimated(value, 3) for value in numbers)))
-    return ResultTable("key tokens", columns, tuple(rows), KEY_TOKENS_TITLE, KEY_TOKENS_CAPTION)
 
 
 def figure4_table(summary: Summary) -> ResultTable:

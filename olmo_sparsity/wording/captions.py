@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES, ClassSummary
-from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import MAY_BE_GAP, multiplicity_words
 from olmo_sparsity.wording.numbers import interval, no_interval_words
-from olmo_sparsity.wording.units import all_tokens_words, entry_words, shown_ks_words, unit_words, units_of, units_words
+from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, units_of, units_words
 
 EVERY = (
     "Of a selector that sees the target, R(k), sparse gain and gain over random include optimism; corrected gain does not. "
@@ -69,14 +68,3 @@ def contrast_words(entry: ClassSummary) -> str:
         f"targets have {interval(contrast.null_others_gain_nats, 3)}; targets of other classes have "
         f"{interval(contrast.others_gain_nats, 3)} under the real one."
     )
-
-
-def gains_caption(unit: str, visibility: Visibility, *, optimism: bool) -> str:
-    """Return what the columns of gains are; ``unit`` and ``visibility`` say what k counts."""
-    words = (
-        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, drawn once.",
-        "Optimism, only of selectors that see the target: how much more a choice gains on the target that it was made for than "
-        "on another one, measured on resampled targets. Corrected gain: sparse gain minus optimism." * optimism,
-        entry_words(visibility),
-    )
-    return " ".join(filter(None, words))

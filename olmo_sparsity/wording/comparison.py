@@ -11,8 +11,6 @@ from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing
 from olmo_sparsity.statistics.single.measurement import Estimand, Measurement
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.evidence import harm_words
-from olmo_sparsity.wording.gates import gates_of_models_words
 from olmo_sparsity.wording.numbers import interval, verdict
 from olmo_sparsity.wording.setup import short_anchor_words
 from olmo_sparsity.wording.units import unit_words, units_words
@@ -137,15 +135,6 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
 
 def _short_model(model: ModelRecord) -> str:
     return f"{model.short_name}, {model.dtype}, weights {model.weights_sha256[:HASH_DIGITS]}"
-
-
-def comparison_words(comparison: Comparison) -> list[str]:
-    """Return what a comparison shows, a sentence each: which gates passed, and what is higher or lower than in the first
-    measurement, of the long gain, the gain beyond the training row, and the headline of one selector at the smallest and the
-    largest shown k."""
-    summaries = {subject.label: subject.summary for subject in comparison.subjects}
-    harms = [f"{label}: {words}" for label, summary in summaries.items() if (words := harm_words(summary))]
-    return [gates_of_models_words(summaries), *differences_sentences(comparison), *harms]
 
 
 def differences_sentences(comparison: Comparison) -> list[str]:

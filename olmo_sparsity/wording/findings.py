@@ -8,9 +8,8 @@ from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.evidence import blind_words, first_blind, prediction_words, seeing_words, value_words
-from olmo_sparsity.wording.numbers import fixed, interval
+from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import foreign_words
-from olmo_sparsity.wording.tokens import token_words
 from olmo_sparsity.wording.units import counted_of
 
 NO_CLASSES = "No class of targets has documents enough for an interval."
@@ -50,37 +49,6 @@ def classes_finding(classes: Sequence[ClassSummary], whole: Summary) -> str:
     if others:
         words += f", and least to {others[-1].target_class}, {interval(others[-1].summary.long_gain_nats, 3)}"
     return f"{words}; over all targets {interval(whole.long_gain_nats, 3)}."
-
-
-def place_finding(
-    target: str,
-    *,
-    long_nats: float,
-    null_nats: float,
-    null_context: str,
-    num_long_range: int,
-    chosen: Mapping[str, float],
-    visible: str,
-) -> str:
-    """Return what one target gains from its long-range tokens, from the null context, and from what each selector chose.
-
-    Args:
-        target: the text of the target.
-        long_nats: long gain under the real context.
-        null_nats: long gain under the null context.
-        null_context: its kind.
-        num_long_range: number of long-range tokens.
-        chosen: sparse gain by the selector in words, in nats.
-        visible: how much each selector chose, such as ``4 tokens``.
-    """
-    (first, gain), *others = chosen.items()
-    null, shown = foreign_words(null_context, {}), token_words(target).strip()
-    return (
-        f'The prediction of "{shown}" gains {fixed(long_nats, 3)} nats from all {num_long_range} long-range '
-        f"tokens, {fixed(null_nats, 3)} from {null} in their place, and {fixed(gain, 3)} from the {visible} chosen by {first}"
-        + "".join(f", {fixed(other, 3)} by {name}" for name, other in others)
-        + "."
-    )
 
 
 def distance_finding(distances: Sequence[DistanceShares], summary: Summary, *, selector: str, k: int) -> str:

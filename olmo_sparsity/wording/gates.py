@@ -31,10 +31,6 @@ BEYOND_GATE: dict[Gate, str] = {
     "not-applicable": "The gate beyond the training row does not apply",
 }
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
-GATE_WORDS = (
-    "Gate not assessed: one window is no sample. Its numbers say what the model does here. Only many windows of many documents "
-    "tell whether the long context is worth anything on average (olmo-sparsity influence)."
-)
 
 
 def _signed(gain: Estimate) -> str:

@@ -11,11 +11,6 @@ from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 
-# What the chunks of a training row hold, where it is not consecutive text.
-CONTENTS_WORDS = {
-    "matched": ", with chunks of text as far apart as their positions",
-    "uniform": ", with chunks from random places of a document",
-}
 NULL_WORDS = {
     "same-source": "text of another document of the same source",
     "any-source": "text of another document",
@@ -34,9 +29,6 @@ ESTIMAND_WORDS: dict[Estimand, str] = {
     "given": "mean over the given windows",
 }
 UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."
-UNKNOWN_STAGE = (
-    "Whether the windows share text with training is unknown, as is the text of an earlier stage of this run."
-)
 NOT_LOOKED_FOR = "Whether the windows share text with training was not looked for."
 
 
@@ -57,7 +49,7 @@ def overlap_words(summary: Summary) -> str:
     Where it is not known, the sentence says why; it is empty where the manifest of a run does not tell.
     """
     if summary.overlap_percent is None:
-        of_run = {True: UNKNOWN_STAGE, False: NOT_LOOKED_FOR, None: ""}[summary.looked_for_overlap]
+        of_run = NOT_LOOKED_FOR if summary.looked_for_overlap is False else ""
         return of_run if summary.setup.model is None else UNKNOWN_TRAINING_TEXT
     return (
         f"{summary.overlap_percent:.1f}% of the windows hold 13 consecutive tokens that the training text holds, too."
@@ -70,8 +62,8 @@ def positions_words(lengths: Lengths) -> str:
         return f"random positions (RandPos) below {lengths.max_position}"
     if lengths.num_chunks == 1:
         return "ordinary positions, no PoSE"
-    contents = CONTENTS_WORDS.get(lengths.pose_contents or "contiguous", "")
-    return f"PoSE positions below {lengths.max_position}{contents}"
+    matched = ", with chunks of text as far apart as their positions" * (lengths.pose_contents == "matched")
+    return f"PoSE positions below {lengths.max_position}{matched}"
 
 
 def length_words(lengths: Lengths) -> str:
@@ -152,8 +144,7 @@ def short_positions_words(lengths: Lengths) -> str:
     elif lengths.num_chunks == 1:
         positions = "no PoSE"
     else:
-        contents = lengths.pose_contents or "contiguous"
-        positions = f"PoSE, {lengths.num_chunks} chunks" + (f", {contents}" if contents != "contiguous" else "")
+        positions = f"PoSE, {lengths.num_chunks} chunks" + ", matched" * (lengths.pose_contents == "matched")
     if not lengths.is_ceiling:
         return positions
     return f"ceiling, rows of {lengths.train_len}" + ("" if positions == "no PoSE" else f", {positions}")

@@ -11,7 +11,6 @@ from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.spectrum import (
-    FEWEST,
     NEAREST,
     RANDOM,
     TOLERANCE,
@@ -32,19 +31,13 @@ from olmo_sparsity.wording.selection import missing_blind_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.9  # the share of the targets that the sentences are about
-FIRST, LASTING = "first passage", "lasting"
-KEY_TOKENS_TITLE = "key tokens (LongPPL): targets with a long-short difference above 2 nats and L_long below 2 nats"
-KEY_TOKENS_CAPTION = (
-    "long-short difference: the long gain. LongPPL: exp of the mean L_long over the key tokens. They are chosen by the label, so "
-    "their gain is no mean gain of anything; foreign text has key tokens, too."
-)
 BY_HEAD_WORDS = "; not of a choice by head, whose k entries in each head are no set of k"
 
 
 def families_shown(spectra: Spectra, summary: Summary) -> list[str]:
-    """Return the families of short tables: choices that do not see the target, then suffixes, random ones, and the fewest."""
+    """Return the families of short tables: choices that do not see the target, suffixes and random ones; else all."""
     chosen = [name for name in summary.blind_selectors if name not in (NEAREST, RANDOM)]
-    return [name for name in (*chosen, NEAREST, RANDOM, FEWEST) if spectra.of(name) is not None]
+    return [name for name in (*chosen, NEAREST, RANDOM) if spectra.of(name) is not None] or spectra.families
 
 
 def needed_words(spectrum: Spectrum, share: float, max_k: int) -> str:
@@ -192,20 +185,18 @@ def _worth_words(spectra: Spectra, summary: Summary) -> str:
 
 
 def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False) -> str:
-    """Return what a reader of a table of spectra must know; ``every``: of all tolerances, first passage and lasting."""
+    """Return what a reader of a table of spectra must know; ``every``: of all tolerances."""
     units = units_of(summary)
-    exact = f", exact up to k = {spectra.exact_k}" if spectra.exact_k else ""
-    but, beside = (" but those by head", BY_HEAD_WORDS) if by_head(summary.selectors) else ("", "")
+    beside = BY_HEAD_WORDS if by_head(summary.selectors) else ""
     within = "the tolerance" if every else f"{TOLERANCE:g} nats"
-    lasting = f"{LASTING}: every larger measured k is enough, too. " if every else ""
     reach = "how far a target reaches"
     if summary.setup.visibility == "contextual":
         reach = "how far back a target's attention must go; what stands further back may reach it by way of them"
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
         f"than the largest measured k. {NEAREST}: the last k long-range {units}, so {reach}. Of a selector's "
-        f"choice: how many {units} a target needs at most{beside}. {FEWEST}: the smallest number of all rows{but}{exact}. "
-        f"{lasting}Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text "
+        f"choice: how many {units} a target needs at most{beside}. "
+        "Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text "
         "has a spectrum, too: it is no evidence that the context helps."
         f"{rounding_words(spectra)}"
     )

@@ -7,10 +7,8 @@ from typing import Optional
 
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.config.synthetic import read_place
-from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
-from olmo_sparsity.wording.comparison import INCLUDES_OPTIMISM
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.wording.numbers import interval
 
 # What encodings of positions are called that do not depend on ``model.position_embedding``.
@@ -27,10 +25,7 @@ def setting_words(setting: Setting) -> str:
     positions = "ordinary" if setting.positions == "pose" and setting.num_chunks == 1 else setting.positions
     if setting.position_embedding == "none":
         positions = "none"
-    elif setting.positions in ("pose", "randpos") and (setting.positions, setting.position_embedding) != (
-        "pose",
-        "rope",
-    ):
+    elif setting.positions == "randpos":
         positions += f" with {setting.position_embedding}"
     positions += _scaling_words(setting)
     planted = "" if setting.placed == "any/1" else f", planted {place_words(setting.placed)}"
@@ -45,7 +40,6 @@ def distinct_words(settings: Iterable[Setting], name: Callable[[Setting], str] =
         trained_lengths_words,
         lambda one: f"chunks {one.num_chunks}",
         lambda one: f"positions below {one.max_position}",
-        lambda one: f"{'some' if one.hide_tokens else 'no'} tokens left out",
         task_words,
         lambda one: f"K_train = {one.max_sparsity}",
         lambda one: f"planted {place_words(one.placed)}",
@@ -93,7 +87,7 @@ def encoding_words(setting: Setting) -> str:
         return _OF_ANY_EMBEDDING[setting.positions]
     if setting.position_embedding == "none":
         return "no positions (NoPE)"
-    embedding = {"rope": "RoPE", "alibi": "ALiBi"}.get(setting.position_embedding, setting.position_embedding)
+    embedding = "RoPE" if setting.position_embedding == "rope" else setting.position_embedding
     if setting.positions == "randpos":
         return f"{embedding} with RandPos"
     return f"{embedding} with{'' if setting.num_chunks > 1 else 'out'} PoSE{_scaling_words(setting)}"
@@ -109,7 +103,7 @@ def _scaling_words(setting: Setting) -> str:
 
 def positions_words(setting: Setting) -> str:
     """Return how position IDs were given in training."""
-    if setting.position_embedding in ("alibi", "none"):
+    if setting.position_embedding == "none":
         return encoding_words(setting)
     if setting.positions != "pose":
         return setting.positions
@@ -137,19 +131,4 @@ def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:
                 if one.k == k
             ]
             lines.append(f"  k = {k}: {'; '.join(points)}")
-    return lines
-
-
-def bridge_lines(points: list[BridgePoint]) -> list[str]:
-    """Return what the selectors found as lines of text."""
-    lines: list[str] = []
-    for setting in dict.fromkeys(point.setting for point in points):
-        lines.append(f"{setting_words(setting)}: planted bits found, R(k), D(k)")
-        for point in (point for point in points if point.setting == setting):
-            optimism = f" {INCLUDES_OPTIMISM}" if SELECTORS[point.selector].sees_target else ""
-            lines.append(
-                f"  {point.length} tokens, k = {point.k}, {point.selector}: found {_estimate_words(point.found)} (by chance "
-                f"{point.found_by_chance:.2f}), R {_estimate_words(point.recovered_fraction)}{optimism}, D "
-                f"{_estimate_words(point.prediction_recovered)}, accuracy {_estimate_words(point.right)}"
-            )
     return lines

@@ -25,8 +25,7 @@ from analysis.paper import Width, drawn_for, fit
 from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, load
-from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.wording.numbers import interval
 
 

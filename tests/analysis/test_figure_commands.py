@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +22,7 @@ from analysis import (
     choices,
     context_curve,
     drawing,
-    effective_sparsity,
     every_figure,
-    planted,
     spectrum_by_length,
     training,
 )
@@ -151,9 +149,8 @@ def test_what_the_package_tells_is_a_line_of_its_own_while_a_script_runs(capsys:
     assert logging.getLogger("olmo_sparsity").handlers == []
 
 
-@pytest.mark.parametrize("module", [effective_sparsity, spectrum_by_length])
 def test_figures_of_lengths_are_of_all_tables_and_of_attention_where_no_selector_is_named(
-    module: ModuleType, run_script: Callable, monkeypatch: pytest.MonkeyPatch
+    run_script: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it found is printed before the pictures."""
     found: list[tuple[list[Path], str, Width | None]] = []
@@ -162,13 +159,11 @@ def test_figures_of_lengths_are_of_all_tables_and_of_attention_where_no_selector
         found.append((folders, selector, width_in_force()))
         return SimpleNamespace(models=["one", "other"])
 
-    monkeypatch.setattr(module, "read_length", lambda folder: folder)
-    of_module = {effective_sparsity: "sparsity_by_length", spectrum_by_length: "spectrum_by_length"}
-    monkeypatch.setattr(module, of_module[module], measured)
-    monkeypatch.setattr(effective_sparsity, "slope_lines", lambda of: [f"{model}\x1b." for model in of.models])
+    monkeypatch.setattr(spectrum_by_length, "read_length", lambda folder: folder)
+    monkeypatch.setattr(spectrum_by_length, "spectrum_by_length", measured)
     monkeypatch.setattr(spectrum_by_length, "length_sentences", lambda of, model: [f"{model}\x1b."])
-    command = partial(drawing.run_command, command_of_lengths(module.draw))
-    monkeypatch.setattr(module, "draw_found", lambda of: Drawn(Figure(), "of-lengths", "It shows 1."))
+    command = partial(drawing.run_command, command_of_lengths(spectrum_by_length.draw))
+    monkeypatch.setattr(spectrum_by_length, "draw_found", lambda of: Drawn(Figure(), "of-lengths", "It shows 1."))
     for options, selector, out, width in (
         ("", "attention", "runs/figures", "screen"),
         (" --selector kl --out there --width one", "kl", "there/paper-one", "one"),
@@ -218,7 +213,7 @@ def test_a_script_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch) ->
 
 WIDTHS = "screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
 PICTURES = "Folder for the pictures."
-OF_LENGTHS = command_of_lengths(effective_sparsity.draw)
+OF_LENGTHS = command_of_lengths(spectrum_by_length.draw)
 
 
 @pytest.mark.parametrize(
@@ -291,12 +286,10 @@ def test_choices_are_drawn_at_8_and_told(run_script: Callable, monkeypatch: pyte
         assert drawn.pop() == (["elsewhere", "runs/other/influence/only"], k, Width(width)) and not drawn
 
 
-@pytest.mark.parametrize(("module", "kind"), [(planted, "validation"), (context_curve, "context-curve")])
-def test_a_figure_of_tables_belongs_to_runs_that_have_them(
-    module: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "list_finished", lambda run, of: ["tables"] * ((run.name, of) == ("with", kind)))
-    assert [module.FIGURE.is_of(Path(name)) for name in ("with", "without")] == [True, False]
+def test_a_figure_of_tables_belongs_to_runs_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("with", "context-curve")
+    monkeypatch.setattr(context_curve, "list_finished", lambda run, of: ["tables"] * ((run.name, of) == there))
+    assert [context_curve.FIGURE.is_of(Path(name)) for name in ("with", "without")] == [True, False]
 
 
 def test_the_figure_of_training_belongs_to_runs_that_have_logged(tmp_path: Path) -> None:

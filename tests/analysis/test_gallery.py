@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
-from matplotlib import image
 from PIL import Image, PngImagePlugin
 
 from analysis import gallery
@@ -42,9 +34,7 @@ def test_each_picture_has_its_own_source(tmp_path: Path) -> None:
         "demo-scale": Path("runs/scale/figures/scale.png"),
         "hypothesis": Path("runs/hypothesis/figures/hypothesis.png"),
         "inside-and-beyond": Path("runs/twin/figures/inside-and-beyond.png"),
-        "effective-sparsity": Path("runs/lengths/figures/effective-sparsity.png"),
         "engine": Path("benchmarks/results/methods.png"),
-        "engine-scaling": Path("benchmarks/results/scaling.png"),
         "demo-both": figures / "both.png",
         "demo-classes": figures / "classes.png",
         "demo-training": run / "figures" / "training.png",
@@ -56,75 +46,20 @@ def test_what_a_picture_shows_is_its_title(tmp_path: Path) -> None:
     assert gallery.finding_in(picture(tmp_path / "b.png", None)) == ""
 
 
-@pytest.mark.parametrize("has_browser", [False, True])
 def test_pictures_are_copied_and_what_they_show_is_said(
-    has_browser: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What has not been drawn is not changed. The report is taken a picture of where there is a browser."""
+    """What has not been drawn is not changed."""
     monkeypatch.chdir(tmp_path)
-    run, taken = Path("runs/demo"), []
+    run = Path("runs/demo")
     monkeypatch.setattr(gallery, "newest_finished", lambda run: run / "influence" / "newest")
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if has_browser and name == "chromium" else None)
-    monkeypatch.setattr(gallery, "picture_of_page", lambda *paths: taken.append(paths))
     figures = run / "figures" / "newest"
     source = picture(figures / "figure4-unmask-one.png", "Gains lie near the diagonal.")
     old = picture(Path("docs/images/hypothesis.png"), "old").read_bytes()
     gallery.gallery(run)
-    assert taken == []
-    (figures / "report.html").write_text("<html>")
-    gallery.gallery(run)
-    assert taken == [(figures / "report.html", Path("docs/images/report.png"))] * has_browser
     assert Path("docs/images/demo-figure4.png").read_bytes() == source.read_bytes()
     assert Path("docs/images/hypothesis.png").read_bytes() == old
     lines = capsys.readouterr().out.splitlines()
-    assert lines.count("docs/images/demo-figure4.png Gains lie near the diagonal.") == 2
+    assert lines.count("docs/images/demo-figure4.png Gains lie near the diagonal.") == 1
     drawn = "runs/hypothesis/figures/hypothesis.png"
-    assert lines.count(f"docs/images/hypothesis.png not changed: there is no {drawn}") == 2
-    assert lines.count("docs/images/report.png") == has_browser
-
-
-def test_the_top_of_the_report_stands_beside_its_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Any] = []
-
-    class Page:
-        """Of a page in a browser, what is called."""
-
-        def locator(self, selector: str) -> SimpleNamespace:
-            return SimpleNamespace(
-                fill=lambda value: done.append(("fill", selector, value)),
-                click=lambda: done.append(("click", selector)),
-                evaluate=lambda script: done.append(("scroll", selector)),
-            )
-
-        def goto(self, address: str) -> None:
-            done.append(("goto", address))
-
-        def screenshot(self, path: Path) -> None:
-            shade = 50 * sum(entry[0] == "screenshot" for entry in done)
-            done.append(("screenshot", path.name))
-            Image.new("RGB", (4, 3), (shade, shade, shade)).save(path)
-
-        def evaluate(self, script: str) -> None: ...
-        def wait_for_selector(self, selector: str) -> None: ...
-        def wait_for_timeout(self, milliseconds: int) -> None: ...
-
-    @contextmanager
-    def started() -> Iterator[SimpleNamespace]:
-        browser = SimpleNamespace(new_page=lambda viewport: Page(), close=lambda: done.append(("closed",)))
-        yield SimpleNamespace(chromium=SimpleNamespace(launch=lambda **_: browser))
-
-    monkeypatch.setitem(sys.modules, "playwright.sync_api", SimpleNamespace(sync_playwright=started))  # type: ignore[arg-type]
-    gallery.picture_of_page(tmp_path / "report.html", tmp_path / "report.png")
-    shades = (255 * image.imread(tmp_path / "report.png")[:, :, 0]).round()
-    assert shades.tolist() == [[0] * 4 + [50] * 4] * 3
-    assert [path.name for path in tmp_path.iterdir()] == ["report.png"]
-    assert done == [
-        ("goto", (tmp_path / "report.html").as_uri()),
-        ("screenshot", "report-left.png"),
-        ("fill", "#k", "2"),
-        ("click", "#filter-box summary"),
-        ("scroll", "#windows-title"),
-        ("screenshot", "report-right.png"),
-        ("closed",),
-    ]
-    assert np.isfinite(shades).all()
+    assert lines.count(f"docs/images/hypothesis.png not changed: there is no {drawn}") == 1

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from planted_lengths import planted_needs
+from planted_lengths import LineKey, planted_length, planted_needs
 
 from analysis import spectrum_by_length as figure_of
+from analysis.of_lengths import targets_words
 from analysis.output import save
 from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
+from olmo_sparsity.statistics.several.same_targets import models_of_same_targets
 from olmo_sparsity.statistics.several.spectrum_by_length import LongerKey, SpectrumByLength, spectrum_by_length
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, TOLERANCES, Curve
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
@@ -107,7 +108,7 @@ def test_the_last_panel_is_of_targets_that_need_more(figure: Figure, found: Spec
     (model,) = found.models
     drawn = [list(line.get_ydata()) for line in figure.axes[-1].lines]
     expected = [
-        [model.growth[LongerKey(Curve(family, context, TOLERANCE, False), n)].more.mean for n in LENGTHS[1:]]
+        [model.growth[LongerKey(Curve(family, context, TOLERANCE), n)].more.mean for n in LENGTHS[1:]]
         for family in ("random", "nearest", "attention")
         for context in ("null", "real")
     ]
@@ -174,7 +175,7 @@ def test_targets_that_need_more_and_fewer_are_told_apart_in_either_context() -> 
     )
     assert difference == "Suffix minus choice: 30 percentage points: suffixes grow for more targets than choices do."
     assert null == "Under the null context these need more: 10% chosen by attention, 60% nearest."
-    key = LongerKey(Curve("attention", "real", TOLERANCE, lasting=False), 512)
+    key = LongerKey(Curve("attention", "real", TOLERANCE), 512)
     for of, verdict in (
         (
             Estimate(-0.3, -0.4, -0.2),
@@ -186,14 +187,12 @@ def test_targets_that_need_more_and_fewer_are_told_apart_in_either_context() -> 
         growth = {**model.growth, key: dataclasses.replace(model.growth[key], suffix_minus_this=of)}
         said = length_sentences(found, dataclasses.replace(model, growth=growth))[2]
         assert said == f"Suffix minus choice: {verdict}"
-    table = (
-        figure_of.table(found).query("full_len == 512 and tolerance_nats == 0.05 and not lasting").set_index("family")
-    )
+    table = figure_of.table(found).query("full_len == 512 and tolerance_nats == 0.05").set_index("family")
     of_real = table.query("context == 'real'")
     assert of_real["more"].round(6).to_dict() == {"attention": 0.4, "nearest": 0.7, "random": 0.3}
     assert of_real["fewer"].round(6).to_dict() == {"attention": 0.2, "nearest": 0.1, "random": 0.0}
     assert of_real["suffix_minus_this"].round(6).drop("nearest").to_dict() == {"attention": 0.3, "random": 0.4}
-    curve = Curve("attention", "real", TOLERANCE, lasting=False)
+    curve = Curve("attention", "real", TOLERANCE)
     for share in REACHED:
         need = found.models[0].spectra[512].by_curve[curve].reaching(share)
         names = (f"k_{share:.0%}", f"k_{share:.0%}_low", f"k_{share:.0%}_high")
@@ -239,11 +238,11 @@ def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
 def test_the_table_has_every_curve_and_length(found: SpectrumByLength, tmp_path: Path) -> None:
     save(figure_of.draw_found(found), tmp_path)
     rows = pd.read_csv(tmp_path / "spectrum-by-length.csv")
-    assert len(rows) == 3 * 2 * len(TOLERANCES) * 2 * len(LENGTHS)
+    assert len(rows) == 3 * 2 * len(TOLERANCES) * len(LENGTHS)
     (model,) = found.models
-    curve = Curve("nearest", "real", 0.1, lasting=True)
+    curve = Curve("nearest", "real", 0.1)
     (row,) = rows.query(
-        "family == 'nearest' and context == 'real' and tolerance_nats == 0.1 and lasting and full_len == 512"
+        "family == 'nearest' and context == 'real' and tolerance_nats == 0.1 and full_len == 512"
     ).itertuples()
     growth, spectrum = model.growth[LongerKey(curve, 512)], model.spectra[512].by_curve[curve]
     assert (row.more, row.more_low, row.more_high) == pytest.approx((growth.more.mean, *growth.more.bounds))  # type: ignore[misc]
@@ -287,3 +286,17 @@ def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[in
     plt.close(figure)
     assert figure.axes[0].get_yticks().tolist() == ticks
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [f"{tick:,}" for tick in ticks]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("same-source", "The targets, and the foreign text, of a model are the same at every length."),
+        ("shuffled", "of a model are the same at every length. Null context: the same tokens in random order."),
+    ],
+)
+def test_the_null_context_has_the_name_of_its_kind(kind: str, said: str) -> None:
+    influence = {"sampling": "documents", "null_context": kind}
+    measured = [planted_length(length, num_documents=40, influence=influence) for length in LENGTHS]
+    words = targets_words(list(models_of_same_targets(measured, selector="attention", controls=[])))
+    assert said in words and ("foreign text" in words) == kind.endswith("source")

@@ -27,7 +27,7 @@ FAMILIES = ("kl", "nearest", "random")
 def spectra() -> Spectra:
     numbers = itertools.count(1)
     curves = [
-        Curve(family, context, tolerance, lasting=False)
+        Curve(family, context, tolerance)
         for tolerance, context, family in itertools.product(TOLERANCES, ("real", "null"), FAMILIES)
     ]
     by_curve = {}
@@ -36,7 +36,7 @@ def spectra() -> Spectra:
         by_curve[curve] = Spectrum(
             curve, KS, tuple(Estimate(mean, mean - 0.0003, mean + 0.0004, 0.1) for mean in means)
         )
-    return Spectra(by_curve, exact_k=1, row_k=4, max_k=12)
+    return Spectra(by_curve, row_k=4, max_k=12)
 
 
 def draw(spectra: Spectra, tables: Path) -> Figure:

@@ -13,17 +13,15 @@ from drawn_figures import figures_of, words_on
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
 from analysis import synthetic
 from analysis.output import Drawn
-from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
 from analysis.synthetic_places import draw_places
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
-from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.wording.length_generalization import place_sentence
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import setting_words
@@ -33,7 +31,6 @@ LENGTHS = (6, 12, 24)
 BY_CHANCE = {"parity": {1: [0.5] * 3, 2: [0.5] * 3}, "variables": {1: [0.4, 0.25, 0.175], 2: [0.55, 0.4, 0.25]}}
 NUMBERS = np.random.default_rng(0)
 PARITY = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(4, 8), max_position=32)
-HIDDEN = dataclasses.replace(PARITY, hide_tokens=True)
 
 
 def share() -> Estimate:
@@ -49,34 +46,18 @@ def accuracies_of(setting: Setting, sparsities: tuple[int, ...], *, seeds: int =
     ]  # fmt: skip
 
 
-def bridge_points(setting: Setting = HIDDEN, *, sparsities: tuple[int, ...] = (1, 2)) -> list[BridgePoint]:
-    return [
-        BridgePoint(
-            setting, length, k, selector, share(), share(), share(),
-            recovered_fraction=None if length == 24 else share(), prediction_recovered=share(),
-            recovered_by_planted=None, found_by_chance=k / length,
-        )
-        for k in sparsities for length in LENGTHS for selector in ("mask-one", "attention")
-    ]  # fmt: skip
-
-
 @pytest.fixture
 def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Draw made-up accuracies and points of the bridge; return the figures by name. All seeds have learned but those named."""
+    """Draw made-up accuracies; return the figures by name. All seeds have learned but those named."""
 
     def figures(
         accuracies: list[Accuracy],
-        points: list[BridgePoint],
         learned: dict[Setting, tuple[int, int]] | None = None,
         placed: list[Accuracy] | None = None,
-        spectra: list[SpectrumPoint] | None = None,
         sweeps: list[PlaceSweep] | None = None,
     ) -> dict[str, Figure]:
         counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*accuracies, *(placed or [])]}
-        tables = {"synthetic": bool(accuracies or placed), "bridge": bool(points)}
-        for kind, wanted in tables.items():
-            if wanted:
-                (tmp_path / kind / kind).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / "synthetic").mkdir(parents=True, exist_ok=True)
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
         monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind / "older", run / kind / "newest"])
         monkeypatch.setattr(
@@ -92,9 +73,7 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, accuracies, learned: sweeps or [])
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts | (learned or {}))
-        monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: spectra or [])
-        monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
-        drawn = synthetic.draw([tmp_path / kind for kind, wanted in tables.items() if wanted])
+        drawn = synthetic.draw([tmp_path / "run"])
         return {one.name: one.figure for one in drawn}
 
     yield figures
@@ -134,7 +113,7 @@ def legend(figure: Figure) -> dict[str, tuple[str, str]]:
 def test_figure_1_has_a_panel_for_each_k_train_and_a_line_for_each_k(draw) -> None:
     settings = [dataclasses.replace(PARITY, max_sparsity=number) for number in (4, 2)]
     made = [accuracies_of(setting, (2, 4, 6)) for setting in settings]
-    figure = draw(made[0] + made[1], [])["synthetic-parity"]
+    figure = draw(made[0] + made[1])["synthetic-parity"]
     assert [axis.get_title() for axis in figure.axes] == ["K_train = 2", "K_train = 4"]
     assert figure.axes[0].get_ylabel() == "accuracy"
     assert {axis.get_xlabel() for axis in figure.axes} == {"prompt length, tokens"}
@@ -152,10 +131,10 @@ def test_figure_1_has_a_panel_for_each_k_train_and_a_line_for_each_k(draw) -> No
 
 def test_the_theory_is_drawn_where_it_speaks_only(draw) -> None:
     """The theory covers k up to K_train and lengths up to the longest training prompt, of 8 tokens: here, length 6."""
-    figure = draw(accuracies_of(PARITY, (2, 6)), [])["synthetic-parity"]
+    figure = draw(accuracies_of(PARITY, (2, 6)))["synthetic-parity"]
     theory = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
     assert [list(line.get_xdata()) for line in theory] == [[6]]
-    none = draw(accuracies_of(PARITY, (6,)), [])["synthetic-parity"]
+    none = draw(accuracies_of(PARITY, (6,)))["synthetic-parity"]
     assert not [line for line in none.axes[0].lines if line.get_linestyle() == "--"]
     assert "theory" in legend(figure) and "theory" not in legend(none)
 
@@ -166,21 +145,13 @@ def test_what_was_evaluated_at_one_length_is_seen(draw, seeds: int) -> None:
     steps = dataclasses.replace(PARITY, scratchpad=True, positions="predicted")
     made = [one for setting in (PARITY, steps) for one in accuracies_of(setting, (1, 2), seeds=seeds)]
     at_one = [one for one in made if one.length == 6]
-    points = [one for one in bridge_points() if one.length == 6]
     learned = {PARITY: (seeds, seeds), steps: (seeds, seeds)}
     first = synthetic._draw_parity([one for one in at_one if one.setting == PARITY], learned).figure
-    figures = [first, *draw(at_one, points).values()]
-    assert len(figures) == 3
+    figures = [first, *draw(at_one).values()]
+    assert len(figures) == 2
     for figure in figures:
         for axis in figure.axes:
             assert axis.lines and all(line.get_marker() not in ("", "None") for line in axis.lines)
-    bridge = [one for one in points if one.k == 1]
-    bars = {
-        (one.found, tuple(segment[:, 1]))
-        for one, bars in zip(bridge, figures[-1].axes[0].collections, strict=True)
-        for segment in bars.get_segments()  # type: ignore[attr-defined]
-    }
-    assert bars == {(one.found, (one.found.low, one.found.high)) for one in bridge}
     intervals = [segment for lines in first.axes[0].collections for segment in lines.get_segments()]  # type: ignore[attr-defined]
     assert len(intervals) == (2 if seeds == 1 else 0)
 
@@ -197,7 +168,7 @@ def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw
         for positions, scratchpad in ways
     ]
     made = {setting: accuracies_of(setting, (1, 2), seeds=1) for setting in settings}
-    figure = draw([one for setting in reversed(settings) for one in made[setting]], [])[name]
+    figure = draw([one for setting in reversed(settings) for one in made[setting]])[name]
     assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
     assert figure.axes[0].get_ylabel() == "accuracy of the whole response"
     for axis, k in zip(figure.axes, (1, 2), strict=True):
@@ -218,16 +189,16 @@ def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw
 def test_every_encoding_has_its_line(draw) -> None:
     pose = Setting("parity", True, "pose", 2, (4, 8), 32)
     settings = [
-        dataclasses.replace(pose, position_embedding="alibi"),
+        pose,
         dataclasses.replace(pose, num_chunks=1),
         dataclasses.replace(pose, num_chunks=1, rope_scaling="yarn", rope_factor=2.0),
         dataclasses.replace(pose, position_embedding="none", num_chunks=1),
         dataclasses.replace(pose, positions="randpos", position_embedding="absolute"),
     ]
     made = {setting: accuracies_of(setting, (1,), seeds=1) for setting in settings}
-    figure = draw([one for setting in reversed(settings) for one in made[setting]], [])["synthetic-scratchpad"]
+    figure = draw([one for setting in reversed(settings) for one in made[setting]])["synthetic-scratchpad"]
     words = [
-        "ALiBi with PoSE",
+        "RoPE with PoSE",
         "RoPE without PoSE",
         "RoPE without PoSE, YaRN by 2",
         "no positions (NoPE)",
@@ -240,74 +211,34 @@ def test_every_encoding_has_its_line(draw) -> None:
 
 def test_lines_that_differ_in_what_their_names_leave_out_are_told_apart(draw) -> None:
     steps = Setting("parity", True, "pose", 2, (4, 8), 32)
-    settings = [steps, dataclasses.replace(steps, num_chunks=4), dataclasses.replace(steps, position_embedding="alibi")]
-    drawn = draw([one for setting in settings for one in accuracies_of(setting, (1,), seeds=1)], [])
-    names = ["RoPE with PoSE, chunks 4", "ALiBi with PoSE", "RoPE with PoSE, chunks 2"]
-    assert [label for label in legend(drawn["synthetic-scratchpad"]) if "PoSE" in label] == names
+    settings = [steps, dataclasses.replace(steps, num_chunks=4), dataclasses.replace(steps, positions="randpos")]
+    drawn = draw([one for setting in settings for one in accuracies_of(setting, (1,), seeds=1)])
+    names = ["RoPE with PoSE, chunks 4", "RoPE with PoSE, chunks 2", "RoPE with RandPos"]
+    assert [label for label in legend(drawn["synthetic-scratchpad"]) if "RoPE" in label] == names
 
 
 def test_a_figure_of_one_encoding_does_not_mix_two(draw) -> None:
-    others = {"position_embedding": "alibi", "rope_scaling": "linear"}
+    others = {"position_embedding": "none", "rope_scaling": "linear"}
     for part, value in others.items():
         other = dataclasses.replace(PARITY, max_sparsity=3, **{part: value})  # type: ignore[arg-type]
         with pytest.raises(UserError, match=f"differ in {part}"):
-            draw(accuracies_of(PARITY, (1,)) + accuracies_of(other, (1,)), [])
+            draw(accuracies_of(PARITY, (1,)) + accuracies_of(other, (1,)))
 
 
 def test_parity_without_a_scratchpad_stands_beside_its_twin_with_one_and_otherwise_alone(draw) -> None:
     steps = Setting("parity", True, "pose", 2, (4, 8), 32)
     longer = dataclasses.replace(PARITY, train_lengths=(8, 20))
     made = accuracies_of(steps, (1,)) + accuracies_of(PARITY, (1,)) + accuracies_of(longer, (1,))
-    figures = draw(made, [])
+    figures = draw(made)
     assert sorted(figures) == ["synthetic-parity", "synthetic-scratchpad"]
     assert "8 to 20 tokens" in words_on(figures["synthetic-parity"])
     assert {"RoPE with PoSE", "RoPE with PoSE, no scratchpad"} <= set(legend(figures["synthetic-scratchpad"]))
-
-
-@pytest.mark.parametrize("longest", [8, 12])
-def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(draw, longest: int) -> None:
-    """Points beyond the training lengths are filled; those at the longest of them are not."""
-    points = bridge_points(dataclasses.replace(HIDDEN, train_lengths=(4, longest)))
-    figure = draw([], points)["synthetic-bridge"]
-    assert "Of a selector that sees the target R(k) includes optimism." in str(figure.get_label())
-    titles = [axis.get_title() for axis in figure.axes]
-    assert titles == [
-        "planted bits found, k = 1", "planted bits found, k = 2", "accuracy against D(k)", "accuracy against R(k)",
-    ]  # fmt: skip
-    for axis, k in zip(figure.axes[:2], (1, 2), strict=True):
-        for name in ("mask-one", "attention"):
-            own = [point for point in points if point.k == k and point.selector == name]
-            drawn = [list(line.get_ydata()) for line in axis.lines if line.get_color() == LOOKS[name]["color"]]
-            assert drawn == [[point.found.mean for point in own]]
-            assert legend(figure)[name][0] == LOOKS[name]["color"]
-        chance = [line for line in axis.lines if line.get_linestyle() == ":"]
-        assert [list(line.get_ydata()) for line in chance] == [[k / length for length in LENGTHS]]
-        (trained,) = axis.patches
-        assert (trained.get_x(), trained.get_x() + trained.get_width()) == (4, longest)
-        assert (axis.get_xlabel(), axis.get_ylim()) == ("prompt length, tokens", (-0.03, 1.05))
-    assert [axis.get_ylabel() for axis in figure.axes[:2]] == ["share found", ""]
-    for axis, quantity in ((figure.axes[2], "prediction_recovered"), (figure.axes[3], "recovered_fraction")):
-        expected = {
-            (getattr(point, quantity).mean, point.right.mean, LOOKS[point.selector]["color"], point.length > longest)
-            for point in points
-            if getattr(point, quantity) is not None
-        }
-        drawn = {
-            (line.get_xdata()[0], line.get_ydata()[0], line.get_color(), line.get_markerfacecolor() != "white")
-            for line in axis.lines
-        }
-        assert drawn == expected
-    assert len(figure.axes[3].lines) < len(figure.axes[2].lines)
-    assert [figure.axes[2].get_xlabel(), figure.axes[3].get_xlabel()] == ["D(k)", "R(k)"]
-    assert figure.axes[2].get_ylabel() == "accuracy, all tokens visible"
-    assert f"Training: k uniform from 1 to 2, 4 to {longest} tokens (grey), some of them left out." in words_on(figure)
 
 
 @pytest.mark.parametrize(
     ("task", "scratchpad", "part", "value"),
     [
         ("parity", False, "max_position", 64),
-        ("parity", False, "hide_tokens", True),
         ("parity", False, "positions", "randpos"),
         ("parity", False, "train_lengths", (8, 20)),
         ("parity", False, "modulus", 4),
@@ -334,42 +265,11 @@ def test_runs_that_one_caption_cannot_describe_are_refused(
         drawn(accuracies_of(setting, (1,)) + accuracies_of(other, (1,)), {setting: (3, 3), other: (3, 3)})
 
 
-def test_the_marker_of_random_can_be_filled_and_those_of_selectors_are_their_own(draw) -> None:
-    points = [
-        dataclasses.replace(one, selector={"attention": "random"}.get(one.selector, one.selector))
-        for one in bridge_points()
-    ]
-    figure = draw([], points)["synthetic-bridge"]
-    own = LOOKS["mask-one"]["marker"]
-    markers = {line.get_label(): line.get_marker() for line in figure.legends[0].legend_handles}
-    assert (markers["random"], markers["mask-one"]) == ("X", own) and own not in ("x", "X")
-    for axis in figure.axes[2:]:
-        shown = {(line.get_color(), line.get_marker()) for line in axis.lines}
-        assert shown == {(LOOKS["random"]["color"], "X"), (LOOKS["mask-one"]["color"], own)}
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        ("max_sparsity", 4), ("train_lengths", (4, 12)), ("max_position", 64), ("modulus", 4), ("num_chunks", 1),
-        ("positions", "randpos"), ("position_embedding", "alibi"), ("rope_scaling", "yarn"), ("rope_factor", 2.0),
-        ("background", "text"), ("locality", 4), ("spread", 2),
-    ],
-)  # fmt: skip
-def test_bridges_of_two_settings_are_refused(draw, part: str, value: object) -> None:
-    """Their points would be joined into one line of each selector."""
-    with pytest.raises(
-        UserError, match=f"^one figure cannot show runs that differ in {part}: .*; give the runs of one of them$"
-    ):
-        draw([], bridge_points() + bridge_points(dataclasses.replace(HIDDEN, **{part: value})))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", ["synthetic", "bridge"])
-def test_an_unfinished_evaluation_is_one_line(kind: str, tmp_path: Path) -> None:
-    (tmp_path / kind / "begun").mkdir(parents=True)
+def test_an_unfinished_evaluation_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "synthetic" / "begun").mkdir(parents=True)
     with pytest.raises(
         UserError,
-        match=r"is finished; run `olmo-sparsity synth (eval|bridge) TASK --run .*`, which continues one that has begun$",
+        match=r"is finished; run `olmo-sparsity synth eval TASK --run .*`, which continues one that has begun$",
     ):
         figures_of(synthetic.draw([tmp_path]))
 
@@ -381,18 +281,18 @@ def test_runs_without_tables_are_refused(tmp_path: Path) -> None:
 
 def test_sums_have_their_own_chance_and_name(draw) -> None:
     setting = dataclasses.replace(PARITY, modulus=4, background="text")
-    figure = draw(accuracies_of(setting, (2,)), [])["synthetic-parity-text"]
+    figure = draw(accuracies_of(setting, (2,)))["synthetic-parity-text"]
     (chance,) = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert set(chance.get_ydata()) == {0.25}
     assert "Sum modulo 4 in text: accuracy" in words_on(figure) and "k planted values" in words_on(figure)
-    steps = draw(accuracies_of(dataclasses.replace(PARITY, scratchpad=True, modulus=4), (2,)), [])
+    steps = draw(accuracies_of(dataclasses.replace(PARITY, scratchpad=True, modulus=4), (2,)))
     assert "Sum modulo 4: accuracy of the whole response" in words_on(steps["synthetic-scratchpad"])
 
 
 def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
     placed = [dataclasses.replace(one, place="beyond") for one in accuracies_of(PARITY, (2,))]
     with pytest.raises(UserError) as refused:
-        draw(placed, [])
+        draw(placed)
     assert str(refused.value) == (
         "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
         "`python -m analysis.inside_and_beyond` draws them"
@@ -402,7 +302,7 @@ def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
 def test_what_has_not_learned_is_drawn_and_marked(draw) -> None:
     ways = [Setting("parity", True, positions, 2, (4, 8), 32) for positions in ("predicted", "shifted", "pose")]
     made = [one for setting in ways for one in accuracies_of(setting, (2,))]
-    figure = draw(made, [], {ways[1]: (0, 3), ways[2]: (2, 3)})["synthetic-scratchpad"]
+    figure = draw(made, {ways[1]: (0, 3), ways[2]: (2, 3)})["synthetic-scratchpad"]
     assert {
         "Predictive Position Coupling",
         "absolute, random shift (not learned)",
@@ -411,13 +311,13 @@ def test_what_has_not_learned_is_drawn_and_marked(draw) -> None:
     for number, setting in enumerate(ways):
         assert_line(figure.axes[0], [one for one in made if one.setting == setting], color=COLOURS[number])
     assert "Learned: an accuracy of at least 0.95 at the training lengths" in words_on(figure)
-    panels = draw(accuracies_of(PARITY, (2,)), [], {PARITY: (0, 3)})["synthetic-parity"]
+    panels = draw(accuracies_of(PARITY, (2,)), {PARITY: (0, 3)})["synthetic-parity"]
     assert panels.axes[0].get_title() == "K_train = 2 (not learned)"
 
 
 def test_figure_1_shows_k_up_to_four_more_than_trained_and_text_apart(draw) -> None:
     in_text = dataclasses.replace(PARITY, background="text")
-    figures = draw(accuracies_of(PARITY, (2, 6, 7)) + accuracies_of(in_text, (2,)), [])
+    figures = draw(accuracies_of(PARITY, (2, 6, 7)) + accuracies_of(in_text, (2,)))
     assert {"k = 2", "k = 6"} < set(legend(figures["synthetic-parity"]))
     assert "k = 7" not in legend(figures["synthetic-parity"])
     assert "Sparse parity in text" in words_on(figures["synthetic-parity-text"])
@@ -426,7 +326,7 @@ def test_figure_1_shows_k_up_to_four_more_than_trained_and_text_apart(draw) -> N
 def test_where_only_k_far_above_k_train_were_evaluated_figure_1_shows_the_smallest(draw) -> None:
     wider = dataclasses.replace(PARITY, max_sparsity=4)
     made = accuracies_of(PARITY, (9, 7)), accuracies_of(wider, (3, 8, 9))
-    first, second = draw(made[0] + made[1], [])["synthetic-parity"].axes
+    first, second = draw(made[0] + made[1])["synthetic-parity"].axes
     assert (first.get_title(), second.get_title()) == ("K_train = 2", "K_train = 4")
     for axis, own, drawn in ((first, made[0], {7: 1}), (second, made[1], {3: 0, 8: 2})):
         for k, number in drawn.items():
@@ -438,11 +338,11 @@ def test_who_was_evaluated_at_no_k_of_the_scratchpads_is_named_and_not_drawn(dra
     steps = dataclasses.replace(PARITY, scratchpad=True)
     ordinary = dataclasses.replace(PARITY, num_chunks=1)
     made = accuracies_of(steps, (1, 2)) + accuracies_of(PARITY, (2, 5)) + accuracies_of(ordinary, (3, 5))
-    figure = draw(made, [])["synthetic-scratchpad"]
+    figure = draw(made)["synthetic-scratchpad"]
     assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
     assert set(legend(figure)) == {"RoPE with PoSE", "RoPE with PoSE, no scratchpad", "chance, no scratchpad"}
     assert "Not drawn, since evaluated at other k alone: RoPE without PoSE, no scratchpad." in words_on(figure)
-    all_drawn = draw(accuracies_of(steps, (1, 2)) + accuracies_of(PARITY, (2, 5)), [])["synthetic-scratchpad"]
+    all_drawn = draw(accuracies_of(steps, (1, 2)) + accuracies_of(PARITY, (2, 5)))["synthetic-scratchpad"]
     assert "Not drawn" not in words_on(all_drawn)
 
 
@@ -458,7 +358,7 @@ def test_the_twin_without_a_scratchpad_is_in_figure_1_where_k_train_is_compared(
         )
         for one in accuracies_of(setting, (2,))
     ]
-    figures = draw(made, [])
+    figures = draw(made)
     assert [axis.get_title() for axis in figures["synthetic-parity"].axes] == ["K_train = 2", "K_train = 4"]
     assert {"RoPE with PoSE, no scratchpad", "RoPE without PoSE, no scratchpad"} <= set(
         legend(figures["synthetic-scratchpad"])
@@ -469,13 +369,13 @@ def test_lengths_far_apart_are_on_a_logarithmic_axis(draw) -> None:
     """From 15 times the shortest length on."""
     for longest, scale in ((240, "log"), (90, "log"), (89, "linear")):
         far = [dataclasses.replace(one, length=longest) for one in accuracies_of(PARITY, (2,)) if one.length == 24]
-        axis = draw(accuracies_of(PARITY, (2,)) + far, [])["synthetic-parity"].axes[0]
+        axis = draw(accuracies_of(PARITY, (2,)) + far)["synthetic-parity"].axes[0]
         assert axis.get_xscale() == scale
         low, high = axis.get_xlim()
         assert low < 6 and longest < high < 1.1 * longest
         if scale == "log":
             assert [label.get_text() for label in axis.get_xticklabels()] == ["6", "12", "24", str(longest)]
-    assert draw(accuracies_of(PARITY, (2,)), [])["synthetic-parity"].axes[0].get_xscale() == "linear"
+    assert draw(accuracies_of(PARITY, (2,)))["synthetic-parity"].axes[0].get_xscale() == "linear"
 
 
 def test_places_have_a_panel_for_training_and_lines_of_the_nearest_and_the_farthest_in_evaluation(draw) -> None:
@@ -486,7 +386,7 @@ def test_places_have_a_panel_for_training_and_lines_of_the_nearest_and_the_farth
     ]  # fmt: skip
     effects = (PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),)
     sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.2), 3, 4)
-    figure = draw([], [], {local: (0, 1)}, made[::-1], None, [sweep])["synthetic-places"]
+    figure = draw([], {local: (0, 1)}, made[::-1], [sweep])["synthetic-places"]
     assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
         "trained within 4, 1 apart (not learned)",
         "trained anywhere, 1 apart",
@@ -531,7 +431,7 @@ def test_the_places_of_each_background_are_a_figure_with_what_they_show(draw, tm
     longest = made[2].right
     assert f"24 tokens, k = 2, evaluated as trained: anywhere, 1 apart {longest.mean:.2f}" in in_text.finding
     assert "linear bound" not in legend(noise.figure)
-    figures = draw([], [], None, made, None, sweeps)
+    figures = draw([], None, made, sweeps)
     assert set(figures) == {"synthetic-places", "synthetic-places-text"}
 
 
@@ -546,7 +446,7 @@ def test_the_places_of_each_modulus_are_a_figure(draw) -> None:
         PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0, modulus=4),
         PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0),
     ]
-    figures = draw([], [], None, made, None, sweeps)
+    figures = draw([], None, made, sweeps)
     assert list(figures) == ["synthetic-places-modulo-4", "synthetic-places"]
     for figure, words in zip(
         figures.values(), ("Sum modulo 4, k = 3 planted values", "Parity, k = 2 planted bits"), strict=True
@@ -562,7 +462,7 @@ def test_one_figure_of_places_shows_one_kind_of_training(draw, change: dict[str,
     settings = (PARITY, dataclasses.replace(PARITY, locality=4, **change))
     made = [Accuracy(setting, 24, 2, share(), share(), (0.5,), "4/1") for setting in settings]
     with pytest.raises(UserError, match=f"one figure cannot show runs that differ in {next(iter(change))}: "):
-        draw([], [], None, made, None, [PlaceSweep("noise", "4/1", "4/1", (), None, 0, 0)])
+        draw([], None, made, [PlaceSweep("noise", "4/1", "4/1", (), None, 0, 0)])
 
 
 def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(draw) -> None:
@@ -572,7 +472,7 @@ def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(dra
         dataclasses.replace(PARITY, num_chunks=1, position_embedding="none"),
     ]
     made = {setting: accuracies_of(setting, (1, 2, 4)) for setting in settings}
-    figures = draw([one for own in made.values() for one in own], [])
+    figures = draw([one for own in made.values() for one in own])
     figure = figures["synthetic-encodings"]  # k up to K_train
     assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
     named = {"RoPE with PoSE": PARITY, "RoPE without PoSE": settings[1], "no positions (NoPE)": settings[2]}
@@ -594,7 +494,7 @@ def test_places_of_training_stand_by_spread_then_by_locality(draw) -> None:
         for setting in settings for length in (6, 24) for place in ("any/1", "8/3", "4/1")
     ]  # fmt: skip
     sweep = PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)
-    figure = draw([], [], None, made, None, [sweep])["synthetic-places"]
+    figure = draw([], None, made, [sweep])["synthetic-places"]
     panels = [axis for axis in figure.axes if axis.get_visible()]
     titles = [axis.get_title() for axis in panels]
     assert titles == [
@@ -618,22 +518,8 @@ def test_places_of_training_stand_by_spread_then_by_locality(draw) -> None:
     )
 
 
-def test_the_scatter_has_a_point_for_each_run_and_one_correlation(draw) -> None:
-    text = dataclasses.replace(PARITY, background="text")
-    pairs = [(0.1, 0.5), (0.4, 0.6), (0.7, 0.5), (0.9, 1.0), (1.0, 0.9)]
-    spectra = [SpectrumPoint(text if seed > 2 else PARITY, seed, x, 8, y, 80) for seed, (x, y) in enumerate(pairs)]
-    figure = draw([], bridge_points(), None, None, spectra)["synthetic-spectrum"]
-    (axis,) = figure.axes
-    assert {line.get_label(): list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axis.lines} == {
-        "parity": pairs[:3],
-        "parity in text": pairs[3:],
-    }
-    assert "over the 5 runs" in words_on(figure) and "prompts of 8 tokens" in words_on(figure)
-    assert f"Rank correlation {spearmanr(*zip(*pairs, strict=True)).statistic:.2f} [" in words_on(figure)
-
-
 def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of Figure 1 at k = K_train, of the methods and the bridge at the largest k, of places as they were in training."""
+    """Of Figure 1 at k = K_train, of the methods at the largest k, of places as they were in training."""
     said: dict[str, str] = {}
 
     def drawn(figure: Figure, name: str, finding: str, **rest: Any) -> Drawn:
@@ -644,7 +530,7 @@ def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkey
     settings = [dataclasses.replace(PARITY, max_sparsity=k_train) for k_train in (2, 4)]
     made = [accuracies_of(setting, (2, 4, 6)) for setting in settings]
     farther = dataclasses.replace(made[0][-1], length=99)  # of k = 6
-    draw([*(one for of_setting in made for one in reversed(of_setting)), farther], [])
+    draw([*(one for of_setting in made for one in reversed(of_setting)), farther])
     at_k_train = [
         next(one.right for one in of_setting if (one.k, one.length) == (k_train, 24))
         for of_setting, k_train in zip(made, (2, 4), strict=True)
@@ -655,40 +541,23 @@ def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkey
     )
     steps = Setting("parity", True, "pose", 2, (4, 8), 32)
     hard = [*accuracies_of(steps, (1, 2)), dataclasses.replace(accuracies_of(steps, (1,))[0], length=99)]
-    draw(hard, [], {steps: (1, 3)})
+    draw(hard, {steps: (1, 3)})
     (right,) = (one.right for one in hard if (one.k, one.length) == (2, 24))
     assert said["synthetic-scratchpad"] == (
         "Accuracy of the whole response by the way position IDs are given, RoPE with PoSE (learned by 1 of 3 seeds): "
         f"{interval(right)} at k = 2 in prompts of 24 tokens."
-    )
-    points = [*bridge_points(), *(dataclasses.replace(one, length=99) for one in bridge_points(sparsities=(1,)))]
-    draw([], points)
-    found = {one.selector: interval(one.found) for one in points if (one.k, one.length) == (2, 24)}
-    assert said["synthetic-bridge"] == (
-        f"Share of 2 planted positions found in prompts of 24 tokens: mask-one {found['mask-one']}, attention "
-        f"{found['attention']}."
     )
 
 
 def test_the_numbers_of_seeds_are_said_from_the_fewest_to_the_most(draw) -> None:
     wider = dataclasses.replace(PARITY, max_sparsity=4)
     words = words_on(
-        draw(accuracies_of(PARITY, (2,), seeds=1) + accuracies_of(wider, (2,), seeds=5), [])["synthetic-parity"]
+        draw(accuracies_of(PARITY, (2,), seeds=1) + accuracies_of(wider, (2,), seeds=5))["synthetic-parity"]
     )
     assert (
         "the mean over 1 to 5 training seeds; thin: each of them; a band, where there is one seed" in words
         and "One training seed" not in words
     )
-
-
-def test_points_far_outside_are_left_out(draw) -> None:
-    """The axes of D(k) and R(k) end at -2 and 2; where all points lie inside they end there."""
-    points = bridge_points()
-    far = [dataclasses.replace(points[0], prediction_recovered=Estimate(value)) for value in (-9.0, 9.0)]
-    assert draw([], points + far)["synthetic-bridge"].axes[2].get_xlim() == (-2.0, 2.0)
-    low, high = draw([], points)["synthetic-bridge"].axes[2].get_xlim()
-    means = [point.prediction_recovered.mean for point in points if point.prediction_recovered]
-    assert -1 < low < min(means) and max(means) < high < 1.1
 
 
 def test_the_newest_evaluation_of_either_kind_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -706,24 +575,6 @@ def test_the_newest_evaluation_of_either_kind_is_read(tmp_path: Path, monkeypatc
     assert [folder.name for folder in found] == ["plain-1", "placed-1"]
 
 
-def test_the_newest_bridge_of_every_run_that_has_one_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three runs; the bridge alone is drawn."""
-    for name in ("b", "a"):
-        (tmp_path / name / "bridge").mkdir(parents=True)
-    read: list[list[Path]] = []
-
-    def points_of(folders: list[Path]) -> list[BridgePoint]:
-        read.append(folders)
-        return bridge_points()
-
-    monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
-    monkeypatch.setattr(synthetic, "read_bridge", points_of)
-    monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: [])
-    drawn = list(synthetic.draw([tmp_path / name for name in ("b", "none", "a")]))
-    assert [one.name for one in drawn] == ["synthetic-bridge"]
-    assert read == [[tmp_path / name / "bridge/newest" for name in ("b", "a")]]
-
-
 def test_a_place_that_a_panel_has_no_numbers_of_has_no_line_in_it(draw) -> None:
     local = dataclasses.replace(PARITY, locality=4)
     made = [
@@ -731,7 +582,7 @@ def test_a_place_that_a_panel_has_no_numbers_of_has_no_line_in_it(draw) -> None:
         for setting, places in ((PARITY, ("4/1", "4/2", "any/3")), (local, ("4/1",))) for place in places for length in (6, 24)
     ]  # fmt: skip
     sweep = PlaceSweep("noise", "4/1", "any/3", (), None, 3, 4)
-    figure = draw([], [], None, made, None, [sweep])["synthetic-places"]
+    figure = draw([], None, made, [sweep])["synthetic-places"]
     panels = [axis for axis in figure.axes if axis.get_visible()]
     num_lines = [sum(list(line.get_ydata()) != [0, 1] for line in axis.lines) for axis in panels]
     assert num_lines == [3, 3 + 1 + 3]  # each of the ends has its mean and two seeds, a place between its mean

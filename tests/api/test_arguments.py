@@ -49,9 +49,8 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda m, w: api.losses(m, w, frame(window_id=[0], positions=[[0.9]])), "visible.positions[0][0] = 0.9: must be"),
     (lambda m, w: api.losses(m, w, frame(window=[0])), "visible: has no column window_id; its columns are window"),
     (lambda m, w: api.windows_from_table(m, frame(x=[1])), "table: has no column token_ids; its columns are x"),
-    (lambda m, w: api.window_at(m, TEXT, at=200.7), "at = 200.7: must be a whole number or None"),  # type: ignore[arg-type]
-    (lambda m, w: api.explain(m, TEXT, at=True), "at = True: must be a whole number or None"),
-    (lambda m, w: api.explain(m, TEXT, target=5), "target = 5: must be text or None"),  # type: ignore[arg-type]
+    (lambda m, w: api.window_at(m, TEXT, at=200.7), "at = 200.7: must be a whole number"),  # type: ignore[arg-type]
+    (lambda m, w: api.window_at(m, TEXT, at=True), "at = True: must be a whole number"),
     (lambda m, w: api.scores(m, w, max_k=1.5), "max_k = 1.5: must be a whole number"),  # type: ignore[arg-type]
     (lambda m, w: api.measure(m, w, k=[1.5]), "k[0] = 1.5: must be a whole number"),  # type: ignore[list-item]
     (lambda m, w: api.measure(m, w, k=3), "k = 3: must be a list or None"),  # type: ignore[arg-type]
@@ -75,7 +74,6 @@ REFUSED: list[tuple[Call, str]] = [
     ),
     (lambda m, w: api.windows_from_tokens(m, [ROW], doc_ids=["\ud800"]), "doc_ids[0] = '\\ud800': holds half a"),
     (lambda m, w: api.window_at(m, TEXT + "\ud83d", at=200), "...: holds half a surrogate pair"),
-    (lambda m, w: api.explain(m, TEXT + "\ud83d", at=200), "...: holds half a surrogate pair"),
     (lambda m, w: api.explore(m, TEXT + "\ud83d"), "...: holds half a surrogate pair"),
     (lambda m, w: api.windows_from_texts(m, ["\x1b[31m"], seed="\x1b[31m"), "seed = '\\x1b[31m': must be"),  # type: ignore[arg-type]
 ]

@@ -14,7 +14,6 @@ from olmo_sparsity.cli.app import app
 
 # Of each function what is not None where it is left out; what is None is taken from the configuration, or is not known.
 FUNCTIONS: dict[str, dict[str, Any]] = {
-    "explain": {"selectors": ("kl",), "source": "text"},
     "explore": {"source": "text"},
     "figure4": {"selector": "kl"},
     "losses": {},

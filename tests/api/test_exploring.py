@@ -1,4 +1,4 @@
-"""A whole document: the numbers of ``explain`` place by place, those of the definition, and what is left out and continued."""
+"""A whole document: the numbers of ``measure`` place by place, those of the definition, and what is left out and continued."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def test_the_texts_are_the_document_and_every_token_behind_a_full_window_is_a_ta
 
 
 @pytest.mark.parametrize("target", [0, 1, 17, 30, -1])
-def test_the_numbers_are_those_of_explain(model: api.Model, explored: Exploration, target: int) -> None:
+def test_the_numbers_are_those_of_the_window_alone(model: api.Model, explored: Exploration, target: int) -> None:
     record = explored.record
     token = range(record.first_target, len(record.texts))[target]
-    explained = api.explain(model, TEXT, at=record.offsets[token], selectors=["kl", "unmask-one"], k=KS)
-    real, row = record.contexts["real"], explained.window_row
-    assert record.offsets[token] == explained.offset
+    window = api.window_at(model, TEXT, at=record.offsets[token])
+    measured = api.measure(model, window, selectors=["kl", "unmask-one"], k=KS)
+    real, row = record.contexts["real"], measured.windows.iloc[0]
     assert record.loss_short_nats[target] == pytest.approx(row["loss_short_nats"], abs=EXACT)
     assert real.loss_long_nats[target] == pytest.approx(row["loss_long_nats"], abs=EXACT)
     assert real.kl_short_nats[target] == pytest.approx(row["kl_short_nats"], abs=EXACT)
-    for of in explained.selection_rows:
-        if of["context"] != "real" or of["selector"] == "random":
+    for of in measured.selections.to_dict("records"):
+        if of["context"] != "real":
             continue
         choices = real.choices[of["selector"]]
         found, expected = (
@@ -185,9 +185,7 @@ def test_what_is_measured_is_kept_and_an_interrupted_exploration_continues(
 @pytest.mark.usefixtures("only_here")
 def test_a_selector_of_ones_own_is_refused_by_its_name_too(model: api.Model) -> None:
     """Whether its function was given before, or tables alone name it."""
-    said = (
-        r"^selectors\[0\] = mine: explore takes built-in selectors only; explain and influence take those of your own$"
-    )
+    said = r"^selectors\[0\] = mine: explore takes built-in selectors only; influence takes those of your own$"
     names_of([api.Selector(len, name="mine")])
     with pytest.raises(UserError, match=said):
         api.explore(model, TEXT, selectors=["mine"])
@@ -224,7 +222,7 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
         with pytest.raises(UserError) as refused:
             api.explore(model, TEXT, selectors=["kl", given])
         assert str(refused.value) == (
-            f"selectors[1] = {shown}: explore takes built-in selectors only; explain and influence take those of your own"
+            f"selectors[1] = {shown}: explore takes built-in selectors only; influence takes those of your own"
         )
     with pytest.raises(UserError, match=r"^selectors\[0\] = 5: must be text$"):
         api.explore(model, TEXT, selectors=[5])

@@ -15,8 +15,6 @@ from olmo_sparsity import api
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.text.corpus import make_document
-from olmo_sparsity.text.places import encode_text
 
 NATS = 1e-5
 SELECTORS = ["kl", "unmask-one", "gradient", "attention", "random"]
@@ -69,29 +67,6 @@ def test_a_measurement_has_the_numbers_and_the_manifest_of_the_command(
     frame = api.losses(model, windows, [[], range(12)])
     expected = of_command.windows[["loss_short_nats", "loss_long_nats"]].to_numpy().ravel()
     np.testing.assert_allclose(frame["loss_nats"], expected, atol=NATS)
-
-
-def test_one_place_has_the_numbers_of_the_command(model: api.Model, of_command: api.Results, texts: list[str]) -> None:
-    window = of_command.windows.iloc[4]
-    (text,) = {text for text in texts if f"{make_document(text, '').doc_id:016x}" == window["doc_id"]}
-    offset = encode_text(model.tokenizer, text).begin_of(window["start_token"] + 20)
-    explanation = api.explain(model, text, at=offset, selectors=SELECTORS[:4], k=[1, 2, 8])
-    assert explanation.excerpt.loss_short_nats == pytest.approx(window["loss_short_nats"], abs=NATS)
-    assert explanation.excerpt.loss_long_nats == pytest.approx(window["loss_long_nats"], abs=NATS)
-    for name in SELECTORS[:4]:
-        (row,) = of_command.selections.query(
-            f"window_id == {window['window_id']} and selector == '{name}' and context == 'real'"
-        ).itertuples()
-        choice = explanation.excerpt.selections[name, "real"]
-        np.testing.assert_allclose(choice.scores, row.scores, rtol=1e-5, atol=NATS)  # scores of gradient are large
-        np.testing.assert_allclose(choice.loss_sparse_nats, row.loss_sparse_nats, atol=NATS)
-    visibility = of_command.manifest["visibility"]
-    for word in ("Model", "llama", f"visibility {visibility}", 'anchor "<s>"'):
-        assert word in explanation.measured
-    value = explanation.to_json()
-    assert (value["visibility"], value["anchor"]["text"]) == (visibility, "<s>")
-    assert not (value["anchor_warning"] or "").startswith("WARNING")
-    assert value["model"]["weights_sha256"] == of_command.manifest["model"]["weights_sha256"]
 
 
 def test_the_anchor_can_be_left_out(model: api.Model, folder: Path, texts: list[str]) -> None:

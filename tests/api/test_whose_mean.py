@@ -16,8 +16,7 @@ from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.tables.reading import read_manifest
-from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.console import print_summary
+from olmo_sparsity.view.console import print_comparison, print_summary
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.wording.setup import data_words
 
@@ -109,10 +108,13 @@ def test_everything_that_reads_tables_knows_given_windows(
     assert GIVEN in api.figure4(given).get_label()
 
 
-def test_means_over_given_windows_are_compared_with_a_warning(given: Path, tiny_tables: Path, tmp_path: Path) -> None:
+def test_means_over_given_windows_are_compared_with_a_warning(
+    given: Path, tiny_tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     subjects = read_subjects([str(tiny_tables), str(given)])
-    page = write_comparison(subjects, tmp_path / "compare.html").read_text(encoding="utf-8")
-    assert "means over targets and over given windows are not the same quantity" in page and GIVEN in page
+    print_comparison(subjects)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "means over targets and over given windows are not the same quantity" in said and GIVEN in said
     first, same = load(given), load(given)
     assert related_words(first, same).startswith("paired")
     fewer = same.restrict(slice(0, 4))

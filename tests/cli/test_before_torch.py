@@ -26,31 +26,22 @@ def mistakes(tiny_run: Path, tmp_path: Path) -> dict[str, str]:
     """Commands with a mistake, and what is said of it. They stand in the current folder."""
     (tmp_path / "text.txt").write_text(made_up_text(np.random.default_rng(5), 80), encoding="utf-8")
     (tmp_path / "page.html").write_text("mine")
-    explain, explore = (f"{command} --run {tiny_run} --text text.txt" for command in ("explain", "explore"))
+    explore = f"explore --run {tiny_run} --text text.txt"
     return {
         "influence --run none": "none: this run is not trained",
-        "validate --run none": "none: this run is not trained",
         "context-curve --run none": "none: this run is not trained",
         f"influence --run {tiny_run} --k 999": "influence.k = ",
         f"influence --run {tiny_run} --shard 5/3": "--shard 5/3: must be I/N",
         f"influence --run {tiny_run} --data nowhere": "nowhere: no such file, folder or glob",
         f"influence --run {tiny_run} influence.anchor=maybe": "influence.anchor = maybe: must be one of",
         "influence --model nowhere.gguf": "nowhere.gguf: no such folder or file",
-        "explain --model ./nowhere/at/all --text text.txt --at 3": "./nowhere/at/all: no such folder or file",
-        "explain --run none --text text.txt --at 200": "none: this run is not trained",
-        f"explain --run {tiny_run} --text nowhere --at 3": "nowhere: no such file",
-        explain: "give one place",
-        f"{explain} --at 200 --target a": "give one place",
-        f"{explain} --at 200 --k 999": "influence.k = ",
-        f"{explain} --at 200 --seed {2**64}": "influence.seed = ",
-        f"{explain} --at 200 --selector h2o": "h2o: chooses entries of a key-value cache",
+        "explore --model ./nowhere/at/all --text text.txt --at 3": "./nowhere/at/all: no such folder or file",
+        "explore --run none --text text.txt --at 200": "none: this run is not trained",
+        f"explore --run {tiny_run} --text nowhere --at 3": "nowhere: no such file",
         f"{explore} --k 999": "influence.k = ",
         f"{explore} --seed {2**64}": "influence.seed = ",
         f"{explore} --selector h2o": "h2o: chooses entries of a key-value cache",
-        f"{explain} --at 99999": "offset 99999: the text has",
-        f"{explain} --at 1": "before it, and the full context has",
-        f"{explain} --target zzz": "target 'zzz': it does not occur in the text",
-        f"{explain} --at 200 --html page.html": "page.html: this is no page",
+        f"{explore} --out page.html": "page.html: this is no page",
     }
 
 

@@ -47,7 +47,7 @@ def elsewhere(workplace: Path) -> Path:
     """Other tables of the run, outside of it."""
     out = run_cli(
         "influence", "--config", "tiny.yaml", "--k", "1,3", "--num-windows", "12", "--selector", "kl", "--selector", "random",
-        "--seed", "7", "--out", "elsewhere", "--save-candidates", "--path", "masked",
+        "--seed", "7", "--out", "elsewhere", "influence.save_candidates=true", "influence.path=masked",
         "influence.windows_per_part=5", cwd=workplace,
     )  # fmt: skip
     assert out.returncode == 0, out.stderr
@@ -113,22 +113,9 @@ def test_runs_that_differ_in_the_seed_only_give_one_table(workplace: Path) -> No
     assert "means over 2 seeds of training" in run_cli("summary", *runs, cwd=workplace).stdout
 
 
-def test_validate_and_context_curve(workplace: Path) -> None:
-    asked = (
-        "validate", "--config", "tiny.yaml", "--num-windows", "6", "--selector", "kl",
-        "--selector", "random",
-    )  # fmt: skip
-    shown = run_cli(*asked, cwd=workplace)
-    assert shown.returncode == 0, shown.stderr
-    for word in ("needle-number", "precision at truth", "kl"):
-        assert word in shown.stdout
-    tables = list_finished(workplace / "runs" / "tiny", "validation")
-    as_json = run_cli(*asked, "--json", cwd=workplace)
-    assert "already measured" in as_json.stderr
-    assert len(json.loads(as_json.stdout)["suites"]) == 4
-    assert list_finished(workplace / "runs" / "tiny", "validation") == tables
+def test_context_curve(workplace: Path) -> None:
     shown = run_cli(
-        "context-curve", "--config", "tiny.yaml", "--num-windows", "9", "--max-visible", "30", cwd=workplace
+        "context-curve", "--config", "tiny.yaml", "--num-windows", "9", "context_curve.max_visible=30", cwd=workplace
     )
     assert shown.returncode == 0, shown.stderr
     assert "9 windows" in shown.stdout
@@ -203,10 +190,6 @@ def test_a_pretrained_model_and_a_run_at_other_lengths(
     )  # fmt: skip
     assert "Window 3" in output("show", "3", *model)
     assert "NOT PAIRED" in output("compare", "runs/tiny", *model)
-    planted = ("--num-windows", "3", "--selector", "kl", "validation.k=[1,12]")
-    assert {suite["suite"] for suite in json.loads(output("validate", *model, *planted, "--json"))["suites"]} == {
-        "needle-name", "needle-number",
-    }  # fmt: skip
     assert "9 windows" in output("context-curve", *model, "--num-windows", "9")
     output("influence", "--config", "tiny.yaml", "--local-len", "4", "--full-len", "16", "--k", "2", *few)
     newest = list_finished(workplace / "runs" / "tiny")[-1]
@@ -272,7 +255,7 @@ def test_text_in_another_format_is_measured(workplace: Path) -> None:
 
 
 def test_help_lists_options_and_overrides(tmp_path: Path) -> None:
-    for command in ("prepare", "train", "influence", "summary", "report", "validate", "context-curve", "config"):
+    for command in ("prepare", "train", "influence", "summary", "report", "context-curve", "config"):
         shown = run_cli(command, "--help", cwd=tmp_path).stdout
         assert "--config" in shown
         assert "--run" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -60,3 +61,30 @@ def test_an_exploration_is_no_measurement_of_the_run(workplace: Path) -> None:
     assert run(app, [*COMMAND, "--selector", "attention"]) == 0
     assert list_finished(Path("runs/tiny")) == before
     assert Path("runs/tiny/explore/letter.html").is_file()
+
+
+def test_one_place_is_printed_with_the_numbers_of_the_window_alone(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The token that holds the character is the target; nothing is written."""
+    line = [*COMMAND, "--at", "130", "--k", "2", "--selector", "kl", "--selector", "unmask-one"]
+    assert run(app, line) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("letter.txt, character 130\nRun tiny")
+    assert "Gate not assessed: one document is no sample." in said
+    for name, sees in (("kl", "does not see"), ("unmask-one", "sees"), ("random", "does not see")):
+        assert f"Selector {name}, real context, k = 2. It {sees} the target" in said
+    model = api.open_model("runs/tiny")
+    window = api.window_at(model, Path("letter.txt").read_text(), at=130)
+    measured = api.measure(model, window, selectors=["kl", "unmask-one"], k=[1, 2])
+    row = measured.windows.iloc[0]
+    assert said.count(">>") == 3 and f">>{row['target_text'].strip()}<<" in said
+    real = measured.selections.query("context == 'real'").set_index("selector")
+    losses = re.findall(r"^  (L_\S+),? .*?([\d.]+) nats", said, re.M)
+    for part, name in enumerate(("kl", "unmask-one")):
+        expected = [row["loss_short_nats"], real.loc[name, "loss_sparse_nats"][1], row["loss_long_nats"]]
+        assert [float(loss) for _, loss in losses[3 * part : 3 * part + 3]] == pytest.approx(expected, abs=6e-4)
+    assert not (workplace / "runs" / "tiny" / "explore").exists()
+    by_kl = [row["token_texts"][position].strip() for position in real.loc["kl", "positions"][:2]]
+    ranks = re.findall(r"^ +([12]) +(\d+) +\S+  (.*)$", said, re.M)[:2]
+    assert [text for _, _, text in ranks] == by_kl

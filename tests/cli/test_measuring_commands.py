@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import sys
@@ -13,13 +12,12 @@ import numpy as np
 import pytest
 from conftest import made_up_text
 
-from olmo_sparsity.cli import explaining
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import WHOLE, Share
 
-TABLES, RUN, FOUND = Path("tables"), Path("runs/tiny"), "explaining.explain_found"
+TABLES, RUN = Path("tables"), Path("runs/tiny")
 
 
 @pytest.fixture
@@ -40,7 +38,6 @@ def calls(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
     for module, name, printing in (
         ("measure.influence", "measure", "print_summary"),
-        ("measure.validation", "validate", "print_detection"),
         ("measure.context_curve", "measure_context_curve", "print_curve"),
     ):
         replace(module, name, TABLES)
@@ -58,8 +55,6 @@ def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("command", "name", "printing", "printed"),
     [
         ("influence --seed 77", "measure", "print_summary", {}),
-        ("validate --json", "validate", "print_detection", {"as_json": True}),
-        ("validate", "validate", "print_detection", {"as_json": False}),
         ("context-curve", "measure_context_curve", "print_curve", {}),
     ],
 )
@@ -84,15 +79,12 @@ def test_options_reach_what_measures(
 
 
 class Shown:
-    """Stands for what was explained or explored."""
+    """Stands for what was explored."""
 
     found, gate = "what was found", "what one document cannot tell"
 
     def __init__(self) -> None:
         self.saved: list[tuple[Path, bool]] = []
-
-    def to_json(self) -> dict[str, str]:
-        return {"shown": "here"}
 
     def save_html(self, page: Path, *, overwrite: bool) -> Path:
         self.saved.append((page, overwrite))
@@ -101,18 +93,15 @@ class Shown:
 
 @pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize(
-    ("command", "replaced", "page", "chosen"),
+    ("command", "page", "chosen"),
     [
-        ("explore --out page.html --k 4", "exploring.explore", Path("page.html"), {"k": [1, 2, 4], "seed": None}),
-        ("explore --seed 5 --k 1,3", "exploring.explore", Path("runs/tiny/explore/letter.html"), {"k": [1, 3], "seed": 5}),
-        ("explain --json --html page.html --at 200 --seed 6", FOUND, Path("page.html"), {"k": None, "seed": 6}),
-        ("explain --json --html page.html --at 200 --k 2", FOUND, Path("page.html"), {"k": [1, 2], "seed": None}),
+        ("explore --out page.html --k 4", Path("page.html"), {"k": [1, 2, 4], "seed": None}),
+        ("explore --seed 5 --k 1,3", Path("runs/tiny/explore/letter.html"), {"k": [1, 3], "seed": 5}),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_options_reach_what_explains(
+def test_options_reach_what_explores(
     command: str,
-    replaced: str,
     page: Path,
     chosen: dict[str, Any],
     overwrite: bool,
@@ -125,8 +114,7 @@ def test_options_reach_what_explains(
         given.update(named)
         return shown
 
-    module, _, name = replaced.rpartition(".")
-    monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.api.{module}"), name, probe)
+    monkeypatch.setattr("olmo_sparsity.api.exploring.explore", probe)
     invoke(
         f"{command} --run runs/tiny --text letter.txt --selector greedy --selector kl{' --overwrite' * overwrite}",
         monkeypatch,
@@ -134,11 +122,7 @@ def test_options_reach_what_explains(
     assert {key: given[key] for key in ("k", "seed", "source")} == {**chosen, "source": "letter.txt"}
     assert list(given["selectors"]) == ["greedy", "kl"]
     assert shown.saved == [(page, overwrite)]
-    out = capsys.readouterr().out
-    if "--json" in command:
-        assert out.split() == ["{", '"shown":', '"here"', "}"]
-    else:
-        assert out == f"What was found; the page is {page}\nwhat one document cannot tell\n"
+    assert capsys.readouterr().out == f"What was found; the page is {page}\nwhat one document cannot tell\n"
 
 
 @pytest.mark.usefixtures("calls")
@@ -148,33 +132,19 @@ def test_options_reach_what_explains(
         ("influence --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("influence --k 13", r"influence\.k = \[13\]: there are only M = 12"),
         ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
-        ("explain --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
-        ("validate --train validation.k=[1,13]", r"validation\.k = \[1, 13\]: the planted windows have only 12"),
+        ("explore --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("figures influence.data=nowhere.jsonl --train", r"nowhere\.jsonl: no such file, folder or glob"),
         (
             "influence --train influence.anchor=bos",
             r"full_len = 20 with the anchor .* in front: .* --full-len 19 or less$",
         ),
-        ("context-curve --train --max-visible 7", "max_visible = 7: must be at least the length of a training row, 8"),
+        (
+            "context-curve --train context_curve.max_visible=7",
+            "max_visible = 7: must be at least the length of a training row, 8",
+        ),
         # These are of the lengths that are measured, which are not those that the experiment names.
-        (
-            "validate --train --local-len 9 --full-len 16 validation.k=[1,8]",
-            "planted windows have only 7 long-range tokens",
-        ),
-        (
-            "validate --train validation.needle_copies=[1,7]",
-            r"^validation\.needle_copies = \[1, 7\]: a needle takes at least 2 tokens, and the windows have only 12 long-range",
-        ),
-        (
-            "validate --train --local-len 1 validation.needle_copies=[9]",
-            "^local_len = 1: a needle .* --local-len 2 or more$",
-        ),
         ("context-curve --train --local-len 1 --full-len 3", "the curve ends at 6 tokens where"),
         ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
-        (
-            "explain --text letter.txt --at 200 --html letter.txt --train",
-            "letter.txt: this is no page that olmo-sparsity wrote",
-        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened(
@@ -198,10 +168,9 @@ class Trained(Exception):
     ("command", "kind", "out"),
     [
         ("influence --out there", "influence", Path("there")),
-        ("validate --out there", "validation", Path("there")),
         ("context-curve --out there", "context-curve", Path("there")),
         ("explore --text letter.txt --out there", None, None),
-        ("explain --text letter.txt --at 200", None, None),
+        ("explore --text letter.txt --at 200", None, None),
     ],
 )
 def test_a_run_of_another_name_is_trained_where_it_is_asked_for(
@@ -230,11 +199,8 @@ def test_a_run_of_another_name_is_trained_where_it_is_asked_for(
 
 
 @pytest.mark.usefixtures("calls")
-@pytest.mark.parametrize(
-    ("command", "replaced"), [("explore", "exploring.explore"), ("explain --at 200 --json", FOUND)]
-)
 def test_the_document_is_the_field_of_the_configuration(
-    command: str, replaced: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a file with one record; the tables of an exploration lie in the folder of the run, wherever its page is written."""
     text, given = Path("letter.txt").read_text(encoding="utf-8"), []
@@ -244,76 +210,10 @@ def test_the_document_is_the_field_of_the_configuration(
         given.append((args[1], named))
         return Shown()
 
-    module, _, name = replaced.rpartition(".")
-    monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.api.{module}"), name, probe)
-    page = "--out elsewhere/page.html" if command == "explore" else ""
-    invoke(f"{command} --run runs/tiny --text letter.jsonl {page} data.text_field=body", monkeypatch)
+    monkeypatch.setattr("olmo_sparsity.api.exploring.explore", probe)
+    line = "explore --run runs/tiny --text letter.jsonl --out elsewhere/page.html data.text_field=body"
+    invoke(line, monkeypatch)
     ((found, named),) = given
-    if command == "explore":
-        assert (found, named["folder"]) == (text, Path("runs/tiny/explore"))
-    else:
-        encoded, place = found
-        assert encoded.text == text and encoded.begins[place.token] <= 200 < encoded.ends[place.token]
+    assert (found, named["folder"]) == (text, Path("runs/tiny/explore"))
     assert named["source"] == "letter.jsonl"
     assert capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("calls")
-def test_one_place_is_explained_with_any_k_whatever_is_screened(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Candidates of one place are never screened, and a grid of the configuration gives way to the numbers that are named."""
-    given: list[list[int]] = []
-
-    def probe(*_: Any, **named: Any) -> Shown:
-        given.append(named["k"])
-        return Shown()
-
-    monkeypatch.setattr("olmo_sparsity.api.explaining.explain_found", probe)
-    for change in ("influence.screen=9", "influence.k_grid=geometric"):
-        invoke(f"explain --run runs/tiny --text letter.txt --at 200 --json --k 1,12 {change}", monkeypatch)
-    assert given == [[1, 12]] * 2 and capsys.readouterr().out
-
-
-def test_the_place_is_found_by_the_tokenizer_of_a_run_and_by_none_beside_a_pretrained_model(
-    tiny_config: Config, tiny_run: Path
-) -> None:
-    """That of a pretrained model is not known before it is opened, even where the folder of its results is a run."""
-    text = made_up_text(np.random.default_rng(5), 80)
-    found = explaining._place_in(tiny_config, tiny_run, text, at=200, target=None)
-    assert found is not None and found[0].begins[found[1].token] <= 200 < found[0].ends[found[1].token]
-    pretrained = dataclasses.replace(tiny_config, pretrained=PretrainedConfig("org/name"))
-    assert explaining._place_in(pretrained, tiny_run, text, at=200, target=None) is None
-    assert explaining._place_in(tiny_config, tiny_run / "none", text, at=200, target=None) is None
-    # With the lengths that are measured: the fifth token of the text has four before it.
-    settings = dataclasses.replace(tiny_config.influence, local_len=3, full_len=15)
-    config, place = dataclasses.replace(tiny_config, influence=settings), int(found[0].begins[4])
-    with pytest.raises(
-        UserError,
-        match=r"only 4 tokens stand before it, and the full context has 15; choose a shorter full context \(--full-len 4\)",
-    ):
-        explaining._place_in(config, tiny_run, text, at=place, target=None)
-    target = text[found[0].begin_of(16) :][:30]
-    by_text = explaining._place_in(config, tiny_run, text, at=None, target=target)
-    assert by_text is not None and by_text[1].token == 16
-
-
-@pytest.mark.usefixtures("calls")
-@pytest.mark.parametrize(
-    ("named", "place", "target"), [("--at 200", {"at": 200, "target": None}, None),
-                                   ("--target river", {"at": None, "target": "river"}, "river")],
-)  # fmt: skip
-def test_the_place_in_a_text_is_found_by_the_opened_model_where_it_was_not_before(
-    named: str, place: dict[str, Any], target: str | None, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    given: list[tuple[Any, ...]] = []
-
-    def probe(*args: Any, **options: Any) -> Shown:
-        given.append((*args, options["target"]))
-        return Shown()
-
-    monkeypatch.setattr(explaining, "_place_in", lambda *_, **__: None)
-    monkeypatch.setattr("olmo_sparsity.api.opening.open_configured", lambda _, run: f"model of {run}")
-    monkeypatch.setattr("olmo_sparsity.api.chosen_windows.find_place", lambda *args, **options: (*args, options))
-    monkeypatch.setattr("olmo_sparsity.api.explaining.explain_found", probe)
-    invoke(f"explain --run runs/tiny --text letter.txt --json {named}", monkeypatch)
-    text, opened = Path("letter.txt").read_text(encoding="utf-8"), "model of runs/tiny"
-    assert given == [(opened, (opened, text, place), target)] and capsys.readouterr().out

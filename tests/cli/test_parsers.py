@@ -10,17 +10,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from olmo_sparsity.cli.options import keys_of_k, parse_k, selectors_named
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.config.files import load_config
-from olmo_sparsity.config.flags import parse_k
-from olmo_sparsity.config.pretrained import parse_rope_scaling
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import share_of_process
-from olmo_sparsity.text.places import EncodedText, place_at, place_of
+from olmo_sparsity.records.selectors import ALL_SELECTORS
+from olmo_sparsity.text.places import EncodedText, place_at
 from olmo_sparsity.text.vocabulary import tokenizer_text
 from olmo_sparsity.torchrun import current_process
 
 like_numbers = st.text(st.sampled_from("0123456789,/:- \u0663\u00b2"), max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("8", [1, 2, 4, 8]), ("1", [1]), ("6", [1, 2, 4, 6]), ("1,3,5", [1, 3, 5]), ("5,3", [3, 5]), ("3,", [3])],
+)
+def test_k(text: str, values: list[int]) -> None:
+    assert parse_k(text) == values
+    assert keys_of_k(text) == {"k": values, "k_grid": None}
+
+
+def test_a_name_stands_for_a_grid_of_k() -> None:
+    assert [keys_of_k(text) for text in ("all", "geometric")] == [{"k_grid": "all"}, {"k_grid": "geometric"}]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1;2", "-1", "1.5", "every", "all,3"])
+def test_bad_k(text: str) -> None:
+    for parse in (parse_k, keys_of_k):
+        with pytest.raises(UserError, match=r"--k .*must be a number"):
+            parse(text)
+
+
+def test_selectors_are_named_once_in_the_order_given_behind_all() -> None:
+    assert selectors_named(["kl", "random"]) == ["kl", "random"]
+    assert selectors_named(["random", "all"]) == list(ALL_SELECTORS)
+    assert selectors_named(["h2o", "kl", "all"]) == [*ALL_SELECTORS, "h2o"]
 
 
 @settings(deadline=None, max_examples=40)
@@ -45,21 +71,6 @@ def test_any_other_text_is_no_k(text: str) -> None:
         return
     with pytest.raises(UserError, match="must be a number"):
         parse_k(text)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(["", "linear", "dynamic:", "yarn:", "none:", "llama3:"]), st.text() | like_numbers)
-def test_a_scaling_is_a_method_and_a_factor_or_a_mistake(method: str, factor: str) -> None:
-    try:
-        keys = parse_rope_scaling(method + factor)
-    except UserError:
-        assert not re.fullmatch(r"none|yarn:[0-9]{1,4}", method + factor)
-        return
-    if keys["rope_factor"] is not None:
-        name, _, number = (method + factor).partition(":")
-        assert (name, float(number)) == (keys["rope_scaling"], keys["rope_factor"])
-    else:
-        assert method + factor == "none"
 
 
 @settings(deadline=None, max_examples=40)
@@ -122,23 +133,10 @@ pieces = st.lists(st.sampled_from(["a", " a", "ab", " b", "\n", "\u00e9"]), min_
 def test_a_place_is_the_token_of_its_character_or_a_mistake(parts: list[str], offset: int, full_len: int) -> None:
     text = encoded(parts)
     try:
-        place = place_at(text, offset, full_len=full_len, local_len=1)
+        token = place_at(text, offset, full_len=full_len, local_len=1)
     except UserError:
         of_character = [i for i in range(len(parts)) if text.begins[i] <= offset < text.ends[i]]
         assert not of_character or of_character[0] < full_len
         return
-    assert text.begins[place.token] <= offset < text.ends[place.token]
-    assert place.token >= full_len
-
-
-@settings(deadline=None, max_examples=40)
-@given(pieces, st.text(st.sampled_from("ab \n\u00e9"), max_size=4), st.integers(2, 8))
-def test_a_target_is_the_first_token_that_begins_it_or_a_mistake(parts: list[str], target: str, full_len: int) -> None:
-    text = encoded(parts)
-    try:
-        place = place_of(text, target, full_len=full_len, local_len=1)
-    except UserError:
-        return
-    assert place.token >= full_len
-    assert target.lstrip()[:1] in text.text[text.begin_of(place.token) :][:1] or not target.strip()
-    assert all(other > text.begin_of(place.token) for other in place.others)
+    assert text.begins[token] <= offset < text.ends[token]
+    assert token >= full_len

@@ -57,7 +57,6 @@ def test_what_the_options_say_of_a_measurement_is_no_part_of_the_run(
     measured: list[Config] = []
     for module, name in (
         ("influence", "measure"),
-        ("validation", "validate"),
         ("context_curve", "measure_context_curve"),
     ):
         monkeypatch.setattr(
@@ -68,18 +67,16 @@ def test_what_the_options_say_of_a_measurement_is_no_part_of_the_run(
     of_file = load_config(tiny_yaml)
     steps = dataclasses.replace(of_file.training, steps=7)
     for line in (
-        "influence --k 1,5 --num-windows 9 --selector own.py:mine influence.seed=3 validation.seed=4",
-        "validate --num-windows 11 influence.seed=13",
-        "context-curve --max-visible 15 --local-len 4 influence.precision=fp32",
+        "influence --k 1,5 --num-windows 9 --selector own.py:mine influence.seed=3",
+        "context-curve context_curve.max_visible=15 --local-len 4 influence.precision=fp32",
     ):
         options = f"--config {tiny_yaml} --run runs/new --train training.steps=7"
         monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *line.split(), *options.split()])
         app(standalone_mode=False)
         assert trained[-1] == (dataclasses.replace(of_file, training=steps), Path("runs/new"))
-    influence, validation, curve = measured
+    influence, curve = measured
     assert (influence.influence.k, influence.influence.num_windows, influence.influence.seed) == ([1, 5], 9, 3)
     assert influence.influence.selectors == ["mine"]
-    assert (validation.validation.num_windows, validation.influence.seed) == (11, 13)
     assert (curve.context_curve.max_visible, curve.influence.local_len) == (15, 4)
 
 

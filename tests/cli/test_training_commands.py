@@ -41,11 +41,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     replace("text.preparation.describe", ["12 documents", "3 splits"])
     replace("export.hugging_face.export_hf", exported)
     replace("measure.synthetic_accuracy.evaluate_synthetic", Path("answers"))
-    replace("measure.bridge.measure_bridge", Path("found"))
     replace("statistics.synthetic.read_accuracies", "accuracies")
-    replace("statistics.synthetic.read_bridge", "bridge")
     replace("wording.synthetic_tasks.accuracy_lines", ["one", "two"])
-    replace("wording.synthetic_tasks.bridge_lines", ["three"])
     monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)
     return found
 
@@ -62,18 +59,18 @@ def test_what_trains_gets_its_run_and_its_process(
     behind = " --overwrite" * overwrite
     invoke(f"train --config {tiny_yaml} --run here training.steps=77{behind}", monkeypatch)
     invoke(f"train --config {tiny_yaml}{behind}", monkeypatch)
-    invoke(f"synth train parity-cpu training.steps=78{behind}", monkeypatch)
-    invoke(f"synth train parity-cpu --run there{behind}", monkeypatch)
+    invoke(f"synth train parity training.steps=78{behind}", monkeypatch)
+    invoke(f"synth train parity --run there{behind}", monkeypatch)
     named = {"overwrite": overwrite, "process": RANK}
     synthetic = {**named, "source": SYNTHETIC}
     assert [call[2:] for call in calls] == [
         (Path("here"), named),
         (Path("runs/tiny"), named),
-        (Path("runs/synthetic/parity-cpu"), synthetic),
+        (Path("runs/synthetic/parity"), synthetic),
         (Path("there"), synthetic),
     ]
     configs: list[Config] = [call[1] for call in calls]
-    assert [config.name for config in configs] == ["tiny", "tiny", "parity-cpu", "parity-cpu"]
+    assert [config.name for config in configs] == ["tiny", "tiny", "parity", "parity"]
     assert [configs[0].training.steps, configs[1].training.steps, configs[2].training.steps] == [77, 12, 78]
 
 
@@ -99,38 +96,30 @@ def test_prepare_and_export_print_their_folder(
 
 
 def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_the_shipped_one(tmp_path: Path) -> None:
-    path, run = config_folder() / "synthetic" / "parity-cpu.yaml", tmp_path / "run"
-    assert synth.resolve_task("parity-cpu", None, run, overrides=None) == (load_config(path), run, path)
+    path, run = config_folder() / "synthetic" / "parity.yaml", tmp_path / "run"
+    assert synth.resolve_task("parity", None, run, overrides=None) == (load_config(path), run, path)
     run.mkdir()
     own, named = run / "config.yaml", tmp_path / "named.yaml"
-    own.write_text("name: parity-cpu\ntraining: {steps: 601}\n", encoding="utf-8")
-    named.write_text("name: parity-cpu\ntraining: {steps: 602}\n", encoding="utf-8")
+    own.write_text("name: parity\ntraining: {steps: 601}\n", encoding="utf-8")
+    named.write_text("name: parity\ntraining: {steps: 602}\n", encoding="utf-8")
     for config, overrides, steps in (
         (None, None, 601), (named, None, 602), (None, ["training.steps=603"], 603), (named, ["training.steps=604"], 604),
     ):  # fmt: skip
-        loaded, folder, file = synth.resolve_task("parity-cpu", config, run, overrides=overrides)
+        loaded, folder, file = synth.resolve_task("parity", config, run, overrides=overrides)
         assert (loaded.training.steps, folder, file) == (steps, run, config or own)
 
 
-@pytest.mark.parametrize(
-    ("command", "measure", "tables", "read", "lines"),
-    [
-        ("eval", "evaluate_synthetic", "answers", "read_accuracies", "one\ntwo\n"),
-        ("bridge", "measure_bridge", "found", "read_bridge", "three\n"),
-    ],
-)
 @pytest.mark.parametrize("trains", [False, True])
 def test_what_is_measured_of_a_task(
-    trains: bool, command: str, measure: str, tables: str, read: str, lines: str,
-    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any,
-) -> None:  # fmt: skip
+    trains: bool, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """It is trained first if necessary, and of a share the lines are printed where all parts are measured."""
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
         synth, "needs_training", lambda config, *given, **named: asked.append((*given, named)) or trains
     )
     monkeypatch.setattr(synth, "finish_share", lambda folder, share: share.index == 1)
-    line, run = f"synth {command} bridge-cpu", Path("runs/synthetic/bridge-cpu")
+    line, run = "synth eval parity", Path("runs/synthetic/parity")
     for behind, folder, named, prints in (
         ("", run, {"out": None, "overwrite": False, "share": WHOLE}, True),
         (" --run r --out o --overwrite", Path("r"), {"out": Path("o"), "overwrite": True, "share": WHOLE}, True),
@@ -145,23 +134,23 @@ def test_what_is_measured_of_a_task(
             assert config.influence.lasso_masks != 7  # of the measurement alone
         name, config, *rest = calls.pop(0)
         assert config.influence.lasso_masks == 7
-        assert (name, config.name, config.training.steps, rest) == (measure, "bridge-cpu", 79, [folder, named])
-        assert [call[:2] for call in calls[:1]] == ([(read, [Path(tables)])] if prints else [])
+        assert (name, config.name, config.training.steps) == ("evaluate_synthetic", "parity", 79)
+        assert rest == [folder, named]
+        assert [call[:2] for call in calls[:1]] == ([("read_accuracies", [Path("answers")])] if prints else [])
         shown = capsys.readouterr()
-        said = [f"{folder}: not trained yet; training first"] * trains + [tables] * prints
-        assert (shown.out, shown.err.splitlines()) == (lines if prints else "", said)
-        assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train bridge-cpu"})
+        said = [f"{folder}: not trained yet; training first"] * trains + ["answers"] * prints
+        assert (shown.out, shown.err.splitlines()) == ("one\ntwo\n" if prints else "", said)
+        assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train parity"})
 
 
-@pytest.mark.parametrize(("command", "kind"), [("eval", "synthetic"), ("bridge", "bridge")])
 def test_a_folder_of_something_else_is_refused_before_a_task_is_trained(
-    command: str, kind: str, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synth, "needs_training", lambda *_, **named: True)
     Path("papers").mkdir()
     Path("papers/manifest.json").write_text('{"kind": "another"}')
-    with pytest.raises(UserError, match=f"papers: this is no {kind} folder of olmo-sparsity"):
-        invoke(f"synth {command} bridge-cpu --out papers", monkeypatch)
+    with pytest.raises(UserError, match="papers: this is no synthetic folder of olmo-sparsity"):
+        invoke("synth eval parity --out papers", monkeypatch)
     assert not calls
 
 
@@ -173,7 +162,7 @@ def test_the_configuration_is_printed_as_a_file_that_explains_itself(
     invoke(f"config --config {tiny_yaml} training.steps=79", monkeypatch)
     printed = capsys.readouterr().out
     names = printed.splitlines()[0].removeprefix("# Configurations in this package: ").split(", ")
-    assert {"demo.yaml", "pretrained.yaml", "synthetic/parity-cpu.yaml"} <= set(names) and names == sorted(names)
+    assert {"demo.yaml", "pretrained.yaml", "synthetic/parity.yaml"} <= set(names) and names == sorted(names)
     (tmp_path / "printed.yaml").write_text(printed, encoding="utf-8")
     assert load_config(tmp_path / "printed.yaml") == load_config(tiny_yaml, ["training.steps=79"])
     assert "# Number of optimizer steps." in printed and printed.endswith("\n") and not printed.endswith("\n\n")

@@ -59,7 +59,6 @@ def test_positions_are_scaled_by_the_length_over_that_of_training_or_by_the_give
         ({"modulus": 3}, "synthetic.modulus = 3: only for synthetic.task = parity"),
         ({"background": "text"}, "synthetic.background = text: only for synthetic.task = parity"),
         ({"test_row_len": 10}, "synthetic.test_row_len = 10: only for synthetic.task = parity"),
-        ({"hide_tokens": True}, "synthetic.hide_tokens = True: only for synthetic.task = parity without a scratchpad"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -91,16 +90,10 @@ def test_keys_of_parity_are_refused_of_variables(keys: dict[str, Any], line: str
         ),
         ({"train_lengths": [6, 6]}, {"train_lengths": [7, 6]}, "must be two positive numbers, the shortest and the longest"),
         ({"test_placed": ["any/1"]}, {"test_placed": ["any/0"]}, "'any/0' must be L/S, tokens and least distance, such as 8/1"),
-        ({"bridge_selectors": ["kl"]}, {"bridge_selectors": []}, "bridge_selectors = []: must be some of unmask-one, "),
-        (
-            {"bridge_selectors": ["kl", "random"]}, {"bridge_selectors": ["kl", "random", "kl"]},
-            "bridge_selectors = ['kl', 'random', 'kl']: must be some of unmask-one, ",
-        ),
         (
             {"test_placed": ["8/1", "8/2"]}, {"test_placed": ["8/1", "8/2", "8/1"]},
             "synthetic.test_placed = ['8/1', '8/2', '8/1']: must name each way once",
         ),
-        ({"hide_tokens": True}, {"hide_tokens": True, "scratchpad": True}, "hide_tokens = True: only for synthetic.task"),
         (
             {"positions": "coupled", "scratchpad": True}, {"positions": "coupled"},
             "positions = coupled: couples the tokens of a scratchpad; set synthetic.scratchpad=true",

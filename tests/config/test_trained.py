@@ -18,14 +18,6 @@ def test_keys_that_training_depends_on_are_found_in_the_order_of_the_sections() 
     assert not list(different_keys(first, second, free=frozenset({("context", "full_len"), ("training", "seed")})))
 
 
-def test_a_key_that_is_missing_has_its_default() -> None:
-    config = to_dict(Config())
-    shorter = {**config, "training": {key: value for key, value in config["training"].items() if key != "z_loss"}}
-    assert not list(different_keys(shorter, config, free=FREE_TO_TRAIN))
-    changed = to_dict(Config(training=TrainingConfig(z_loss=0.1)))
-    assert list(different_keys(shorter, changed, free=FREE_TO_TRAIN)) == [DifferentKey("training.z_loss", 0.0, 0.1)]
-
-
 def test_a_key_of_another_version_is_one_that_differs() -> None:
     config = to_dict(Config())
     other = {**config, "training": {**config["training"], "of_old": 5}}
@@ -46,7 +38,6 @@ NO_WEIGHT_DEPENDS_ON = {
     *("training.keep_checkpoints", "training.keep_every", "training.trackers"),
     *("synthetic.test_lengths", "synthetic.test_sparsity", "synthetic.test_row_len", "synthetic.test_placed"),
     *("synthetic.test_rows", "synthetic.test_seed", "synthetic.rope_scaling", "synthetic.rope_factor"),
-    *("synthetic.bridge_rows", "synthetic.bridge_selectors"),
 }
 # How the text is read and where a model runs: training goes on as it began, and a measurement is of its own.
 FREE_BESIDE = {"data.on_error", "data.text_field", "data.token_dtype", "training.device", "training.threads"}

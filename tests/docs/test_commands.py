@@ -29,7 +29,7 @@ name: {name}
 context: {{local_len: 2, full_len: 24}}
 model: {{d_model: 16, n_heads: 2, n_layers: 1, mlp_ratio: 2}}
 training: {{steps: 2, batch_rows: 4, warmup_steps: 1, eval_every: 2, eval_rows: 4, compile: never, device: cpu}}
-synthetic: {{train_lengths: [6, 8], test_lengths: [8, 12], test_rows: 4, bridge_rows: 3}}
+synthetic: {{train_lengths: [6, 8], test_lengths: [8, 12], test_rows: 4}}
 """
 SELECTORS = "[kl, unmask-one, random]"  # one of each kind: every further one would add a figure
 ON_HUB = "EleutherAI/"  # models that are not here
@@ -81,7 +81,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         f"influence: {{selectors: {SELECTORS}, num_windows: 24, windows_per_part: 10,",
     )
     assert SELECTORS in text
-    text += f"validation: {{num_windows: 4, k: [1, 4], selectors: {SELECTORS}}}\n"
     (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
     texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]
     save_llama(folder / "models" / "SmolLM2-135M", texts, max_position=256)
@@ -96,11 +95,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             twin = twin.replace("full_len: 40", "full_len: 40, train_len: 40")
         (configs / f"{name}.yaml").write_text(twin)
     (configs / "synthetic").mkdir()
-    for name in ("parity-cpu", "bridge-cpu", "sum-cpu-pose", "sum-cpu-ceiling"):
+    for name in ("parity", "sum"):
         parity = TINY_PARITY.format(name=name)
-        if name == "sum-cpu-ceiling":
-            parity = parity.replace("train_lengths: [6, 8]", "train_lengths: [6, 12]")
-        if name.startswith("sum"):
+        if name == "sum":
+            parity = parity.replace("full_len: 24", "full_len: 40")
             parity = parity.replace("test_rows: 4", "test_sparsity: [1, 2], test_row_len: 8, test_rows: 4")
         (configs / "synthetic" / f"{name}.yaml").write_text(parity)
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ from shown_commands import ROOT
 from tiny_pretrained import save_llama
 
 from olmo_sparsity.api import Model, Results
-from olmo_sparsity.view.explanation import Explanation
+from olmo_sparsity.view.exploration import Exploration
 
 REAL = "models/SmolLM2-135M"
 NOTEBOOK = ROOT / "docs" / "notebooks" / "measure.ipynb"
@@ -58,7 +58,7 @@ def test_every_example_of_the_page_runs(workplace: Path) -> None:
     assert isinstance(namespace["results"], Results)
     assert len(namespace["windows"]) == 20
     assert namespace["same"].windows.num_documents > 1
-    for name in ("figure4.png", "place.html", "my-windows/manifest.json"):
+    for name in ("figure4.png", "my-windows/manifest.json"):
         assert (workplace / name).is_file()
 
 
@@ -79,5 +79,5 @@ def test_every_cell_of_the_notebook_runs_and_none_is_executed_in_the_file(
             shown.append(run_block(code, namespace))
     for kind in (Model, Results, pd.DataFrame, Figure):
         assert any(isinstance(value, kind) for value in shown), kind
-    assert sum(isinstance(value, Explanation) for value in shown) == 2
-    assert isinstance(shown[-1], Explanation)
+    assert sum(isinstance(value, Exploration) for value in shown) == 2
+    assert isinstance(shown[-1], Exploration)

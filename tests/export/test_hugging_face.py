@@ -28,7 +28,7 @@ from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
-from olmo_sparsity.storage.manifests import earlier_stages, read_manifest_of, write_manifest
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 
@@ -257,37 +257,6 @@ def test_an_export_that_cannot_be_put_in_place_keeps_the_earlier_one(
         export_hf(tiny_run, folder, overwrite=True)
     assert (folder / "config.json").read_text() == "the earlier one"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_the_card_names_the_text_of_every_stage_that_is_known(tiny_run: Path, tmp_path: Path) -> None:
-    """Of a run that starts from ``middle``, which has other text and more positions, and that from one which is another now."""
-
-    def stage(name: str, before: Path, *, run_id: str, **sections: dict[str, Any]) -> Path:
-        manifest = read_json(tiny_run / "manifest.json")
-        config = manifest["config"]
-        config |= {section: config[section] | keys for section, keys in sections.items()}
-        config["training"]["start_from"] = str(before)
-        started = {"run": f"named {before.name}", "run_id": run_id, "step": 3, "model_sha256": ""}
-        manifest |= {"config": config, "first_stage": started}
-        write_manifest(tmp_path / name, manifest)
-        return tmp_path / name
-
-    run_id = read_json(tiny_run / "manifest.json")["run_id"]
-    shutil.copytree(tiny_run, tmp_path / "last", symlinks=True)
-    (tmp_path / "middle").mkdir()
-    middle = stage("middle", tiny_run, run_id="another", data={"source": "c4/en"}, pose={"max_position": 77})
-    card = (export_hf(stage("last", middle, run_id=run_id), tmp_path / "model").folder / "README.md").read_text()
-    (text,) = [line for line in card.splitlines() if line.startswith("- **Text**")]
-    source = read_json(tiny_run / "manifest.json")["config"]["data"]["source"]
-    assert text == (
-        f"- **Text**: `{source}`. Before, its weights were trained in the run `named middle`: `c4/en`. Before, its weights were "
-        "trained in the run `named tiny`: it is unknown on which text."
-    )
-    assert "Position IDs from 77 on were never trained in the runs that are known" in card
-    itself = read_json(tmp_path / "last" / "manifest.json")
-    itself["config"]["training"]["start_from"] = str(tmp_path / "last")
-    write_manifest(tmp_path / "last", itself | {"first_stage": itself["first_stage"] | {"run_id": itself["run_id"]}})
-    assert [one.manifest is None for one in earlier_stages(read_manifest_of(tmp_path / "last"))] == [False, True]
 
 
 def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_path: Path) -> None:

@@ -53,9 +53,8 @@ def test_the_model_card_tells_which_positions_were_trained(tiny_config: Config) 
             {"contents": "matched"},
         ),
         (
-            "cut into 2 chunks, whose position IDs are moved apart, below 64; the chunks are also moved apart in the document, "
-            "independently of their position IDs.",
-            {"contents": "uniform", "vary_chunks": False},
+            "cut into 2 chunks, whose position IDs are moved apart, below 64; the text of a row is consecutive.",
+            {"vary_chunks": False},
         ),
         (
             "with RandPos: position IDs are a sorted random sample of those below 64.",
@@ -64,27 +63,6 @@ def test_the_model_card_tells_which_positions_were_trained(tiny_config: Config) 
     ):
         assert said in card(**pose)
         assert "Position IDs from 64 on were never trained" in card(**pose)
-
-
-def test_the_model_card_tells_of_earlier_stages(tiny_config: Config) -> None:
-    """Their rows and positions count where they are known."""
-    longer = replace(
-        tiny_config, context=replace(tiny_config.context, train_len=16), pose=replace(tiny_config.pose, max_position=77)
-    )
-
-    def card(*earlier: tuple[str, Config | None]) -> str:
-        return model_card(EXPORTED, tiny_config, earlier=earlier, info=INFO, loss_nats=None, eos_token="end")
-
-    started = "It started from the weights of the run `short`, whose steps and tokens are not counted here."
-    known = card(("short", longer), ("shorter", tiny_config))
-    assert (
-        f"steps, 1 tokens. {started}\n" in known and f"trained on rows of {tiny_config.context.row_len} tokens" in known
-    )
-    assert "Position IDs from 77 on were never trained. " in known and "saw more than 16 tokens at once.\n" in known
-    unknown = card(("short", longer), ("older", None))
-    assert "from 77 on were never trained in the runs that are known. " in unknown
-    assert "saw more than 16 tokens at once in the runs that are known.\n" in unknown
-    assert "It started" not in card_of(tiny_config) and "that are known" not in card_of(tiny_config)
 
 
 def test_the_model_card_tells_of_the_first_token_of_training(bos_config: Config) -> None:

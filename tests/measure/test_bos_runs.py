@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,17 +13,14 @@ import reference
 import torch
 from conftest import write_corpus
 
-from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig, ValidationConfig
+from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup import fit
-from olmo_sparsity.measure.setup.opened_model import open_model
-from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.model.olmo_checkpoint import open_checkpoint
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
@@ -105,24 +100,6 @@ def test_a_run_without_a_bos_has_no_anchor_under_contextual(
     assert read_json(tables / "manifest.json")["anchor"] is None
 
 
-@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
-def test_a_checkpoint_as_a_pretrained_model_has_the_anchor_of_its_run(
-    visibility: str, bos_config: Config, bos_run: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
-) -> None:
-    for config, run, anchored in ((bos_config, bos_run, True), (tiny_config, tiny_run, False)):
-        named = dataclasses.replace(
-            with_settings(config, visibility=visibility),
-            pretrained=PretrainedConfig(str(run / "checkpoints" / "latest")),
-            context=tiny_config.context,  # of the measurement, which knows nothing of the run
-        )
-        of_run = open_model(with_settings(config, visibility=visibility), run)
-        opened = open_model(named, tmp_path / "results")
-        assert (opened.anchor is not None) == anchored
-        assert opened.anchor == of_run.anchor
-        asked = open_model(with_settings(named, anchor="none"), tmp_path / "results")
-        assert asked.anchor is None
-
-
 @pytest.fixture(scope="module")
 def other_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents that no run was trained on, so that a run leaves none of them out."""
@@ -174,7 +151,7 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
     assert sum(alike) > len(alike) / 2
 
 
-@pytest.mark.parametrize("measurement", [measure, measure_context_curve, validate])
+@pytest.mark.parametrize("measurement", [measure, measure_context_curve])
 def test_an_export_that_lost_its_bos_is_warned_about(
     measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
 ) -> None:
@@ -189,7 +166,6 @@ def test_an_export_that_lost_its_bos_is_warned_about(
         tokenizer, eos_id=content["eos_token_id"], rows_have_bos=False, max_position=21
     ).save_pretrained(export)
     config = measured_as_exported(tiny_config, export, data=str(other_text), num_windows=20)
-    config = dataclasses.replace(config, validation=ValidationConfig(num_windows=2, selectors=["kl"], k=[1]))
     manifest = read_json(measurement(config, tmp_path / "results") / "manifest.json")
     check = manifest["fit"]["anchor"]
     assert (manifest["anchor"], check["chosen"]) == (None, "none")
@@ -209,19 +185,6 @@ def test_windows_that_are_drawn_for_the_first_token_change_none_that_are_measure
     assert first["fit"]["anchor"]["num_windows"] > 4 == second["fit"]["anchor"]["num_windows"]
     assert first["windows_sha256"] == second["windows_sha256"] and first["run_id"] == second["run_id"]
     assert read_table(more, "windows").equals(read_table(no_more, "windows"))
-
-
-def test_where_the_configuration_of_a_checkpoints_run_cannot_be_read_its_bos_is_not_known(
-    bos_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint = Path(shutil.copytree(bos_run / "checkpoints" / "latest", tmp_path / "run" / "checkpoints" / "latest"))
-    shutil.copy(bos_run / "tokenizer.json", tmp_path / "run")
-    assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is None
-    (tmp_path / "run" / "config.yaml").write_text("context: {bos: 3}\n")
-    assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is None
-    assert re.search(r"config\.yaml:1: context\.bos.*--anchor says so", caplog.text)
-    shutil.copy(bos_run / "config.yaml", tmp_path / "run")
-    assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is True
 
 
 def test_the_context_curve_has_the_bos_in_front(

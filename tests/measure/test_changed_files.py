@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -17,13 +16,11 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.text import verification
 from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.text.vocabulary import vocab_size_of, word_start_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS
 from olmo_sparsity.training.data import open_training_text
@@ -78,57 +75,6 @@ def test_a_whole_checkpoint_of_another_run_under_the_name_of_this_one(
     write_json(path, {**read_json(path), "run_id": read_json(run / "manifest.json")["run_id"]})
     with pytest.raises(UserError, match=r"other weights than those that this run ended with; restore the checkpoint$"):
         open_model(tiny_config, run)
-
-
-def test_a_checkpoint_of_another_width(run: Path, tiny_config: Config) -> None:
-    """Of the time when neither the manifest nor the checkpoint named one another."""
-    manifest = read_json(run / "manifest.json")
-    wider = {**manifest["config"], "model": {**manifest["config"]["model"], "d_model": 64}}
-    del manifest["checkpoint"]
-    write_json(run / "manifest.json", {**manifest, "config": wider})
-    with pytest.raises(
-        UserError,
-        match=r"config\.yaml: model\.d_model is 32, and this run was made with 64; this is another run's checkpoint, restore",
-    ):
-        open_model(tiny_config, run)
-
-
-def exchange_tokenizer(run: Path, other: Path) -> None:
-    permute_tokenizer(run / "tokenizer.json")
-
-
-@pytest.mark.parametrize("step", ["step12", "latest"])
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (exchange_tokenizer, r"tokenizer\.json: not the tokenizer that the manifest"),
-        (swap_checkpoint, "saved this checkpoint, not this run"),
-    ],
-)
-def test_a_checkpoint_that_is_named_as_a_model_is_compared_with_its_run(
-    change: Callable[[Path, Path], None],
-    error: str,
-    step: str,
-    run: Path,
-    bos_run: Path,
-    tiny_config: Config,
-    tmp_path: Path,
-) -> None:
-    named = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(run / "checkpoints" / step)))
-    open_model(named, tmp_path / "results")
-    change(run, bos_run)
-    with pytest.raises(UserError, match=error):
-        open_model(named, tmp_path / "results")
-    (run / "manifest.json").unlink()  # then nothing is known
-    open_model(named, tmp_path / "results")
-
-
-def test_whether_a_checkpoint_that_is_named_as_a_model_had_a_bos_is_in_the_manifest_of_its_run(
-    run: Path, bos_run: Path, tiny_config: Config, tmp_path: Path
-) -> None:
-    named = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(run / "checkpoints" / "latest")))
-    shutil.copy(bos_run / "config.yaml", run)
-    assert open_model(named, tmp_path / "results").anchor is None
 
 
 @pytest.mark.parametrize(
@@ -202,46 +148,6 @@ def test_a_prepared_text_that_was_changed_is_not_trained_on(
     assert str(refused.value) == f"{folder / name}: this file is gone; delete {folder} and prepare again"
 
 
-def test_an_unchanged_text_is_not_hashed_again(prepared: tuple[Config, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, folder = prepared
-    hashed = []
-    real = verification.sha256_file
-
-    def counted(path: Path) -> str:
-        hashed.append(path.name)
-        return real(path)
-
-    monkeypatch.setattr(verification, "sha256_file", counted)
-    verify_prepared(folder)
-    assert not hashed
-    (folder / "verified.json").write_text('{"train/begins.bin": "yes"}')  # damaged, so of no use
-    verify_prepared(folder)
-    assert len(hashed) == 9
-    os.utime(folder / "train" / "begins.bin")
-    verify_prepared(folder)
-    assert hashed[9:] == ["begins.bin"]
-    written = (folder / "verified.json").stat()
-    verify_prepared(folder)
-    assert (folder / "verified.json").stat() == written
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "access", lambda path, mode: (path, mode) != (folder, os.W_OK))
-        os.utime(folder / "train" / "begins.bin")
-        for _ in range(2):  # of somebody else's text nothing is kept
-            verify_prepared(folder)
-        assert hashed[10:] == ["begins.bin"] * 2 and (folder / "verified.json").stat() == written
-
-    # Other contents of the same size and time, in the same file: only the time at which its status changed tells.
-    verify_prepared(folder)
-    path = folder / "train" / "ends.bin"
-    before = path.stat()
-    scramble(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    after = path.stat()
-    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
-    with pytest.raises(UserError, match=r"train/ends\.bin: other contents than were written there"):
-        verify_prepared(folder)
-
-
 def test_a_tokenizer_whose_ids_have_holes(tmp_path: Path) -> None:
     """The largest ID counts, not the number of entries: 16 bits hold no ID of 70,000."""
     content = {
@@ -289,7 +195,7 @@ def no_training(*arguments: object, **options: object) -> None:
     raise AssertionError("this must be refused before the training")
 
 
-MEASURING = (("influence", "--k", "2"), ("validate",), ("context-curve",), ("figures",))
+MEASURING = (("influence", "--k", "2"), ("context-curve",), ("figures",))
 
 
 @pytest.mark.parametrize("command", MEASURING, ids=lambda command: command[0])
@@ -323,13 +229,11 @@ def test_a_trained_run_without_its_checkpoints_is_not_trained_again(
     [
         (("influence", "--data", "nowhere"), "nowhere: no such file, folder or glob"),
         (("influence", "--out", "foreign"), "foreign: this folder exists and is no influence folder"),
-        (("validate", "--out", "foreign"), "foreign: this folder exists and is no validation folder"),
         (("context-curve", "--out", "foreign"), "foreign: this folder exists and is no context-curve folder"),
         (("context-curve", "--data", "nowhere"), "nowhere: no such file, folder or glob"),
-        (("context-curve", "--max-visible", "2"), "context_curve.max_visible = 2: must be at least"),
+        (("context-curve", "context_curve.max_visible=2"), "context_curve.max_visible = 2: must be at least"),
         (("influence", "--k", "64"), "influence.k = [16, 32, 64]: there are only M = 12"),
-        (("validate", "validation.k=[40]"), "validation.k = [40]: the planted windows have only 12"),
-        (("influence", "--anchor", "bos"), "full_len = 20 with the anchor"),
+        (("influence", "influence.anchor=bos"), "full_len = 20 with the anchor"),
         (("figures", "influence.k=[99]"), "influence.k = [99]"),
     ],
 )

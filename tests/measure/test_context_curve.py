@@ -67,7 +67,8 @@ def test_a_curve_reaches_what_it_is_compared_with() -> None:
     ):
         visible_lengths(lengths_of(5, 19, 7), 6)
     with pytest.raises(
-        UserError, match=r"^the curve ends at 38 tokens .* a training row has 39, .* --max-visible 39 or more"
+        UserError,
+        match=r"^the curve ends at 38 tokens .* a training row has 39, .* context_curve.max_visible=39 or more",
     ):
         visible_lengths(lengths_of(5, 19, 39), None)
     for asked, limit in ((5, None), (None, 5), (9, 4)):
@@ -115,7 +116,7 @@ def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, t
     config = dataclasses.replace(tiny_config, model=model, training=training, context=context)
     train(config, tmp_path / "run")
     with pytest.raises(
-        UserError, match=r"max_visible = 40: .*embedding of 21 positions.*use --max-visible 20 or less$"
+        UserError, match=r"max_visible = 40: .*embedding of 21 positions.*use context_curve.max_visible=20 or less$"
     ):
         measure_context_curve(config, tmp_path / "run")
     short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=20))
@@ -141,7 +142,11 @@ def test_windows_and_rows_go_up_to_the_last_position(anchor: Anchor | None) -> N
             None,
             f"full_len = {most + 1}{words}: .* 20 positions; .* with --full-len {most} or less; and more$",
         ),
-        (1, most + 1, f"max_visible = {most + 1}{words}: .* 20 positions; use --max-visible {most} or less; and more$"),
+        (
+            1,
+            most + 1,
+            f"max_visible = {most + 1}{words}: .* 20 positions; use context_curve.max_visible={most} or less; and more$",
+        ),
     ):
         with pytest.raises(UserError, match=said):
             _check_positions(full_len, anchor, max_position=20, longest=longest, remedy="; and more")

@@ -461,7 +461,8 @@ def test_the_longest_row_of_a_curve(kind: str, anchor_id: Optional[int]) -> None
     with pytest.raises(
         UserError,
         match=rf"^tiny cannot be measured: it attends to the last {number} tokens only \(a sliding window\), fewer than the "
-        rf"{FULL + (anchor_id is not None)} of the longest row; use --max-visible, or --full-len, {taken} or less \(longest",
+        rf"{FULL + (anchor_id is not None)} of the longest row; use context_curve.max_visible, or --full-len, {taken} or "
+        r"less \(longest",
     ):
         check_longest_row(build_unaware(kind), windows(), **options)
 

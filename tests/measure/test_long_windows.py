@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pytest
 import torch
 import transformers_models
 from tiny_models import NORMED, build
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from benchmarks.long_windows import TensorMemory
 from olmo_sparsity.measure.visible import losses
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, log_probs, single_losses
@@ -22,6 +23,26 @@ from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, Att
 from olmo_sparsity.model.causal_model import CausalModel, KeysValues
 
 LOCAL, VOCAB, ANCHOR = 8, 90, 5
+
+
+class TensorMemory(TorchDispatchMode):
+    """Records the bytes of the largest tensor that is made in its context; the model's weights are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage._cdata not in given:  # a view of what was given is no new memory
+                self.largest = max(self.largest, storage.nbytes())
+        return result
+
+
+def _storages(values: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def windows(num_long_range: int, num: int = 1) -> torch.Tensor:

@@ -18,17 +18,16 @@ from tiny_gguf import BOS as GGUF_BOS
 from tiny_gguf import save_gguf
 from tiny_pretrained import BOS, MAX_POSITION, loss_after, save_llama
 
-from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig, ValidationConfig
+from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.measure import influence, validation
+from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import begin_pretrained
 from olmo_sparsity.measure.setup import fit, opened_model
 from olmo_sparsity.measure.setup.fit import FitCheck, check_longest_row, num_compared_windows
-from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model import pretrained
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.records.measured import ModelRecord
@@ -73,7 +72,7 @@ def rows_of(tables: Path, table: str) -> list[dict]:
 def test_what_fails_soon_fails_before_the_first_tokens_are_compared(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which may take minutes: a selector that cannot be, and needles for which there is no room; but not before the checks."""
+    """Which may take minutes: a selector that cannot be; but not before the checks."""
     checked, check_fit = [], fit.check_fit
     monkeypatch.setattr(fit, "check_fit", lambda *given, **named: checked.append(1) or check_fit(*given, **named))
     monkeypatch.setattr(fit, "compare_first_tokens", None)
@@ -82,12 +81,9 @@ def test_what_fails_soon_fails_before_the_first_tokens_are_compared(
         raise UserError("it fails")
 
     monkeypatch.setattr(influence, "try_selectors", failing)
-    monkeypatch.setattr(validation, "needle_windows", failing)
     with pytest.raises(UserError, match=r"^it fails$"):
         measure(config, tmp_path / "run")
     assert checked == [1]
-    with pytest.raises(UserError, match=r"^it fails$"):
-        validate(dataclasses.replace(config, validation=ValidationConfig(k=[1])), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -239,7 +235,7 @@ def test_context_curve_goes_to_the_last_position(config: Config, results: Path, 
     assert {LOCAL, FULL} <= set(rows[0]["num_visible_tokens"])
     asked = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=MAX_POSITION))
     with pytest.raises(
-        UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*--max-visible 63"
+        UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*context_curve.max_visible=63"
     ):
         measure_context_curve(asked, results)
     short = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=LOCAL))
@@ -297,15 +293,14 @@ def test_very_long_rows_are_checked_as_far_as_a_mask_is_small(
 def test_the_precision_of_a_model_on_a_gpu(
     config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bf16 where there are units for it; of a checkpoint and an export of a run as of the run. A CPU stands in for the GPU."""
-    load, open_checkpoint, cpu = pretrained._load, pretrained.open_checkpoint, torch.device("cpu")
+    """bf16 where there are units for it; of an export of a run as of the run. A CPU stands in for the GPU."""
+    load, cpu = pretrained._load, torch.device("cpu")
     monkeypatch.setattr(pretrained, "_load", lambda *given, device, **named: load(*given, device=cpu, **named))
-    monkeypatch.setattr(pretrained, "open_checkpoint", lambda path, device: open_checkpoint(path, cpu))
-    of_run = tiny_run / "checkpoints" / "latest", export_hf(tiny_run, tmp_path / "hf").folder
+    exported = export_hf(tiny_run, tmp_path / "hf").folder
     for device, has_units, precision in (("cuda", False, "fp32"), ("cuda", True, "bf16"), ("cpu", True, "fp32")):
         monkeypatch.setattr(opened_model, "pick_device", lambda _, device=device: torch.device(device))
         monkeypatch.setattr(pretrained, "has_bf16_units", lambda _, has_units=has_units: has_units)
-        for model, expected in ((config.pretrained.model, precision), *((str(path), "fp32") for path in of_run)):
+        for model, expected in ((config.pretrained.model, precision), (str(exported), "fp32")):
             named = dataclasses.replace(config, pretrained=PretrainedConfig(model))
             opened = opened_model.open_model(named, tmp_path / "run")
             assert opened.record is not None
@@ -313,15 +308,6 @@ def test_the_precision_of_a_model_on_a_gpu(
                 expected,
                 {"bf16": "bfloat16", "fp32": "float32"}[expected],
             )
-
-
-def test_validation_plants_needles(config: Config, results: Path) -> None:
-    settings = dataclasses.replace(config.validation, num_windows=3, selectors=["kl", "random"], k=[1, 12])
-    found = validate(dataclasses.replace(config, validation=settings), results)
-    manifest = read_json(found / "manifest.json")
-    assert {suite["suite"] for suite in manifest["suites"]} == {"needle-name", "needle-number"}
-    assert manifest["fit"]["anchor"]["num_windows"] > 12  # those of both suites; more decide on the first token
-    assert len(rows_of(found, "planted")) == 12
 
 
 def test_one_document_is_enough(config: Config, messages: Messages, tmp_path: Path) -> None:
@@ -390,7 +376,6 @@ def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
         with_settings(config, k=[3]),
         pretrained=dataclasses.replace(config.pretrained, train_len=29),
         context_curve=ContextCurveConfig(max_visible=33),
-        validation=ValidationConfig(num_windows=7),
     )
     begin_pretrained(first, run, record=record, tokenizer=tokenizer)
     assert load_config(run / "config.yaml") == dataclasses.replace(
@@ -398,7 +383,6 @@ def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
         name="begun",
         influence=InfluenceConfig(),
         context_curve=ContextCurveConfig(),
-        validation=ValidationConfig(),
     )
     written = {path.name: path.read_bytes() for path in run.iterdir()}
     assert set(written) == {"manifest.json", "config.yaml", "tokenizer.json"}

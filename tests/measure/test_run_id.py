@@ -17,17 +17,13 @@ from olmo_sparsity.config import (
     Config,
     ContextConfig,
     InfluenceConfig,
-    fingerprint,
-    to_dict,
 )
-from olmo_sparsity.measure import context_curve, influence, validation
+from olmo_sparsity.measure import context_curve, influence
 from olmo_sparsity.measure.context_curve import measure_context_curve
-from olmo_sparsity.measure.influence import RESOLVED, default_name, influence_run_id
+from olmo_sparsity.measure.influence import default_name, influence_run_id
 from olmo_sparsity.measure.measurement import MeasurementPlan
-from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
-from olmo_sparsity.measure.validation import validate
+from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
@@ -86,7 +82,7 @@ def test_words_that_are_cut_by_another_rule_have_another_fingerprint(
     assert len(set(before.values())) == 4
 
 
-def test_so_have_curves_and_validations(tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_have_curves(tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And folders of their own, whose names end with a part of it."""
     plain = open_model(tiny_config, tiny_run)
     other_text = dataclasses.replace(
@@ -112,56 +108,20 @@ def test_so_have_curves_and_validations(tiny_config: Config, tiny_run: Path, mon
         "num_windows": changed(tiny_config, "influence", num_windows=61),
         "max_visible": changed(tiny_config, "context_curve", max_visible=33),
     }
-    of_validation = {
-        "lasso_masks": changed(tiny_config, "influence", lasso_masks=7),
-        "suite windows": changed(tiny_config, "validation", num_windows=5),
-        "copies": changed(tiny_config, "validation", needle_copies=[3]),
-    }
     plans: list[MeasurementPlan] = []
-    for module, measure, others in (
-        (context_curve, measure_context_curve, of_curve),
-        (validation, validate, of_validation),
-    ):
-        monkeypatch.setattr(module, "run_measurement", lambda plan, **_: plans.append(plan))
-        names: dict[str, str] = {}
-        cases = [(name, opened, tiny_config) for name, opened in models.items()]
-        cases += [(name, plain, config) for name, config in {**settings, **others}.items()]
-        for name, opened, config in cases:
-            monkeypatch.setattr(module, "open_model", lambda *_, opened=opened, **__: opened)
-            measure(config, tiny_run)
-            plan = plans.pop()
-            is_plain = module is context_curve and name in ("visibility", "positions")  # which a curve does not have
-            assert names.setdefault(plan.run_id, name) == ("as it is" if is_plain else name)
-            of_text = "held-out" if name == "text" else "validation"
-            curve = f"{of_text}-{'bos-' if name == 'anchor' else ''}to{33 if name == 'max_visible' else 40}"
-            expected = curve if module is context_curve else f"planted-n{config.validation.num_windows}"
-            assert plan.folder == tiny_run / plan.kind / f"{expected}-{plan.run_id[:6]}"
-
-
-@pytest.mark.parametrize("screen_by", ["auto", "patching"])
-def test_measurements_of_earlier_versions_keep_their_fingerprint(
-    screen_by: str, tiny_config: Config, tiny_run: Path
-) -> None:
-    """Keys that were added since then have the value that means what was measured before.
-
-    Where nothing is screened, ``screen_by`` was ``gradient``, and two keys that are gone had their defaults.
-    """
-    config = changed(tiny_config, "influence", screen_by=screen_by)
-    opened = open_model(config, tiny_run)
-    added = ("k_grid", "min_preceding", "positions", "pairs_windows")
-    settings = {key: value for key, value in to_dict(config.influence).items() if key not in added}
-    settings |= {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto", **dict.fromkeys(RESOLVED)}
-    parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split
-    assert influence_run_id(config.influence, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
-
-
-def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:
-    settings = tiny_config.influence
-    for keys in (validation.WINDOW_KEYS, context_curve.WINDOW_KEYS):
-        earlier = [getattr(settings, key) for key in keys if key != "min_preceding"]
-        assert list(settings_identity(settings, keys).values()) == earlier
-        other = dataclasses.replace(settings, min_preceding=20)
-        assert settings_identity(other, keys) == {**settings_identity(settings, keys), "min_preceding": 20}
+    monkeypatch.setattr(context_curve, "run_measurement", lambda plan, **_: plans.append(plan))
+    names: dict[str, str] = {}
+    cases = [(name, opened, tiny_config) for name, opened in models.items()]
+    cases += [(name, plain, config) for name, config in {**settings, **of_curve}.items()]
+    for name, opened, config in cases:
+        monkeypatch.setattr(context_curve, "open_model", lambda *_, opened=opened, **__: opened)
+        measure_context_curve(config, tiny_run)
+        plan = plans.pop()
+        is_plain = name in ("visibility", "positions")  # which a curve does not have
+        assert names.setdefault(plan.run_id, name) == ("as it is" if is_plain else name)
+        of_text = "held-out" if name == "text" else "validation"
+        expected = f"{of_text}-{'bos-' if name == 'anchor' else ''}to{33 if name == 'max_visible' else 40}"
+        assert plan.folder == tiny_run / plan.kind / f"{expected}-{plan.run_id[:6]}"
 
 
 def test_other_text_in_the_same_file_has_another_fingerprint(

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
-from olmo_sparsity.config.measuring import Ranking, parse_screen
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.config.measuring import Ranking
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import Criterion, ScreeningSettings, WindowScores
@@ -100,14 +99,6 @@ def test_what_rankings_cost() -> None:
         return num_evaluations("unmask-one", 1984, settings=settings)
 
     assert {ranking: cost(ranking) - 65 for ranking in SCREEN_RANKINGS} == {"attention": 1, "patching": 3}
-
-
-def test_the_option() -> None:
-    assert parse_screen("64") == {"screen": 64}
-    assert parse_screen("patching:64") == {"screen": 64, "screen_by": "patching"}
-    for wrong in ("", "0", "-3", "64:patching", "magic:64", "gradient:64", "patching:", ":64", "1e3", "9" * 12):
-        with pytest.raises(UserError, match=f"--screen {wrong}: must be a number .* patching:64; the rankings are"):
-            parse_screen(wrong)
 
 
 @pytest.fixture(scope="module")

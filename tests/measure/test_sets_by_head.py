@@ -356,7 +356,5 @@ def test_what_a_model_cannot_run_is_found_on_the_first_window() -> None:
 
 def test_no_window_of_one_set_is_shown(tiny_run: Path) -> None:
     model = api.open_model(tiny_run, visibility="contextual")
-    with pytest.raises(UserError, match="explain: h2o-heads chooses by head"):
-        api.explain(model, TEXT, at=200, selectors=["h2o", "h2o-heads"])
     with pytest.raises(UserError, match="explore: h2o-heads chooses by head"):
         api.explore(model, TEXT, selectors=["h2o", "h2o-heads"])

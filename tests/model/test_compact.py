@@ -110,7 +110,6 @@ def test_gate_gradients_are_those_of_the_gated_model(kind: ModelConfig, n_layers
 def test_so_are_those_under_every_definition_of_visible(
     kind: ModelConfig, visibility: Visibility, positions: PositionIDs, anchor_id: int | None
 ) -> None:
-    """Of log-keys they include that a gate which opens adds to the number of keys: the same for every gate of a window."""
     model = build(kind).eval()
     generator = torch.Generator().manual_seed(8)
     tokens = torch.randint(1, VOCAB, (3, 11), generator=generator)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_gguf import BOS, EOS, MAX_POSITION, OF_LAYER, VOCAB, save_gguf
+from tiny_gguf import BOS, EOS, MAX_POSITION, VOCAB, save_gguf
 from transformers_models import build_raw
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.loaded_weights import check_gguf_sizes, check_nothing_left
+from olmo_sparsity.model.loaded_weights import check_nothing_left
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 from olmo_sparsity.text.vocabulary import train_bpe
 
@@ -139,41 +139,3 @@ def test_a_second_copy_of_tied_weights_is_not_left_over(texts: list[str], tmp_pa
     assert tied.config.tie_word_embeddings
     check_nothing_left(tmp_path / "more.gguf", tied)
     assert not opened(tmp_path / "more.gguf").model.raw.config.tie_word_embeddings  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("layers", [10**8, 2**31])
-def test_more_layers_than_tensors_are_refused_before_memory_is_taken(
-    layers: int, tmp_path: Path, texts: list[str]
-) -> None:
-    save_gguf(tmp_path / "deep.gguf", texts, block_count=layers)
-    number = 2 + 2 * len(OF_LAYER)  # besides those of two layers, the embedding and the last norm
-    with pytest.raises(UserError, match=rf"deep\.gguf: block_count = {layers}: more layers than the {number} tensors"):
-        opened(tmp_path / "deep.gguf")
-
-
-@pytest.mark.parametrize(
-    "metadata", [{"other.block_count": 2}, {"llama.block_count": 60_000}], ids=["a decoy", "uint16"]
-)
-def test_the_size_of_a_model_is_found_under_every_name_and_type(
-    metadata: dict[str, int], tmp_path: Path, texts: list[str]
-) -> None:
-    save_gguf(tmp_path / "deep.gguf", texts, block_count=60_000, uint16=metadata)
-    with pytest.raises(UserError, match=r"deep\.gguf: block_count = 60000: more layers than the \d+ tensors"):
-        check_gguf_sizes(tmp_path / "deep.gguf")
-
-
-def test_a_matrix_that_does_not_fit_into_the_file_is_refused_before_memory_is_taken(
-    path: Path, stored: transformers.LlamaForCausalLM, tmp_path: Path, texts: list[str]
-) -> None:
-    """At most eight weights are in a byte."""
-    size, width = path.stat().st_size, stored.config.hidden_size
-    for beyond in (0, 1):
-        save_gguf(tmp_path / "wide.gguf", texts, feed_forward_length=8 * size // width + beyond)
-        assert (tmp_path / "wide.gguf").stat().st_size == size
-        if not beyond:
-            check_gguf_sizes(tmp_path / "wide.gguf")
-    said = (
-        rf"wide\.gguf: embedding_length = {width}, feed_forward_length = \d+: .* does not fit into the {size:,} bytes "
-    )
-    with pytest.raises(UserError, match=said):
-        opened(tmp_path / "wide.gguf")

@@ -7,7 +7,7 @@ import pytest
 import reference
 import torch
 from olmo.model import OLMo
-from tiny_models import ALIBI, KINDS, LOG_SCALED, NORMED, OLMO_KINDS, PLAIN, VOCAB, build
+from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.export.conversion import to_transformers
@@ -23,7 +23,7 @@ def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-@OLMO_KINDS
+@KINDS
 def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -> None:
     model = build(kind)
     stock = OLMo(model.config)
@@ -71,7 +71,7 @@ def test_a_row_does_not_depend_on_the_others_of_its_batch() -> None:
     assert torch.allclose(together, alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [NORMED, LOG_SCALED, ALIBI], ids=["qk-norm", "log-keys", "alibi"])
+@KINDS
 def test_the_compiled_model_follows_its_positions(kind: ModelConfig) -> None:
     model = build(kind).eval()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

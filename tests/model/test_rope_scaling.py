@@ -263,6 +263,9 @@ def test_what_cannot_be_scaled_is_refused_in_one_line(folder: Path, tmp_path: Pa
         ({"rope_scaling": "yarn"}, "rope_factor = None with pretrained.rope_scaling = yarn"),
         ({"rope_factor": 2.0}, "rope_factor = 2.0 with pretrained.rope_scaling = none"),
     ):
-        with pytest.raises(UserError, match=rf"{said}: give both, such as --rope-scaling yarn:4, or neither$"):
+        with pytest.raises(
+            UserError,
+            match=rf"{said}: give both, such as pretrained.rope_scaling=yarn pretrained.rope_factor=4, or neither$",
+        ):
             PretrainedConfig("model", **given)  # type: ignore[arg-type]
     assert isinstance(opened(folder, "none").model.raw, transformers.LlamaForCausalLM)  # type: ignore[attr-defined]

@@ -19,17 +19,15 @@ LENGTHS = {"local_len": 4, "full_len": 12, "num_long_range": 8, "max_position": 
 OF_TEXT = {**WHOLE, "context": LENGTHS, "run": "demo", "source": "builtin", "split": "validation"}
 OF_TASK = {
     **WHOLE, "context": {"max_position": 12, "num_long_range": 8}, "task": "parity", "scratchpad": False,
-    "positions": "pose", "max_sparsity": 2, "train_lengths": [4, 8], "training_seed": 0, "hide_tokens": False,
-    "modulus": 2, "background": "noise", "num_chunks": 2,
+    "positions": "pose", "max_sparsity": 2, "train_lengths": [4, 8], "training_seed": 0,
+    "modulus": 2, "background": "noise", "num_chunks": 2, "position_embedding": "rope",
 }  # fmt: skip
 MANIFESTS: dict[str, dict[str, Any]] = {
     "influence": OF_TEXT,
     "context-curve": {
         **OF_TEXT, "num_visible_tokens": [4, 12], "num_documents": 2, "windows_sha256": "0", "tokens_sha256": "0",
     },
-    "validation": {**OF_TEXT, "suites": [], "validation": {"k": [1]}},
     "synthetic": OF_TASK,
-    "bridge": OF_TASK,
 }  # fmt: skip
 OPTIONAL = {"num_windows"}  # what reading the tables of some kinds does not ask for
 

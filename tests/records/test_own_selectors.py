@@ -177,7 +177,6 @@ def test_how_long_a_name_is(folder: Path) -> None:
         ("name='kl'", "own.py: kl is the name of a selector of olmo-sparsity; choose another name"),
         ("name='h2 o'", "the name of a selector has at most 40 letters"),
         ("name='all'", "all has another meaning in options or tables; choose another name"),
-        ("name='fewest'", "fewest has another meaning in options or tables; choose another name"),
     ],
 )
 def test_a_selector_that_cannot_be_is_one_line(folder: Path, arguments: str, line: str) -> None:

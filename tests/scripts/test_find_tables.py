@@ -15,7 +15,6 @@ from tiny_pretrained import save_llama
 from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
-from olmo_sparsity.config.measuring import ADDED_KEYS
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup.opened_model import settings_record
 from olmo_sparsity.storage.files import write_json
@@ -97,17 +96,6 @@ def test_a_measurement_that_named_what_the_configuration_leaves_open_is_found_if
     assert found(monkeypatch, capsys, "real.yaml") == f"{influence_of(config)}/named\n"
     write_manifest("same", config, finished="2026-01-01")
     assert found(monkeypatch, capsys, "real.yaml") == f"{influence_of(config)}/same\n"
-
-
-def test_an_earlier_measurement_lacks_the_keys_that_were_added(
-    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_manifest("early", config, finished="2026-01-01")
-    path = influence_of(config) / "early" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["influence"] = {key: value for key, value in manifest["influence"].items() if key not in ADDED_KEYS}
-    write_json(path, manifest)
-    assert found(monkeypatch, capsys, "real.yaml") == f"{influence_of(config)}/early\n"
 
 
 def test_it_finds_what_influence_wrote(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,11 @@ from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
 from analysis import on_page
-from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.tables.reading import read_window
-from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.excerpts import read_excerpts
-from olmo_sparsity.view.explanation import Explanation, print_explanation
-from olmo_sparsity.view.one_window import ShownWindow, show_window
+from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.wording.setup import setup_words
 
 PARTS = ("<svg>panel</svg>", "<svg>legend</svg>")
 
@@ -38,16 +30,15 @@ def empty_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts with words and without panels."""
 
     def named(*names: str) -> Any:
-        return lambda shown: {
+        return lambda *shown: {
             name: on_page.PageFigure(
                 name, f"Finding of {name} -1.", list(PARTS), f"Words of {name}.", ["FAILED -2"] * (name == "spectrum")
             )
             for name in names
         }
 
-    report = ("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance")
+    report = ("figure4", "recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance")
     monkeypatch.setattr(on_page, "of_report", named(*report))
-    monkeypatch.setattr(on_page, "of_comparison", named("compare"))
     monkeypatch.setattr(on_page, "of_hypothesis", named("hypothesis"))
 
 
@@ -64,13 +55,12 @@ def test_report(
     which: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What every report says is in that of ``words``, and of the data of the others their windows are left out."""
+    """What every report says is in that of ``words``."""
     monkeypatch.setattr("olmo_sparsity.view.report_data.NUM_LARGEST", 1)
     text = report(varied[which], tmp_path, num_windows=2, seed=3)
     if which != "words":
         known = set(report(varied["words"], tmp_path, num_windows=2, seed=3, overwrite=True).splitlines())
-        left_out = (".windows[", ".summary.selections", ".selectors")
-        kept = [line for line in text.splitlines() if line not in known and not line.startswith(left_out)]
+        kept = [line for line in text.splitlines() if line not in known]
         text = "\n".join(kept)
     assert text == text_snapshot
 
@@ -95,19 +85,7 @@ def test_report_with_the_test_of_sparsity(
         lines[begin].partition(" ")[2]: lines[begin:end] for begin, end in zip(begins, [*begins[1:], None], strict=True)
     }
     kept = [line for name, of in named.items() if "hypothesis" in name or "about" in name for line in of]
-    assert "\n".join(line for line in kept if not line.startswith(".")) == text_snapshot
-
-
-@pytest.mark.usefixtures("empty_charts")
-@pytest.mark.parametrize(
-    "which", [["own", "failed", "row"], ["stranger", "words"], ["own:kl", "own:unmask-one"]],
-    ids=lambda which: "-and-".join(which).replace(":", "-by-"),
-)  # fmt: skip
-def test_comparison(
-    varied: dict[str, Path], tmp_path: Path, text_snapshot: SnapshotAssertion, which: list[str]
-) -> None:
-    subjects = read_subjects([str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :] for name in which])
-    assert page_text(write_comparison(subjects, tmp_path / "page.html").read_text()) == text_snapshot
+    assert "\n".join(kept) == text_snapshot
 
 
 TEXTS = [f" t{i}" for i in range(9)] + [" a", "<b>", " \u2028", " end"]
@@ -127,52 +105,6 @@ def test_exploration(text_snapshot: SnapshotAssertion, which: str) -> None:
     known = set(explored("run").splitlines()) if which != "run" else set()
     lines = [line for line in explored(which).splitlines() if line not in known]
     assert "\n".join(line for line in lines if which == "run" or not line.startswith(".contexts")) == text_snapshot
-
-
-def explanations(varied: dict[str, Path]) -> Iterator[Explanation]:
-    """Yield explanations of windows of the tables, as a model of one's own would give them."""
-    for which, names, k, context, note in (
-        ("own", ("unmask-one", "random"), 2, "real", "The text stands at 3 places; this is the last."),
-        ("stranger", ("unmask-one",), 8, "null", None),
-        ("words", ("kl", "unmask-one"), 2, "real", None),
-        ("words", ("random",), 1, "null", None),
-    ):
-        tables = varied[which]
-        measurement = load(tables)
-        (excerpt,) = read_excerpts(tables, [4])
-        (row,) = read_window(tables, "windows", window_id=4)
-        windows = tuple(
-            ShownWindow(
-                excerpt, name, measurement.selectors[name].sees_target, context, k, measurement.ks, measurement.unit,
-                measurement.setup.visibility, 8, setup_words("of-run", measurement.setup),
-            )
-            for name in names
-        )  # fmt: skip
-        selections = read_window(tables, "selections", window_id=4)[:1]
-        yield Explanation("a.txt", 321, "of-run", measurement.setup, note, "same-source", windows, row, selections)
-
-
-def test_explanation(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
-    """Four pages, and what a terminal shows of the same: one selector that sees the target, words, a null context."""
-    texts = []
-    for one in explanations(varied):
-        out = io.StringIO()
-        print_explanation(one, Console(file=out, width=100))
-        page = page_text(one.to_html())
-        if texts:  # the data has the same entries
-            page = "\n".join(line for line in page.splitlines() if not line.startswith("."))
-        texts += [page, out.getvalue().replace("████", "=")]
-    assert "\n".join(texts) == text_snapshot
-
-
-def test_explanation_in_colour(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
-    one = next(explanations(varied))
-    out = io.StringIO()
-    print_explanation(
-        replace(one, windows=one.windows[:1]),
-        Console(file=out, width=100, force_terminal=True, color_system="truecolor"),
-    )
-    assert out.getvalue().replace("\x1b", "~") == text_snapshot
 
 
 def test_window_in_colour(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:

@@ -15,7 +15,7 @@ from drawn_figures import read
 from figure_text import figure_text
 from made_up import CONTEXTUAL, KS, MODEL, made_up_tables
 from made_up_runs import FULL, four_way_runs, made_up_ladder, made_up_measurement, made_up_run, pretrained_curve
-from planted_lengths import planted_length, planted_needs
+from planted_lengths import LineKey, planted_needs
 from syrupy.assertion import SnapshotAssertion
 from varied_tables import react_otherwise
 
@@ -23,10 +23,8 @@ from analysis import (
     choices,
     compare,
     context_curve,
-    effective_sparsity,
     hypothesis,
     inside_and_beyond,
-    planted,
     scale,
     spectrum_by_length,
     synthetic,
@@ -35,14 +33,11 @@ from analysis import (
 )
 from analysis.output import Drawn
 from olmo_sparsity.config import TrainingConfig
-from olmo_sparsity.statistics.detection import Detection, PrecisionAtDistance, SelectorDetection, Suite
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep, SpectrumPoint
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey, sparsity_by_length
+from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.storage.manifests import write_manifest
 
 
@@ -79,52 +74,6 @@ def test_training(tmp_path: Path, text_snapshot: SnapshotAssertion, which: str) 
         one, metrics(tmp_path / "longer", steps=26, every=13, row_len=16), begun,
     ]  # fmt: skip
     assert texts(training.draw(runs)) == text_snapshot
-
-
-# Planted tokens
-
-
-def suite(name: str, copies: int, gate: str, *, gain: Estimate, shift: float) -> Suite:
-    """Return a suite in which three selectors were measured; of the last nothing was found."""
-    found = [
-        SelectorDetection(
-            selector,
-            Estimate(value - shift, value - shift - 0.06, value - shift + 0.09)
-            if has_interval
-            else Estimate(value - shift),
-            (),
-            tuple(
-                PrecisionAtDistance(8.0 * i, 8.0 * i + 8, number, Estimate(value - shift - 0.1 * i) if number else None)
-                for i, number in enumerate(windows)
-            ),
-        )
-        for selector, value, has_interval, windows in (
-            ("random", 0.26, True, (50, 49, 81)),
-            ("kl", 0.57, False, (51, 52, 0)),
-            ("unmask-one", 0.88, True, (60, 61, 62)),
-        )
-    ]
-    found.append(SelectorDetection("lasso", None, (), ()))
-    losses = [Estimate(4.51 - shift), Estimate(4.48 - shift), Estimate(3.27 + shift), Estimate(3.05 - 2 * shift)]
-    gains = [gain, gain, Estimate(1.46)]
-    return Suite(name, copies, 8, 20, 1234, 60, 0.125 * copies, 4.0, *losses, *gains, gate, tuple(found))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("which", ["run", "model"])
-def test_planted(text_snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    suites = [
-        suite("needle-name", 1, "passed", gain=Estimate(1.2, 1.1, 1.3), shift=0.0),
-        suite("needle-number", 2, "failed", gain=Estimate(0.1, -0.2, 0.3), shift=0.03),
-        suite("needle-number", 4, "not-assessed", gain=Estimate(0.4), shift=0.07),
-    ]
-    setups = {
-        "run": ModelSetup(None, "hidden", None, None),
-        "model": ModelSetup.from_manifest({**CONTEXTUAL, "precision": "bf16"}),
-    }
-    found = Detection("of-run", "id", "made up", "held-out", setups[which], tuple(suites[: 3 if which == "run" else 1]))
-    monkeypatch.setattr(planted, "newest_finished", lambda run, kind: run)
-    monkeypatch.setattr(planted, "detection", lambda folder: found)
-    assert texts(planted.draw([Path("run")])) == text_snapshot
 
 
 # Context curves
@@ -261,20 +210,6 @@ def test_inside_and_beyond(text_snapshot: SnapshotAssertion, lengths: tuple[int,
 SMALLER = {"name": "someone/Smaller", "weights_sha256": "e" * 64}
 
 
-@pytest.mark.parametrize("which", ["models", "few-documents", "no-upper-end"])
-def test_effective_sparsity(text_snapshot: SnapshotAssertion, which: str) -> None:
-    if which == "models":
-        measured = [planted_length(length, spread=0.5) for length in (128, 256, 512)]
-        measured += [planted_length(length, ks=[1, 2, 4, 8], model=SMALLER, long_gain=0.0) for length in (128, 256)]
-    elif which == "no-upper-end":  # of 50 percent, at the shortest length
-        measured = [planted_length(length, spread=2.0, num_documents=301, ks=[2, 4]) for length in (128, 256)]
-    else:
-        measured = [planted_length(length, spread=0.5, num_documents=299, visibility="hidden") for length in (128, 512)]
-    assert (
-        figure_text(effective_sparsity.draw_found(sparsity_by_length(measured, selector="attention"))) == text_snapshot
-    )
-
-
 @pytest.mark.parametrize("which", ["models", "few-documents"])
 def test_spectrum_by_length(text_snapshot: SnapshotAssertion, which: str) -> None:
     chosen = [0, 0, 0, 0, 1, 1, 1, 2, 4, 8]
@@ -326,14 +261,10 @@ def accuracies(
 
 @pytest.fixture
 def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Draws accuracies and points in place of those of tables, as ``synthetic.draw`` does."""
+    """Draws accuracies in place of those of tables, as ``synthetic.draw`` does."""
 
-    def draw(
-        plain: list[Accuracy], points: list[BridgePoint], learned: dict[Setting, tuple[int, int]], **more: Any
-    ) -> str:
+    def draw(plain: list[Accuracy], learned: dict[Setting, tuple[int, int]], **more: Any) -> str:
         (tmp_path / "run" / "synthetic").mkdir(parents=True)
-        if points or more.get("spectra"):
-            (tmp_path / "run" / "bridge").mkdir()
         placed = more.get("placed", [])
         counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*plain, *placed]} | learned
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind)
@@ -345,8 +276,6 @@ def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of, learned: more.get("sweeps", []))
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts)
-        monkeypatch.setattr(synthetic, "spectrum_points", lambda bridges, answers: more.get("spectra", []))
-        monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
         return texts(synthetic.draw([tmp_path / "run"]))
 
     return draw
@@ -358,7 +287,7 @@ def test_tasks(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     settings = [
         (PARITY, (1, 2, 4), 3, 24), (replace(PARITY, max_sparsity=4), (1, 4, 8, 9), 1, 24),
         (replace(PARITY, num_chunks=1), (1, 2, 3), 2, 24),
-        (replace(PARITY, num_chunks=1, position_embedding="alibi"), (1, 2), 2, 24),
+        (replace(PARITY, num_chunks=1, position_embedding="none"), (1, 2), 2, 24),
         (replace(PARITY, num_chunks=1, rope_scaling="yarn", rope_factor=4.0), (2,), 2, 24),
         (replace(PARITY, positions="randpos"), (1, 2), 1, 24),
         (steps, (1, 2), 2, 24), (replace(steps, positions="predicted"), (1, 2), 2, 24),
@@ -368,7 +297,7 @@ def test_tasks(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
     made = [
         one for of, ks, seeds, longest in settings for one in accuracies(of, ks, share, seeds=seeds, longest=longest)
     ]
-    assert drawn_tasks(made, [], {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == text_snapshot
+    assert drawn_tasks(made, {steps: (1, 2), PARITY: (0, 3), VARIABLES: (1, 2)}) == text_snapshot
 
 
 def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
@@ -376,7 +305,7 @@ def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> No
     share = Shares()
     made = accuracies(replace(PARITY, background="text", modulus=4), (1, 3), share, seeds=1)
     made += accuracies(replace(PARITY, max_sparsity=3), (1, 3), share, seeds=1)
-    assert drawn_tasks(made, [], {}) == text_snapshot
+    assert drawn_tasks(made, {}) == text_snapshot
 
 
 def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
@@ -391,32 +320,7 @@ def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: Snapshot
     ]
     placed = [one for place in ("4/1", "any/1") for one in accuracies(PARITY, (2,), share, seeds=1, place=place)]
     sweeps = [PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)]
-    assert drawn_tasks(made, [], {}, placed=placed, sweeps=sweeps) == text_snapshot
-
-
-def test_bridge_and_spectrum(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
-    share, hidden = Shares(), replace(PARITY, hide_tokens=True)
-    points = [
-        BridgePoint(
-            hidden, length, k, selector, share(), share(), share(), None if length == 24 else share(),
-            None if (k, length) == (1, 6) else share(), None, k / length,
-        )
-        for k in (1, 2) for length in (6, 8, 24) for selector in ("attention", "random", "mask-one")
-    ]  # fmt: skip
-    points[0] = replace(points[0], recovered_fraction=Estimate(-9.0), prediction_recovered=Estimate(9.0))
-    others = [PARITY, replace(PARITY, num_chunks=1), replace(PARITY, background="text", locality=4)]
-    spectra = [
-        SpectrumPoint(others[seed % 3], seed, x, 8 if seed else 7, y, 80)
-        for seed, (x, y) in enumerate([(0.1, 0.5), (0.4, 0.6), (0.7, 0.55), (0.9, 1.0), (1.0, 0.9)])
-    ]
-    # The bridge is of runs that were trained with tokens left out, and the spectrum of the others.
-    points.append(replace(points[1], setting=PARITY, length=40))
-    spectra.append(replace(spectra[0], setting=hidden, right=0.2))
-    assert drawn_tasks([], points, {}, spectra=spectra) == text_snapshot
-
-
-def test_few_points_of_the_spectrum_have_no_correlation(text_snapshot: SnapshotAssertion) -> None:
-    assert figure_text(synthetic_places.draw_spectrum([SpectrumPoint(PARITY, 3, 0.3, 8, 0.6, 80)])) == text_snapshot
+    assert drawn_tasks(made, {}, placed=placed, sweeps=sweeps) == text_snapshot
 
 
 @pytest.mark.parametrize("which", ["bound", "no-bound"])

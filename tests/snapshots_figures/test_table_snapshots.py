@@ -73,7 +73,7 @@ def test_table_of_synthetic_runs(text_snapshot: SnapshotAssertion) -> None:
     steps = Setting("parity", True, "coupled", max_sparsity=3, train_lengths=(4, 8), max_position=32)
     runs = [
         TaskRun(steps, 4, "a", 12_345, 678, 9.25, 0.12345, "stop_loss", 0.975),
-        TaskRun(replace(steps, task="variables", scratchpad=False), 5, "b", 12_345, 789, 8.0, 0.6543, "patience", 0.5),
+        TaskRun(replace(steps, task="variables", scratchpad=False), 5, "b", 12_345, 789, 8.0, 0.6543, "stop_loss", 0.5),
         TaskRun(replace(steps, positions="pose", num_chunks=1), 6, "c", 12_345, 890, None, None, None, None),
     ]
     assert printed([table_of_runs(runs)], 150) == text_snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_lengths import planted_needs
+from planted_lengths import LineKey, planted_needs
 from planted_measurements import PLANTED
 from printed_text import json_lines
 from syrupy.assertion import SnapshotAssertion
@@ -15,7 +15,6 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.records.selector import ScoringSize
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_sample_size
@@ -62,7 +61,6 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
         "blind": captions.blind_caption(summary),
         "every": captions.every_caption(summary),
         "contrasts": [words for entry in measured.classes if (words := captions.contrast_words(entry))],
-        "gains": [captions.gains_caption(unit, visibility, optimism=optimism) for optimism in (True, False)],
         "gains figure": findings.gains_finding(summary),
         "reaction figure": findings.reaction_finding(summary),
         "classes figure": findings.classes_finding(measured.classes, summary),
@@ -128,7 +126,6 @@ def test_sentences_about_one_document(snapshot: SnapshotAssertion) -> None:
     assert [
         *said,
         exploration.unmeasured_words(1024, 5000),
-        gates.GATE_WORDS,
         exploration.DOCUMENT_GATE_WORDS,
     ] == snapshot
 

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 from made_up_runs import FULL, POSE, PoseConfig, made_up_curve, made_up_losses, made_up_run
-from made_up_sequences import SETTING, written_sequences
+from made_up_sequences import SETTING
 from msgspec import convert
 from planted_measurements import PLANTED, Planted, anchor_check, write
 from printed_text import json_lines
@@ -26,7 +26,6 @@ from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Visibility
 from olmo_sparsity.statistics.single.spectrum import spectra
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary, summarize
-from olmo_sparsity.statistics.synthetic import read_bridge
 from olmo_sparsity.wording import (
     comparison,
     curves,
@@ -205,7 +204,7 @@ def test_comparisons(
 ) -> None:
     monkeypatch.chdir(work)
     compared = compare(read_subjects(named.split()))
-    assert [*comparison.comparison_words(compared), *comparison.pairings_words(compared)] == snapshot
+    assert [*comparison.differences_sentences(compared), *comparison.pairings_words(compared)] == snapshot
 
 
 def test_verdicts(snapshot: SnapshotAssertion) -> None:
@@ -244,25 +243,7 @@ def test_differences_of_setups(passed: Summary, snapshot: SnapshotAssertion) -> 
     assert [setup.anchor_warning(other) for other in others.values()] == snapshot
 
 
-def test_bridge(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    rng = np.random.default_rng(3)
-    folders = []
-    for seed in (0, 1):
-        rows = []
-        for number, (length, k) in enumerate([(8, 2), (16, 3)]):
-            for w in range(70):
-                planted = list(range(w % 4, w % 4 + k))
-                for selector, share in (("kl", 0.8), ("random", 0.1)):
-                    short, gain = rng.uniform(1, 2), rng.normal(0.6 - (length > 8) * seed, 0.2)
-                    rows.append({
-                        "window_id": number * 70 + w, "length_tokens": length, "sparsity": k, "selector": selector,
-                        "planted_positions": planted, "positions": planted, "num_found": int(rng.integers(0, k + 1)),
-                        "right": bool(rng.random() < 0.9 - 0.3 * seed), "loss_short_nats": short, "loss_long_nats": short - gain,
-                        "loss_sparse_nats": short - share * gain, "loss_planted_nats": short - 0.9 * gain,
-                        "kl_short_nats": rng.gamma(2.0, 0.2), "kl_sparse_nats": rng.gamma(2.0, 0.2 * (1 - share)),
-                    })  # fmt: skip
-        folders.append(written_sequences(tmp_path / str(seed), "bridge", "parities", rows, seed=seed))
-    assert synthetic_tasks.bridge_lines(read_bridge(folders)) == snapshot
+def test_words_of_a_setting(snapshot: SnapshotAssertion) -> None:
     assert synthetic_tasks.setting_words(SETTING) == snapshot
 
 

@@ -394,7 +394,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:
         ([run, lacking], "lacking has no point at 8 visible tokens, .*; give all of these runs context.local_len = 8$"),
         (
             [far, model],
-            "model has no point at 40 visible tokens, .*; measure the .* of these runs with --max-visible 40$",
+            "model has no point at 40 visible tokens, .*; measure the .* of these runs with context_curve.max_visible=40$",
         ),
     ):
         with pytest.raises(UserError, match=said) as caught:

@@ -291,9 +291,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, lis
     also_anywhere = made_up_answers(tmp_path / "also-anywhere", POSE[0], seed=10, test_row_len=None)
     also_in_one_row = made_up_answers(tmp_path / "also-in-one-row", POSE[0], seed=10, num_chunks=1, lengths=(ROW,))
     first = runs["pose"][:1]
-    different = (
-        "its seeds were measured on different sequences, or with different selectors; measure them with the same "
-    )
+    different = "its seeds were measured on different sequences; measure them with the same "
     for of, run, message in (
         (
             first,

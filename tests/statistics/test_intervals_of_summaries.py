@@ -17,7 +17,6 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, by_sample_size, has_log_distances
 from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
-from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
 from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, complement, spectra, spectrum_frame
@@ -215,48 +214,6 @@ def test_a_difference_is_of_the_quantities_that_both_have() -> None:
     assert quantities_minus(second, first) == {"a": 3.0}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("context", list(LONG_GAIN))
-def test_key_tokens_of_each_context_with_their_intervals(context: str) -> None:
-    measurement = made_up(80, 0.5, seed=3)
-    windows = measurement.windows
-    windows["gain_long_nats"] = 1.2 * windows["gain_long_nats"] + 1.8
-    windows["null_gain_long_nats"] = 1.5 * windows["null_gain_long_nats"] + 2.2
-    weights, doc_ids = measurement.weights_W, list(windows["doc_id"])
-    gain, short = windows[LONG_GAIN[context]].to_numpy(), windows["loss_short_nats"].to_numpy()
-    is_key = ((gain > 2) & (short - gain < 2)).astype(float)
-    frame, found = key_token_frame(measurement, context), key_tokens(measurement)[context]
-    assert frame["is_key"].tolist() == is_key.astype(bool).tolist()
-    assert frame["lcl_nats"].to_numpy() == pytest.approx(gain - short)
-    assert frame["doc_id"].tolist() == doc_ids and frame["weight"].tolist() == weights.tolist()
-    assert numbers(found.share) == pytest.approx(expected_share(is_key, weights, doc_ids=doc_ids))
-    for estimate, values in ((found.loss_short_nats, short), (found.loss_long_nats, short - gain)):
-        assert numbers(estimate) == pytest.approx(expected_mean(values, weights * is_key, doc_ids=doc_ids))
-    low, high = np.exp(numbers(found.loss_long_nats)[1:])
-    assert numbers(found.perplexity)[0] == pytest.approx(np.exp(numbers(found.loss_long_nats)[0]))
-    assert numbers(found.perplexity)[1:] == pytest.approx([low, high], rel=1e-3)
-
-
-@pytest.mark.parametrize("num_documents", [49, 50])
-def test_losses_over_key_tokens_have_intervals_where_enough_documents_hold_any(num_documents: int) -> None:
-    measurement = made_up(120, 0.5, seed=3)
-    number = measurement.windows["doc_id"].map(lambda doc_id: int(doc_id, 16))
-    gain = np.where(number < num_documents, 2.5 + 0.01 * number, 0.5)
-    windows = measurement.windows.assign(gain_long_nats=gain, loss_short_nats=4.0 + 0.01 * number)
-    found = key_tokens(dataclasses.replace(measurement, windows=windows))["real"]
-    assert found.share is not None and found.share.has_interval
-    for of_keys in (found.loss_short_nats, found.loss_long_nats, found.perplexity):
-        assert of_keys is not None and of_keys.has_interval == (num_documents == 50)
-
-
-def test_key_tokens_lie_above_their_bounds() -> None:
-    measurement = made_up(3, 0.5)
-    gain = np.array([2.0, 2.01, 2.01, 2.01] + [0.0] * len(measurement.windows))[: len(measurement.windows)]
-    short = np.array([3.0, 4.01, 4.0, 4.02] + [9.0] * len(measurement.windows))[: len(measurement.windows)]
-    windows = measurement.windows.assign(gain_long_nats=gain, loss_short_nats=short)
-    frame = key_token_frame(dataclasses.replace(measurement, windows=windows))
-    assert frame["is_key"].tolist()[:4] == [False, False, True, False]
-
-
 def test_distances_of_long_contexts_have_edges_of_equal_ratios() -> None:
     few, many = (Lengths(local_len=8, full_len=8 + m, num_long_range=m) for m in (63, 64))
     assert (has_log_distances(few), has_log_distances(many)) == (False, True)
@@ -344,7 +301,7 @@ def test_a_share_and_its_complement() -> None:
 
 def test_the_k_that_reaches_a_share_with_the_ends_of_its_band() -> None:
     shares = (Estimate(0.1, 0.0, 0.5), Estimate(0.5, 0.3, 0.8), Estimate(0.8, 0.6, 0.9), Estimate(0.9, 0.79, 1.0))
-    found = Spectrum(Curve("kl", "real", 0.05, False), (0, 1, 4, 9), shares)
+    found = Spectrum(Curve("kl", "real", 0.05), (0, 1, 4, 9), shares)
     assert found.reaching(0.5) == SmallestK(1, 0, 4)
     assert found.reaching(0.8) == SmallestK(4, 1, None)
     assert found.reaching(0.95) == SmallestK(None, 9, None)
@@ -367,7 +324,6 @@ def test_rows_of_the_spectrum_are_of_their_windows() -> None:
     )
     frame = spectrum_frame(measurement)
     assert set(frame["max_k"]) == {4} and frame["min_context_tokens"].isna().all()
-    assert frame.loc[frame["family"] == "fewest", "lasting_k"].isna().all()
     for _, rows in frame.groupby(["family", "context", "tolerance_nats"]):
         for column in ("window_id", "doc_id", "weight", "target_class"):
             assert rows[column].tolist() == windows[column].tolist()
@@ -375,11 +331,7 @@ def test_rows_of_the_spectrum_are_of_their_windows() -> None:
     assert not spectra(
         dataclasses.replace(measurement, manifest={**measurement.manifest, "precision": "fp32"})
     ).is_rounded
-    without_1 = measurement.gains.columns.get_level_values("k") != 1
-    larger = dataclasses.replace(
-        measurement, gains=measurement.gains.loc[:, without_1], divergences=measurement.divergences.loc[:, without_1]
-    )
-    assert (spectra(measurement).exact_k, spectra(larger).exact_k, spectra(larger).max_k) == (1, 0, 4)
+    assert spectra(measurement).max_k == 4
 
 
 def test_what_screened_is_read_to_its_place() -> None:

@@ -7,15 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
 import pytest
-from planted_answers import LOCAL, ROWS, Right, answers, write
-from scipy.stats import rankdata
+from planted_answers import LOCAL, ROWS, Right, answers
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import (
-    SpectrumPoint,
     fit_bound,
     furthest_lengths,
     num_learned,
@@ -23,10 +20,8 @@ from olmo_sparsity.statistics.length_generalization import (
     of_methods,
     of_sparsity_alone,
     place_sweeps,
-    rank_correlation,
     reaches_further,
     read_generalization,
-    spectrum_points,
     task_runs,
 )
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, read_accuracies
@@ -38,13 +33,14 @@ def test_a_run_has_learned_where_it_answers_prompts_as_in_training(tmp_path: Pat
     """Of the training lengths, 4 to 8, and k up to K_train only: here 8 tokens, k = 2; all else is wrong."""
     folders = [
         answers(tmp_path / f"seed{seed}", lambda length, k, place, n=n: n if (length, k) == (8, 2) else 0,
-                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="patience", lengths=(2, 8, 16, 80))
+                training_seed=seed, training_seconds=90.0, validation_loss_nats=0.25, ended_by="stop_loss",
+                lengths=(2, 8, 16, 80))
         for seed, n in ((6, 18), (5, 19))
     ]  # fmt: skip
     first, second = task_runs(folders)
     assert (first.seed, first.run, first.accuracy_within, first.has_learned) == (5, "seed5", 0.95, True)
     assert (second.seed, second.run, second.accuracy_within, second.has_learned) == (6, "seed6", 0.9, False)
-    assert (first.steps, first.minutes, first.validation_loss_nats, first.ended_by) == (70, 1.5, 0.25, "patience")
+    assert (first.steps, first.minutes, first.validation_loss_nats, first.ended_by) == (70, 1.5, 0.25, "stop_loss")
     assert (first.setting, first.num_parameters) == (LOCAL, 9000)
     assert num_learned([first, second]) == {LOCAL: (1, 2)}
 
@@ -246,68 +242,6 @@ def test_the_effect_of_the_place_has_an_interval_where_each_place_has_50_sequenc
     assert effect.difference.bounds == (pytest.approx((-far, far)) if has_interval else None)
 
 
-def bridge(folder: Path, kl_nats: dict[tuple[int, int, str], list[float]], **manifest: Any) -> Path:
-    rows = [
-        {
-            "window_id": number, "length_tokens": length, "sparsity": k, "selector": selector, "planted_positions": [0],
-            "positions": [0], "num_found": 1, "right": True, "loss_short_nats": 1.0, "loss_long_nats": 0.0,
-            "loss_sparse_nats": 0.0, "loss_planted_nats": 0.0, "kl_short_nats": 1.0, "kl_sparse_nats": kl,
-        }
-        for number, ((length, k, selector), kl) in enumerate(
-            (cell, kl) for cell, values in kl_nats.items() for kl in values
-        )
-    ]  # fmt: skip
-    return write(folder, "bridge", "parities", rows, LOCAL, **manifest)
-
-
-def test_a_point_of_the_spectrum_is_of_k_train_at_the_training_length_and_far_beyond(tmp_path: Path) -> None:
-    """At 8 tokens and k = 2, 3 of 4 prompts are within 0.05 nats; at 80 tokens, ten times as many, 7 of 20 are right.
-
-    Of one seed 72 tokens are the next to that, where 9 of 20 are right of those that were placed as in training.
-    """
-    measured = {
-        (4, 2, "mask-one"): [0.0] * 4,
-        (8, 1, "mask-one"): [0.0] * 4,
-        (8, 2, "kl"): [0.0] * 4,
-        (8, 2, "mask-one"): [0.0, 0.05, 0.01, 0.06],
-        (16, 2, "mask-one"): [0.0] * 4,
-    }
-    right: Right = lambda length, k, place: 7 if (length, k) == (80, 2) else ROWS  # noqa: E731
-    folders = [answers(tmp_path / f"answers{seed}", right, training_seed=seed) for seed in (5, 7)]
-    in_places: Right = lambda length, k, place: 9 if (length, k, place) == (72, 2, "4/2") else 3  # noqa: E731
-    of_places = {"lengths": (8, 64, 72, 128), "places": ("any/1", "4/2"), "training_seed": 8}
-    folders.append(answers(tmp_path / "placed", in_places, **of_places))
-    bridges = [bridge(tmp_path / f"bridge{seed}", measured, training_seed=seed) for seed in (5, 6, 8)]
-    assert spectrum_points(bridges, folders) == [
-        SpectrumPoint(LOCAL, 5, 0.75, 8, 0.35, 80),
-        SpectrumPoint(LOCAL, 8, 0.75, 8, 0.45, 72),
-    ]
-
-
-def points(pairs: list[tuple[float, float]]) -> list[SpectrumPoint]:
-    return [SpectrumPoint(LOCAL, seed, x, 8, y, 80) for seed, (x, y) in enumerate(pairs)]
-
-
-def test_the_rank_correlation_is_that_of_the_ranks_with_an_interval_over_runs() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.random(12).round(1)
-    pairs = list(zip(x.tolist(), (x + rng.normal(0, 0.3, 12)).tolist(), strict=True))
-    found = rank_correlation(points(pairs))
-    assert found is not None and found.bounds is not None
-    ranks = [rankdata(values) for values in zip(*pairs, strict=True)]
-    assert found.mean == pytest.approx(np.corrcoef(*ranks)[0, 1])
-    assert -1 <= found.bounds[0] < found.mean < found.bounds[1] <= 1
-    drawn = np.random.default_rng(5).integers(0, 12, (4000, 12))
-    resampled = [rankdata(np.array(values)[drawn], axis=1) for values in zip(*pairs, strict=True)]
-    a, b = (of - of.mean(axis=1, keepdims=True) for of in resampled)
-    correlations = (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-    assert found.bounds == pytest.approx(np.quantile(correlations, [0.025, 0.975]), abs=0.06)
-    assert found.standard_error == pytest.approx(correlations.std(ddof=1), rel=0.1)
-    falling = rank_correlation(points([(x, 1 - x) for x in (0.1, 0.4, 0.2, 0.3)]))  # the fewest runs that have one
-    assert falling is not None and falling.mean == pytest.approx(-1)
-    assert rank_correlation(points(pairs[:3])) is rank_correlation(points([(1.0, y) for _, y in pairs])) is None
-
-
 def test_settings_that_differ_in_locality_or_spread_are_no_seeds_of_one_model(tmp_path: Path) -> None:
     right: Right = lambda length, k, place: ROWS  # noqa: E731
     folders = [
@@ -328,10 +262,10 @@ def test_each_setting_is_in_the_figures_that_compare_it() -> None:
     larger = dataclasses.replace(base, max_sparsity=4)
     ordinary = dataclasses.replace(base, num_chunks=1)
     text = dataclasses.replace(base, background="text")
-    hidden, placed = dataclasses.replace(base, hide_tokens=True), dataclasses.replace(base, locality=4)
+    placed = dataclasses.replace(base, locality=4)
     none = dataclasses.replace(ordinary, position_embedding="none")
     scaled = dataclasses.replace(ordinary, rope_scaling="yarn")
-    everything = [steps, base, larger, ordinary, text, hidden, placed, none, scaled]
+    everything = [steps, base, larger, ordinary, text, placed, none, scaled]
     assert of_sparsity_alone(everything) == [base, larger, text]
     assert of_sparsity_alone([steps, base, ordinary]) == []
     assert of_sparsity_alone([base]) == [base]

@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from olmo_sparsity.statistics.single.breakdowns import by_class, by_distance
-from olmo_sparsity.statistics.single.key_tokens import key_tokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import load
@@ -24,15 +23,14 @@ def test_what_is_shown_of_a_measurement_is_of_it(tmp_path: Path) -> None:
     measured, measurement = Measured.read(tables), load(tables)
     assert (measured.tables, measured.summary) == (tables, summarize(measurement))
     assert measured.classes == by_class(measurement, measured.summary)
-    assert measured.key_tokens == key_tokens(measurement)
     assert measured.distances == by_distance(tables, measurement)
     assert measured.spectra == spectra(measurement)
     windows = measurement.windows
     assert set(measured.spectra_of_classes) == set(windows["target_class"])
     for name, found in measured.spectra_of_classes.items():
-        assert {(curve.tolerance_nats, curve.lasting) for curve in found.by_curve} == {(0.05, False)}
+        assert {curve.tolerance_nats for curve in found.by_curve} == {0.05}
         needs_none = (windows["kl_short_nats"] <= 0.05)[windows["target_class"] == name]
-        assert found.by_curve[Curve("kl", "real", 0.05, False)].none_needed.mean == pytest.approx(needs_none.mean())
+        assert found.by_curve[Curve("kl", "real", 0.05)].none_needed.mean == pytest.approx(needs_none.mean())
 
 
 def test_the_tokenizer_is_that_of_the_run_if_it_is_the_one_that_measured(tmp_path: Path) -> None:

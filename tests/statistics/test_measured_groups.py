@@ -310,13 +310,13 @@ def test_pairs_are_weighted_and_of_their_own_windows(paired: Written) -> None:
         shorts = [paired.windows[w][column] for w in SAMPLED]
         for tolerance in (0.1, 0.03):
             deltas = [(s, row["kl_single_nats"], row["kl_pair_nats"]) for s, row in zip(shorts, rows, strict=True)]
-            any_choice = found.by_curve[Curve(ANY, context, tolerance, False)]
+            any_choice = found.by_curve[Curve(ANY, context, tolerance)]
             assert any_choice.ks == (0, 1, 2)
             expected = [
                 np.average([min(of[: k + 1]) <= tolerance for of in deltas], weights=weights) for k in (0, 1, 2)
             ]
             assert [share.mean for share in any_choice.shares] == pytest.approx(expected)
-            of_kl = found.by_curve[Curve("kl", context, tolerance, False)]
+            of_kl = found.by_curve[Curve("kl", context, tolerance)]
             sparse = [paired.selections[w, "kl", context]["kl_sparse_nats"] for w in SAMPLED]
             expected = [
                 np.average(

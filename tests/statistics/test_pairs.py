@@ -13,7 +13,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra, pair_spectra
-from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve
+from olmo_sparsity.statistics.single.spectrum import TOLERANCES, Curve
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.console import Form, print_summary
 
@@ -61,16 +61,16 @@ def test_shares_are_those_of_the_paired_windows(
                 enough = [float(windows.loc[w, column]), row["kl_single_nats"], row["kl_pair_nats"], 0.0]
                 weight[next(k for k, delta in enumerate(enough) if delta <= tolerance)] += windows.loc[w, "weight"]
             total = sum(weight.values())
-            spectrum = found.by_curve[Curve(ANY, context, tolerance, lasting=False)]
+            spectrum = found.by_curve[Curve(ANY, context, tolerance)]
             expected = [(weight[0]) / total, (weight[0] + weight[1]) / total, 1 - weight[3] / total]
             assert [share.mean for share in spectrum.shares] == pytest.approx(expected)
             seen |= {k for k, of in weight.items() if of}
-            for family in ("kl", "attention", "random", FEWEST):
-                other = found.by_curve[Curve(family, context, tolerance, lasting=False)]
+            for family in ("kl", "attention", "random"):
+                other = found.by_curve[Curve(family, context, tolerance)]
                 assert other.ks == (0, 1, 2)
                 for of_choice, exact in zip(other.shares, spectrum.shares, strict=True):
                     assert of_choice.mean <= exact.mean + 1e-12
-            at_1 = found.by_curve[Curve("kl", context, tolerance, lasting=False)].at_most(1)
+            at_1 = found.by_curve[Curve("kl", context, tolerance)].at_most(1)
             assert at_1 is not None and at_1.mean == pytest.approx(
                 spectrum.shares[1].mean
             )  # the best single is its first
@@ -92,7 +92,7 @@ def test_summary_shows_them(tables: Path, measurement: Measurement, capsys: pyte
     spectra = pair_spectra(tables, measurement)
     assert spectra is not None and shown["num_windows"] == PAIRED
     for entry in shown["curves"]:
-        key = Curve(entry["family"], entry["context"], entry["tolerance_nats"], entry["lasting"])
+        key = Curve(entry["family"], entry["context"], entry["tolerance_nats"])
         shares = spectra.by_curve[key].shares
         assert [share["mean"] for share in entry["shares"]] == pytest.approx([share.mean for share in shares])
     assert {entry["tolerance_nats"] for entry in shown["curves"]} == set(TOLERANCES)

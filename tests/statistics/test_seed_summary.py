@@ -463,21 +463,6 @@ def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
     assert read_seeds(runs).mean.setup.positions == "compact"
 
 
-def test_seeds_measured_by_an_earlier_version_are_pooled(tmp_path: Path) -> None:
-    """It had no key of what was added since. Its measurements are not measured anew."""
-    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
-    of_then, of_now = (made_up_measurement(run, 0.2) for run in runs)
-    added = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
-    manifest = read_json(of_now / "manifest.json")
-    now = {**manifest, "positions": "kept", "visibility": "hidden", "influence": {**manifest["influence"], **added}}
-    write_manifest(of_now, now)
-    manifest = read_json(of_then / "manifest.json")
-    influence = {key: value for key, value in manifest["influence"].items() if key not in added}
-    then = {key: value for key, value in manifest.items() if key not in ("positions", "visibility")}
-    write_manifest(of_then, {**then, "influence": influence})
-    assert read_seeds(runs).num_seeds == 2
-
-
 def test_of_several_common_measurements_the_newest_of_each_seed_is_read(tmp_path: Path) -> None:
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
     made_up = made_up_measurement(tmp_path / "template", 0.5)

@@ -1,4 +1,4 @@
-"""The dependency spectrum and LongPPL's key tokens, against their definitions, window by window, and on planted dependencies."""
+"""The dependency spectrum against its definition, window by window, and on planted dependencies."""
 
 from __future__ import annotations
 
@@ -16,38 +16,31 @@ from made_up import KS, LENGTHS, SEES_TARGET, made_up_tables
 from planted_gains import made_up, mean
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
-from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo, load
 from olmo_sparsity.statistics.single.spectrum import (
-    FEWEST,
     TOLERANCES,
     Curve,
     chosen_family,
     spectra,
     spectrum_frame,
     sufficient_k,
-    sufficient_ks,
 )
 from olmo_sparsity.statistics.single.summary import summarize
 
 numbers = st.floats(0, 1, width=32)
 
 
-def first_enough(delta_P: Sequence[float], ks: Sequence[int], tolerance: float, *, lasting: bool) -> float:
+def first_enough(delta_P: Sequence[float], ks: Sequence[int], tolerance: float) -> float:
     """Return the sufficient k by its definition; ``delta_P``: of no token, then of each k."""
-    for i, k in enumerate([0, *ks]):
-        needed = delta_P[i:] if lasting else delta_P[i : i + 1]
-        if all(delta <= tolerance for delta in needed):
-            return k
-    return math.inf
+    return next((k for k, delta in zip([0, *ks], delta_P, strict=True) if delta <= tolerance), math.inf)
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(numbers, min_size=4, max_size=4), min_size=1, max_size=9), numbers, st.booleans())
-def test_the_sufficient_k_is_the_first_that_is_enough(rows: list[list[float]], tolerance: float, lasting: bool) -> None:
+@given(st.lists(st.lists(numbers, min_size=4, max_size=4), min_size=1, max_size=9), numbers)
+def test_the_sufficient_k_is_the_first_that_is_enough(rows: list[list[float]], tolerance: float) -> None:
     delta_WP, ks = np.array(rows), [1, 3, 4]
-    found = sufficient_k(delta_WP[:, 1:], delta_WP[:, 0], ks=ks, tolerance=tolerance, lasting=lasting)
-    assert found.tolist() == [first_enough(row, ks, tolerance, lasting=lasting) for row in rows]
+    found = sufficient_k(delta_WP[:, 1:], delta_WP[:, 0], ks=ks, tolerance=tolerance)
+    assert found.tolist() == [first_enough(row, ks, tolerance) for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +56,15 @@ def measurement(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
 def needed_of(measurement: Measurement, curve: Curve) -> list[float]:
     """Return the sufficient k of every window by definition."""
     shorts = measurement.windows["kl_short_nats" if curve.context == "real" else "null_kl_short_nats"].astype(float)
-    names = list(measurement.selectors) if curve.family == FEWEST else [curve.family]
-    of_families = []
-    for name in names:
-        of_ks = [measurement.divergences[name, curve.context, k].astype(float) for k in KS]
-        rows = zip(shorts, *of_ks, strict=True)
-        of_families.append([first_enough(row, KS, curve.tolerance_nats, lasting=curve.lasting) for row in rows])
-    return [min(needed) for needed in zip(*of_families, strict=True)]
+    of_ks = [measurement.divergences[curve.family, curve.context, k].astype(float) for k in KS]
+    return [first_enough(row, KS, curve.tolerance_nats) for row in zip(shorts, *of_ks, strict=True)]
 
 
 def test_shares_are_those_of_the_windows_by_weight(measurement: Measurement) -> None:
     found = spectra(measurement)
-    families = {(family, lasting) for family in SEES_TARGET for lasting in (False, True)} | {(FEWEST, False)}
-    assert {(c.family, c.context, c.tolerance_nats, c.lasting) for c in found.by_curve} == {
-        (family, context, tolerance, lasting)
-        for family, lasting in families
+    assert set(found.by_curve) == {
+        Curve(family, context, tolerance)
+        for family in SEES_TARGET
         for context in ("real", "null")
         for tolerance in TOLERANCES
     }
@@ -92,7 +79,7 @@ def test_shares_are_those_of_the_windows_by_weight(measurement: Measurement) -> 
         assert spectrum.none_needed == spectrum.shares[0] and spectrum.at_most(8) == spectrum.shares[-1]
         assert spectrum.at_most(3) is None
     assert seen == {0, *KS, math.inf}
-    assert (found.exact_k, found.row_k, found.max_k) == (1, 0, 8)
+    assert (found.row_k, found.max_k) == (0, 8)
 
 
 def test_the_summary_has_the_same_shares(measurement: Measurement) -> None:
@@ -120,26 +107,13 @@ def test_the_k_of_a_share_is_where_line_and_band_reach_it(measurement: Measureme
 
 
 def test_the_frame_has_the_needs_of_every_window(measurement: Measurement) -> None:
-    """Of ``fewest`` there is no lasting need."""
     frame = spectrum_frame(measurement)
-    assert len(frame) == (len(SEES_TARGET) + 1) * 2 * len(TOLERANCES) * len(measurement.windows)
-    assert (frame["max_k"] == 8).all() and frame["lasting_k"].isna().equals(frame["family"] == FEWEST)
+    assert len(frame) == len(SEES_TARGET) * 2 * len(TOLERANCES) * len(measurement.windows)
+    assert (frame["max_k"] == 8).all()
     for (family, context, tolerance), rows in frame.groupby(["family", "context", "tolerance_nats"]):
         for column in ("window_id", "doc_id", "weight", "target_class"):
             assert rows[column].tolist() == measurement.windows[column].tolist()
-        for column, lasting in (("k", False), ("lasting_k", True)):
-            if (family, lasting) != (FEWEST, True):
-                assert rows[column].tolist() == needed_of(measurement, Curve(family, context, tolerance, lasting))
-
-
-def test_entries_of_heads_and_lasting_needs_do_not_count_for_the_fewest(measurement: Measurement) -> None:
-    """The selector under the name of one by head often needs fewer than `kl`."""
-    by_heads = measurement.restrict_selectors({"kl": "kl", "attention": "h2o-heads"})
-    of_curve = dict(sufficient_ks(by_heads))
-    for context in ("real", "null"):
-        fewest, kl, of_heads = (of_curve[Curve(name, context, 0.05, False)] for name in (FEWEST, "kl", "h2o-heads"))
-        assert fewest.tolist() == kl.tolist() and (of_heads < kl).any()
-    assert {curve.family for curve, _ in sufficient_ks(measurement, lasting=(True,))} == set(SEES_TARGET)
+        assert rows["k"].tolist() == needed_of(measurement, Curve(family, context, tolerance))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +124,7 @@ def test_entries_of_heads_and_lasting_needs_do_not_count_for_the_fewest(measurem
         (["attention", "kl", "random"], "kl"),
         (["random", "nearest", "h2o-heads", "attention", "snapkv"], "attention"),
         (["nearest", "own", "attention"], "attention"),  # of a selector of one's own nothing is known
-        (["random", "nearest", "h2o-heads", "own", FEWEST], None),
+        (["random", "nearest", "h2o-heads", "own"], None),
     ],
 )
 def test_the_family_of_chosen_tokens(blind: list[str], chosen: str | None) -> None:
@@ -207,7 +181,7 @@ def test_the_spectrum_of_a_planted_task_is_its_answer() -> None:
         rows = frame[(frame["context"] == "real") & (frame["tolerance_nats"] == tolerance)]
         for family in ("greedy-kl", "nearest", "random"):
             of = rows[rows["family"] == family]
-            assert of["k"].tolist() == of["lasting_k"].tolist() == truth[family].tolist()
+            assert of["k"].tolist() == truth[family].tolist()
         assert rows[rows["family"] == "greedy-kl"]["k"].tolist() == sizes.tolist()
         shortest = rows[rows["family"] == "nearest"]["min_context_tokens"]
         farthest = [min(bits) for bits in truth["bits"]]
@@ -298,48 +272,8 @@ def test_a_row_between_two_measured_k_has_no_share(measurement: Measurement) -> 
     assert spectra(replace(measurement, manifest=manifest)).beyond_row() is None
 
 
-def test_no_k_is_exact_where_not_all_singles_were_measured(measurement: Measurement) -> None:
-    screened = {**measurement.manifest, "influence": {"screen": 4}}
-    assert spectra(replace(measurement, manifest=screened)).exact_k == 0
-    others = measurement.restrict_selectors({"attention": "attention"})
-    assert spectra(others).exact_k == 0
-    larger = [column for column in measurement.divergences if column[2] > 1]
-    of_larger = replace(measurement, gains=measurement.gains[larger], divergences=measurement.divergences[larger])
-    assert spectra(of_larger).exact_k == 0 and spectra(of_larger).max_k == 8
-
-
 @pytest.mark.parametrize(("precision", "is_rounded"), [("bf16", True), ("fp32", False)])
 def test_divergences_of_a_model_in_bf16_are_rounded(precision: str, is_rounded: bool) -> None:
     measurement, _ = planted([1] * 6)
     measured_in = replace(measurement, manifest={**measurement.manifest, "precision": precision})
     assert spectra(measured_in).is_rounded is is_rounded
-
-
-def test_key_tokens_by_their_formula() -> None:
-    measurement = made_up(150, 0.5, seed=3)
-    windows = measurement.windows
-    windows["gain_long_nats"] = 1.2 * windows["gain_long_nats"] + 1.0
-    windows["loss_long_nats"] = windows["loss_short_nats"] - windows["gain_long_nats"]
-    frame, found = key_token_frame(measurement), key_tokens(measurement)["real"]
-    weight = key_weight = long = short = 0.0
-    for row, of in zip(windows.itertuples(), frame.itertuples(), strict=True):
-        log_long, log_short = -row.loss_long_nats, -row.loss_short_nats
-        lsd, lcl = log_long - log_short, log_long
-        assert (of.lsd_nats, of.lcl_nats) == (pytest.approx(lsd), pytest.approx(lcl))
-        assert of.is_key == (lsd > 2 and lcl > -2)
-        weight += row.weight
-        if lsd > 2 and lcl > -2:
-            key_weight += row.weight
-            long += row.weight * row.loss_long_nats
-            short += row.weight * row.loss_short_nats
-    assert 0.02 < key_weight / weight < 0.6 and ((frame["lsd_nats"] > 2) & ~frame["is_key"]).any()
-    assert mean(found.share) == pytest.approx(key_weight / weight)
-    assert mean(found.loss_long_nats) == pytest.approx(long / key_weight)
-    assert mean(found.loss_short_nats) == pytest.approx(short / key_weight)
-    assert mean(found.perplexity) == pytest.approx(math.exp(long / key_weight))
-
-
-def test_without_key_tokens_there_is_no_perplexity() -> None:
-    found = key_tokens(made_up(60, -3.0))["real"]
-    assert mean(found.share) == 0
-    assert (found.loss_short_nats, found.loss_long_nats, found.perplexity) == (None, None, None)

@@ -40,8 +40,7 @@ from olmo_sparsity.statistics.single.summary import (
     is_fragile,
     summarize,
 )
-from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import summary_json
 from olmo_sparsity.view.summary_tables import loss_table
@@ -166,18 +165,6 @@ def test_what_is_unknown_of_one_window_is_no_number_of_all(tmp_path: Path) -> No
     key = ("unmask-one", "null", 1)
     assert found.optimisms[key].tolist() == pytest.approx([optimism for _, optimism in sorted(drawn)])
     assert found.optimisms["unmask-one", "real", 1].equals(measured.optimisms["unmask-one", "real", 1])
-
-
-@pytest.mark.parametrize(("full_len", "is_known"), [(11, False), (12, True)])
-def test_windows_too_short_for_13_tokens_say_nothing_of_the_overlap(full_len: int, is_known: bool) -> None:
-    """With the target, 12 tokens have 13; earlier tables say of shorter windows that they share nothing with training."""
-    measurement = made_up(60, long_gain=0.4)
-    context = {**measurement.manifest["context"], "full_len": full_len, "num_long_range": full_len - 8}
-    short = dataclasses.replace(measurement, manifest={**measurement.manifest, "context": context})
-    summary = summarize(short)
-    assert (summary.overlap_percent is not None) == is_known
-    assert summary_json(summary)["overlap_words"].partition("%")[2].startswith(" of the windows") == is_known
-    assert is_known or summary_json(summary)["overlap_words"] == ""
 
 
 def test_window_rows() -> None:

@@ -1,4 +1,4 @@
-"""Accuracies and the bridge from made-up tables: each number from the columns of the rows, no two of which are alike."""
+"""Accuracies from made-up tables: each number from the columns of the rows, no two of which are alike."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from made_up_sequences import SETTING, written_sequences
+from made_up_sequences import SETTING, written_answers
 
 from olmo_sparsity.measure.synthetic_accuracy import Cell, _answer_rows
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -17,14 +16,10 @@ from olmo_sparsity.statistics.synthetic import (
     Accuracy,
     predicted_accuracy,
     read_accuracies,
-    read_bridge,
-    setting_of,
 )
 from olmo_sparsity.synthetic.evaluation import Responses
-from olmo_sparsity.tables.reading import read_manifest
 from olmo_sparsity.wording.synthetic_tasks import (
     accuracy_lines,
-    bridge_lines,
     encoding_words,
     learned_words,
     method_words,
@@ -40,86 +35,6 @@ CELLS = [(8, 2), (8, 3), (16, 2)]
 def value(estimate: Estimate | None) -> float:
     assert estimate is not None
     return estimate.mean
-
-
-@pytest.fixture(scope="module")
-def parities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
-    """A bridge whose long gain is above 0 but for the longest prompts."""
-    rng, rows = np.random.default_rng(0), []
-    for number, (length, k) in enumerate(CELLS):
-        for w in range(NUM):
-            short = rng.uniform(1.0, 2.0)
-            gain = rng.normal(0.6 if length == 8 else 0.0, 0.2)
-            for selector, share in (("kl", 0.8), ("random", 0.1)):
-                rows.append(
-                    {
-                        "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "selector": selector,
-                        "planted_positions": list(range(k)), "positions": list(range(k)),
-                        "num_found": int(rng.integers(0 if selector == "random" else 1, k + 1)),
-                        "right": bool(rng.random() < 0.7), "loss_short_nats": short, "loss_long_nats": short - gain,
-                        "loss_sparse_nats": short - share * gain - rng.normal(0, 0.05),
-                        "loss_planted_nats": short - 0.9 * gain - rng.normal(0, 0.05),
-                        "kl_short_nats": rng.gamma(2.0, 0.2), "kl_sparse_nats": rng.gamma(2.0, 0.2 * (1 - share)),
-                    }
-                )  # fmt: skip
-    return written_sequences(tmp_path_factory.mktemp("bridge") / "tables", "bridge", "parities", rows), pd.DataFrame(
-        rows
-    )
-
-
-def test_each_number_of_the_bridge_is_of_its_columns(parities: tuple[Path, pd.DataFrame]) -> None:
-    folder, frame = parities
-    points = read_bridge([folder])
-    assert [(point.length, point.k, point.selector) for point in points] == [
-        (length, k, selector) for length, k in CELLS for selector in ("kl", "random")
-    ]
-    for point in points:
-        rows = frame[
-            (frame.length_tokens == point.length) & (frame.sparsity == point.k) & (frame.selector == point.selector)
-        ]
-        long, sparse, planted = (
-            (rows.loss_short_nats - rows[f"loss_{name}_nats"]).sum() for name in ("long", "sparse", "planted")
-        )
-        assert point.setting == SETTING
-        assert value(point.right) == pytest.approx(rows.right.mean())
-        assert value(point.found) == pytest.approx(rows.num_found.sum() / (NUM * point.k))
-        assert value(point.found_all) == pytest.approx((rows.num_found == point.k).mean())
-        assert value(point.prediction_recovered) == pytest.approx(
-            1 - rows.kl_sparse_nats.sum() / rows.kl_short_nats.sum()
-        )
-        assert point.found_by_chance == point.k / point.length
-        if point.length == 16:
-            assert point.recovered_fraction is point.recovered_by_planted is None
-        else:
-            assert value(point.recovered_fraction) == pytest.approx(sparse / long, rel=1e-5)
-            assert value(point.recovered_by_planted) == pytest.approx(planted / long, rel=1e-5)
-
-
-def test_the_lines_of_the_bridge_have_each_number_under_its_name(parities: tuple[Path, pd.DataFrame]) -> None:
-    points = read_bridge([parities[0]])
-    title, *lines = bridge_lines(points)
-    assert (
-        title
-        == "sum modulo 4 in text without a scratchpad, positions pose with alibi, K_train = 3: planted bits found, R(k), D(k)"
-    )
-    for line, point in zip(lines, points, strict=True):
-
-        def words(estimate: Estimate | None) -> str:
-            if estimate is None:
-                return "none"
-            ends = "" if estimate.bounds is None else " [{:.2f}, {:.2f}]".format(*estimate.bounds)
-            return f"{estimate.mean:.2f}{ends}"
-
-        assert line == (
-            f"  {point.length} tokens, k = {point.k}, {point.selector}: found {words(point.found)} (by chance "
-            f"{point.k / point.length:.2f}), R {words(point.recovered_fraction)}, "
-            f"D {words(point.prediction_recovered)}, accuracy {words(point.right)}"
-        )
-    assert "R none" in lines[-1] and "R none" not in lines[0]
-    harmed = dataclasses.replace(points[0], recovered_fraction=Estimate(-0.004, -0.21, -0.001))
-    assert ", R 0.00 [-0.21, 0.00], D " in bridge_lines([harmed])[1]
-    _, seeing = bridge_lines([dataclasses.replace(points[0], selector="mask-one")])
-    assert seeing == lines[0].replace(points[0].selector, "mask-one").replace(", D ", " (includes optimism), D ")
 
 
 def responses(num: int = NUM) -> Responses:
@@ -138,7 +53,7 @@ def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) 
         rows += _answer_rows(Cell(length, k, None, number * NUM), np.arange(NUM), responses(), predicted=True)
     for seed in (5, 6):
         changed = [{**row, "right": row["right"] and (seed == 5 or row["window_id"] % 3 > 0)} for row in rows]
-        seeds.append(written_sequences(tmp_path / f"seed{seed}", "synthetic", "answers", changed, seed=seed))
+        seeds.append(written_answers(tmp_path / f"seed{seed}", changed, seed=seed))
     assert [row["tokens_right"] for row in rows[:NUM]] == [w >= NUM // 4 for w in range(NUM)]
     assert [row["positions_right"] for row in rows[:NUM]] == [not NUM // 6 <= w < NUM // 2 for w in range(NUM)]
     assert [row["right"] for row in rows[:NUM]] == [w >= NUM // 2 for w in range(NUM)]
@@ -156,20 +71,10 @@ def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) 
     assert "; 16: 0.42" in lines[0] and "16" not in lines[1]
 
 
-@pytest.mark.parametrize(("positions", "embedding"), [("pose", "rope"), ("coupled", "absolute")])
-def test_in_earlier_tables_the_position_ids_tell_their_embedding(
-    parities: tuple[Path, pd.DataFrame], positions: str, embedding: str
-) -> None:
-    manifest = {**read_manifest(parities[0], "bridge"), "positions": positions}
-    assert setting_of(manifest, where=parities[0]).position_embedding == "alibi"
-    del manifest["position_embedding"]
-    assert setting_of(manifest, where=parities[0]).position_embedding == embedding
-
-
 def test_no_two_methods_have_the_same_name() -> None:
     methods: dict[tuple[str, str], tuple[int, ...]] = {
-        ("pose", "rope"): (1, 2), ("pose", "alibi"): (1, 2), ("pose", "none"): (1,), ("randpos", "rope"): (2,),
-        ("randpos", "alibi"): (2,), ("randpos", "absolute"): (2,), ("shifted", "absolute"): (2,),
+        ("pose", "rope"): (1, 2), ("pose", "none"): (1,), ("randpos", "rope"): (2,),
+        ("randpos", "absolute"): (2,), ("shifted", "absolute"): (2,),
         ("coupled", "absolute"): (2,), ("predicted", "absolute"): (2,),
     }  # fmt: skip
     settings = [
@@ -178,7 +83,7 @@ def test_no_two_methods_have_the_same_name() -> None:
         for num_chunks in all_num_chunks
     ]
     for words in (setting_words, encoding_words):
-        assert len({words(setting) for setting in settings}) == len(settings) == 11
+        assert len({words(setting) for setting in settings}) == len(settings) == 8
 
 
 @pytest.mark.parametrize(
@@ -186,8 +91,6 @@ def test_no_two_methods_have_the_same_name() -> None:
     [
         ({}, "pose"),
         ({"num_chunks": 1}, "ordinary"),
-        ({"position_embedding": "alibi"}, "pose with alibi"),
-        ({"num_chunks": 1, "position_embedding": "alibi"}, "ordinary with alibi"),
         ({"positions": "randpos"}, "randpos with rope"),
         ({"positions": "randpos", "position_embedding": "absolute"}, "randpos with absolute"),
         ({"position_embedding": "none"}, "none"),
@@ -207,8 +110,6 @@ def test_a_setting_names_how_positions_are_given_and_embedded(changes: dict[str,
     [
         ({"num_chunks": 2}, "RoPE with PoSE", "PoSE"),
         ({"num_chunks": 1}, "RoPE without PoSE", "without PoSE"),
-        ({"num_chunks": 2, "position_embedding": "alibi"}, "ALiBi with PoSE", "ALiBi with PoSE"),
-        ({"num_chunks": 1, "position_embedding": "alibi"}, "ALiBi without PoSE", "ALiBi without PoSE"),
         ({"position_embedding": "none"}, "no positions (NoPE)", "no positions (NoPE)"),
         ({"positions": "randpos"}, "RoPE with RandPos", "randpos"),
         ({"positions": "randpos", "position_embedding": "absolute"}, "absolute with RandPos", "randpos"),

@@ -25,7 +25,6 @@ WHOLE: dict[str, dict[str, Any]] = {
         "fit": {"anchor": {**CHECK, "lower_with": {"short": None, "long": "bos"}}},
     },
     "synthetic": {
-        "hide_tokens": False,
         "run_id": "a",
         "num_parts": 1,
         "context": {"max_position": 20, "num_long_range": 12},
@@ -36,13 +35,13 @@ WHOLE: dict[str, dict[str, Any]] = {
         "modulus": 2,
         "background": "noise",
         "num_chunks": 2,
+        "position_embedding": "rope",
         "train_lengths": [8, 20],
         "training_seed": 0,
     },
     "run": {"status": "running", "config": {}},
     "tokens": {"status": "complete"},
 }
-WHOLE["bridge"] = WHOLE["synthetic"]
 DELETED = object()
 
 
@@ -81,12 +80,11 @@ def test_a_whole_manifest_is_returned_with_all_of_its_keys(kind: str, tmp_path: 
         ("influence", "fit.anchor.loss_long_nats", {"bos": 2.0}, "key fit.anchor.loss_long_nats: expected object of length >= 2"),
         ("synthetic", "task", 3, "key task: expected str, got int"),
         ("synthetic", "task", "sums", "key task: invalid enum value 'sums'"),
-        ("bridge", "positions", "nope", "key positions: invalid enum value 'nope'"),
+        ("synthetic", "positions", "nope", "key positions: invalid enum value 'nope'"),
         ("synthetic", "num_parts", 10**15, "key num_parts: expected int <= 10000000"),
         ("synthetic", "context.max_position", DELETED, "key context.max_position is missing"),
         ("synthetic", "train_lengths", [8], "key train_lengths: expected array of length 2, got 1"),
-        ("bridge", "training_seed", DELETED, "key training_seed is missing"),
-        ("bridge", "selectors", "kl", "key selectors: expected array, got str"),
+        ("synthetic", "training_seed", DELETED, "key training_seed is missing"),
         ("run", "config", {"training": {"steps": "x"}}, "key config.training.steps: expected int, got str"),
         ("run", "config", {"training": {"steps": 0}}, "training.steps = 0: must be at least 1"),
         ("tokens", "documents", -5, "key documents: expected int >= 0"),
@@ -113,8 +111,8 @@ def test_a_key_without_a_value_is_missing() -> None:
 
 
 def test_a_manifest_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_json(tmp_path / "manifest.json", manifest("bridge"))
+    write_json(tmp_path / "manifest.json", manifest("synthetic"))
     read: list[Path] = []
     monkeypatch.setattr(folders, "read_json", lambda path: read.append(path) or read_json(path))
-    assert manifest_of_kind(tmp_path, "bridge") == manifest("bridge")
+    assert manifest_of_kind(tmp_path, "synthetic") == manifest("synthetic")
     assert read == [tmp_path / "manifest.json"]

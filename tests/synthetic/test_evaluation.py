@@ -52,8 +52,8 @@ def model_of(experiment: Config) -> OLMoWithPositions:
     ("positions", "embedding", "scratchpad"),
     [
         ("predicted", "absolute", True), ("coupled", "absolute", True), ("shifted", "absolute", True), ("pose", "rope", True),
-        ("pose", "rope", False), ("shifted", "absolute", False), ("pose", "alibi", True), ("pose", "none", True),
-        ("randpos", "rope", True), ("randpos", "alibi", False), ("randpos", "absolute", True),
+        ("pose", "rope", False), ("shifted", "absolute", False), ("pose", "none", True),
+        ("randpos", "rope", True), ("randpos", "rope", False), ("randpos", "absolute", True),
     ],
 )  # fmt: skip
 def test_responses_are_those_of_a_loop_over_single_sequences(

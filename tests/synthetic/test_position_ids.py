@@ -12,13 +12,11 @@ from scipy.stats import chisquare
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.synthetic.background import noise
 from olmo_sparsity.synthetic.data import (
-    PlacedSequences,
     evaluated_sequences,
     shifted_ids,
     spread_ids,
     synthetic_batch,
     training_sequences,
-    with_hidden_tokens,
 )
 from olmo_sparsity.synthetic.sequences import parity_sequences, variable_sequences
 from olmo_sparsity.training.batches import IGNORE_INDEX
@@ -155,56 +153,3 @@ def test_randpos_draws_ids_in_training_and_in_evaluation() -> None:
         assert min(one.min() for one in gaps) == 1 and max(one.max() for one in gaps) > 5
         assert sum((one > 1).sum() > 1 for one in gaps) > 0.9 * len(gaps)  # more gaps than PoSE has
         assert placed.ids_BT.max() == 29 and len(set(map(tuple, placed.ids_BT.tolist()))) == len(placed.ids_BT)
-
-
-def test_hidden_tokens_leave_gaps_and_the_answer_to_the_whole_prompt() -> None:
-    experiment = config(hide_tokens=False)
-    before = training_sequences(experiment, np.random.default_rng(0), num_rows=500)
-    after = with_hidden_tokens(np.random.default_rng(1), before)
-    lost_bits = 0
-    for row in range(500):
-        end = int(before.sequences.prompt_len_B[row]) + 1
-        whole = list(
-            zip(before.ids_BT[row, :end].tolist(), before.sequences.tokens_BT[row, :end].tolist(), strict=True)
-        )
-        kept_end = int(after.sequences.prompt_len_B[row]) + 1
-        kept = list(
-            zip(after.ids_BT[row, :kept_end].tolist(), after.sequences.tokens_BT[row, :kept_end].tolist(), strict=True)
-        )
-        assert kept[-2:] == whole[-2:]  # the query and the answer
-        assert set(kept) <= set(whole) and kept == sorted(kept)
-        assert (after.sequences.tokens_BT[row, kept_end:] == 0).all()
-        bits = [pair for pair in whole[:-2] if pair[1] in (2, 3)]
-        lost_bits += any(pair not in kept for pair in bits)
-    assert 50 < lost_bits < 200  # in at most one row of four
-
-
-def test_tokens_are_hidden_as_often_as_the_two_laws_say() -> None:
-    """The share of hidden tokens of a row is uniform on [-0.5, 1] for the background and on [-3, 1] for planted tokens."""
-    num, length, k = 3000, 80, 40
-    drawn = parity_sequences(
-        np.random.default_rng(0),
-        np.full(num, length),
-        np.full(num, k),
-        background=noise(3),
-        scratchpad=True,
-        row_len=124,
-    )
-    ids_BT = np.broadcast_to(np.arange(124), (num, 124)).copy()
-    after = with_hidden_tokens(np.random.default_rng(1), PlacedSequences(drawn, ids_BT))
-    places = np.arange(124) < (after.sequences.prompt_len_B + k)[:, None]
-    row_BT = np.arange(num)[:, None] * 124
-    for name in ("tokens_BT", "coupled_BT", "planted_BT"):  # what stays keeps all that is known of it
-        before, kept = getattr(drawn, name), getattr(after.sequences, name)
-        assert (kept[places] == before.ravel()[(row_BT + after.ids_BT)[places]]).all()
-        assert not kept[~places].any()
-    assert not after.ids_BT[~places].any()
-    num_planted = after.sequences.planted_BT.sum(axis=1)
-    num_others = after.sequences.prompt_len_B - 1 - num_planted
-    for kept, low in ((num_planted, -3.0), (num_others, -0.5)):
-        # Of uniform p on [low, 1], at least 0: the means of (1 - p)**k and of p, and how often it is below 0.5.
-        all_kept, most_kept = (1 / (k + 1) - low) / (1 - low), (0.5 - low) / (1 - low)
-        assert (kept == k).mean() == pytest.approx(all_kept, abs=0.04)
-        assert (kept > k / 2).mean() == pytest.approx(most_kept, abs=0.04)
-        assert 1 - kept.mean() / k == pytest.approx(0.5 / (1 - low), abs=0.02)
-    assert abs(np.corrcoef(num_planted, num_others)[0, 1]) < 0.06  # drawn apart

@@ -6,9 +6,7 @@ import dataclasses
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,8 +19,7 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import bridge, synthetic_accuracy
-from olmo_sparsity.measure.bridge import measure_bridge
+from olmo_sparsity.measure import synthetic_accuracy
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic, open_synthetic_run
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json, write_json
@@ -137,16 +134,15 @@ def test_places_are_drawn_independently() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "keys", "expected"),
     [
-        ("parity-cpu", "0af28c005a767386"),
-        ("bridge-cpu", "4ae2185d7f74e859"),
-        ("variables-cpu-pose", "81097d7c41ea1638"),
+        ("parity", [], "0af28c005a767386"),
+        ("variables", ["synthetic.positions=pose", "model.position_embedding=rope"], "81097d7c41ea1638"),
     ],
 )
-def test_tasks_without_text_draw_what_they_drew_before_there_was_any(name: str, expected: str) -> None:
+def test_tasks_without_text_draw_what_they_drew_before_there_was_any(name: str, keys: list[str], expected: str) -> None:
     """The hashes are those of the version before."""
-    experiment = load_config(config_folder() / "synthetic" / f"{name}.yaml")
+    experiment = load_config(config_folder() / "synthetic" / f"{name}.yaml", keys)
     settings, digest = experiment.synthetic, hashlib.sha256()
     for step in (0, 1, 7):
         batch = synthetic_batch(experiment, num_rows=experiment.training.batch_rows, seed=[0, step])
@@ -236,7 +232,7 @@ model: {d_model: 16, n_heads: 2, n_layers: 1, mlp_ratio: 2}
 training: {steps: 4, batch_rows: 8, warmup_steps: 1, eval_every: 4, eval_rows: 8, log_every: 1, compile: never, precision: fp32,
            device: cpu}
 synthetic: {modulus: 4, background: text, max_sparsity: 2, train_lengths: [3, 6], test_lengths: [6, 12], test_sparsity: [1, 3],
-            test_row_len: 6, test_rows: 60, bridge_rows: 3, bridge_selectors: [random]}
+            test_row_len: 6, test_rows: 60}
 """
 
 
@@ -337,48 +333,23 @@ def test_a_text_that_was_changed_is_not_drawn_from(
         open_background(experiment, "train")
 
 
-def test_the_bridge_measures_it_with_the_values_anywhere(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained)
-    result = CliRunner().invoke(app, ["synth", "bridge", "tiny-sum", "--config", "tiny.yaml", "--run", "run"])
-    assert result.exit_code == 0, (result.output, result.exception)
-    frame = read_table(newest_finished(trained / "run", "bridge"), "parities").to_pandas()
-    assert len(frame) == 4 * 3 and "place" not in frame
-    experiment = load_config(Path("tiny.yaml"))
-    opened = open_synthetic_run(experiment, Path("run"))
-    anywhere = dataclasses.replace(experiment.synthetic, test_rows=3, test_row_len=None)
-    of_bridge = dataclasses.replace(experiment, synthetic=anywhere)
-    tokens = torch.from_numpy(evaluated_sequences(of_bridge, 12, 3, background=opened.background).sequences.tokens_BT)
-    logits = opened.model.last_logits(tokens[:, :13], torch.arange(13).expand(3, -1))
-    expected = torch.nn.functional.cross_entropy(logits, tokens[:, 13], reduction="none")
-    rows = frame[(frame.length_tokens == 12) & (frame.sparsity == 3)]
-    assert rows.loss_long_nats.to_numpy() == pytest.approx(expected.numpy(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("module", "measure", "kind"),
-    [(synthetic_accuracy, evaluate_synthetic, "synthetic"), (bridge, measure_bridge, "bridge")],
-    ids=["answers", "bridge"],
-)
 def test_other_held_out_text_or_another_model_has_another_fingerprint(
-    module: ModuleType,
-    measure: Callable[..., Path],
-    kind: str,
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(trained)
     experiment, found = load_config(Path("tiny.yaml")), []
     opened = open_synthetic_run(experiment, Path("run"))
-    monkeypatch.setattr(module, "measure_parts", lambda folder, manifest, **_: found.append(manifest["run_id"]))
+    monkeypatch.setattr(
+        synthetic_accuracy, "measure_parts", lambda folder, manifest, **_: found.append(manifest["run_id"])
+    )
     for text_sha256, model_sha256 in (("1", "a"), ("2", "a"), ("2", "a"), ("2", "b")):
         of_text = dataclasses.replace(
             opened,
             background=dataclasses.replace(opened.background, text_sha256=text_sha256),
             checkpoint=dataclasses.replace(opened.checkpoint, sha256={"model.pt": model_sha256}),
         )
-        monkeypatch.setattr(module, "open_synthetic_run", lambda *_, of_text=of_text: of_text)
-        assert measure(experiment, Path("run"), out=tmp_path / kind) == tmp_path / kind
+        monkeypatch.setattr(synthetic_accuracy, "open_synthetic_run", lambda *_, of_text=of_text: of_text)
+        assert evaluate_synthetic(experiment, Path("run"), out=tmp_path / "out") == tmp_path / "out"
     assert found[1] == found[2] and len(set(found)) == 3
 
 

@@ -37,7 +37,7 @@ def measurement(run: Path, name: str, *, finished: str, kind: str = "influence",
 def folders(tmp_path: Path) -> list[Path]:
     """Three measurements in the order in which they were finished, which is not that of their names."""
     measurement(tmp_path, "z-late", finished="2026-03-01", status="running")
-    measurement(tmp_path, "zz", finished="2026-04-01", kind="validation")
+    measurement(tmp_path, "zz", finished="2026-04-01", kind="context-curve")
     dates = {"own-b": "2026-01-01", "c": "2026-01-02", "a-b": "2026-02-01"}
     return [measurement(tmp_path, name, finished=date) for name, date in dates.items()]
 

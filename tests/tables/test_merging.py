@@ -25,9 +25,8 @@ from olmo_sparsity.measure.work import Share
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables import merging
-from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.merging import check_tables, merge_folders, range_words
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.tables.reading import read_table
 
 
@@ -37,7 +36,7 @@ def copy(tiny_tables: Path, tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Rewrite a part with changed rows, and valid metadata and checksums."""
+    """Rewrite a part with changed rows, and valid metadata."""
     write_parquet(change(pq.read_table(path)), path)
 
 
@@ -69,13 +68,6 @@ def flip_a_byte_of_a_loss(path: Path) -> None:
 def of_window(table: pa.Table, window_id: int) -> pa.Table:
     """Return the rows of one window."""
     return table.filter(pc.field("window_id") == window_id)
-
-
-def without_checksums(path: Path, **left: str) -> None:
-    """Rewrite a part as any other program does, or with these checksums. A damaged page would pass for other numbers."""
-    table = pq.read_table(path)
-    metadata = {key: value for key, value in table.schema.metadata.items() if key != b"column_crc32"} | left
-    pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
 ERRORS = {
@@ -130,14 +122,6 @@ ERRORS = {
             "part-00001.parquet: damaged",
             "windows: windows 0-49 are missing (50 of 60)",
         ],
-    ),
-    "a part without its checksums": (
-        lambda folder: without_checksums(part_path(folder, "windows", part=1)),
-        ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
-    ),
-    "a part with fewer checksums": (
-        lambda folder: without_checksums(part_path(folder, "windows", part=1), column_crc32="[]"),
-        ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
     ),
     "a part without its number": (
         lambda folder: rewrite(

@@ -33,7 +33,7 @@ def made_up_folder(run: Path) -> Path:
     write(run / "metrics.jsonl")
     write(run / "tensorboard" / "events.out.tfevents.1.host")
     killed = partial_path(run / "checkpoints" / "step12").name
-    for step in ("step4", "damaged-step8", "damaged-step8-2", killed):
+    for step in ("step4", "step8", killed):
         for name in ("config.yaml", "model.pt", "optim.pt", "train.json"):
             write(run / "checkpoints" / step / name)
     write(partial_path(run / "config.yaml"))

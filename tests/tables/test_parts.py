@@ -40,8 +40,9 @@ from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.tables.schemas import schemas
 
 ROOT = Path(__file__).parents[2]
+TABLES = ("windows", "selections")
 FACTS: dict[str, Any] = {
-    "kind": "validation",
+    "kind": "influence",
     "run_id": "abc",
     "num_windows": 23,
     "context": {"local_len": 8, "full_len": 12, "num_long_range": 4},
@@ -49,27 +50,20 @@ FACTS: dict[str, Any] = {
 
 
 def measure_part(chosen: np.ndarray) -> dict[str, pa.Table]:
-    number = len(chosen)
-    loss = np.sqrt(chosen).astype(np.float32)
-    planted = {
-        "window_id": chosen,
-        "suite": ["s"] * number,
-        "doc_id": [f"{i}" for i in chosen],
-        "num_planted": [1] * number,
-        "planted_positions": [[2]] * number,
-        "planted_distance_tokens": [3.0] * number,
-        "token_texts": [["a"]] * number,
-        "target_text": ["b"] * number,
-        "loss_short_nats": loss,
-        "loss_short_no_gap_nats": loss,
-        "loss_long_nats": loss,
-        "loss_planted_nats": loss,
-    }
-    found = {"window_id": chosen, "selector": ["kl"] * number, "ranked_positions": [[3, 1, 2, 0]] * number}
     schema_of = schemas(FACTS["context"]["num_long_range"])
     return {
-        name: pa.table(columns, schema=schema_of[name]) for name, columns in (("planted", planted), ("found", found))
+        name: pa.table([_made_up(field, chosen) for field in schema_of[name]], schema=schema_of[name])
+        for name in TABLES
     }
+
+
+def _made_up(field: pa.Field, chosen: np.ndarray) -> pa.Array:
+    """Return a column: numbers are those of the windows or their roots, texts ``a``; there are no lists."""
+    if pa.types.is_nested(field.type):
+        return pa.nulls(len(chosen), field.type)
+    if pa.types.is_string(field.type):
+        return pa.array(["a"] * len(chosen))
+    return pa.array(np.sqrt(chosen) if pa.types.is_floating(field.type) else chosen).cast(field.type)
 
 
 def measure_made_up(folder: Path, share: Share = parts.WHOLE, overwrite: bool = False, **facts: object) -> None:
@@ -164,14 +158,14 @@ def test_the_bar_counts_the_windows_of_a_share_and_begins_behind_those_that_are_
 
     monkeypatch.setattr(parts, "progress_bar", bar)
     for part in (3, 5):
-        (whole / "found" / f"part-{part:05d}.parquet").unlink()
+        (whole / "selections" / f"part-{part:05d}.parquet").unlink()
     for index in (0, 1, 1):
         measure_made_up(whole, Share(index, 2))
     measure_parts(whole, dict(FACTS), part_size=4, measure_part=measure_part, activity="explore")
     assert [(desc, total, initial) for desc, total, initial, _ in shown] == [
-        ("validation", 12, 12),
-        ("validation", 11, 4),
-        ("validation", 11, 11),
+        ("influence", 12, 12),
+        ("influence", 11, 4),
+        ("influence", 11, 11),
         ("explore", 23, 23),
     ]
     assert [made.n for *_, made in shown] == [12, 11, 11, 23]
@@ -232,7 +226,7 @@ def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monke
         before = {path: path.stat().st_ino for path in out.glob("*/*.parquet")}
         for name, content in part_bytes(out).items():
             assert content == expected[name]
-        assert is_measured(out, "validation", run_id="abc") <= (len(before) == 6)
+        assert is_measured(out, "influence", run_id="abc") <= (len(before) == 6)
         measure_made_up(out, num_windows=10)
         assert part_bytes(out) == expected
         parts_kept = {path for path, inode in before.items() if path.stat().st_ino == inode}
@@ -250,7 +244,7 @@ def test_processes_that_begin_and_end_at_once(whole: Path, tmp_path: Path) -> No
         def work(index: int, out: Path = out, wait: int = wait, begin: int = begin) -> None:
             os.close(begin)
             os.read(wait, 1)  # returns when the parent closes the other end
-            is_measured(out, "validation", run_id="abc")
+            is_measured(out, "influence", run_id="abc")
             measure_made_up(out, Share(index, 3))
 
         children = [in_a_child(lambda index=index, work=work: work(index)) for index in (0, 1, 2, 2)]  # type: ignore[misc]
@@ -276,9 +270,9 @@ def test_a_folder_that_fills_during_the_check_is_accepted(
         return answer
 
     monkeypatch.setattr(Path, "is_file", slow_look)
-    assert not is_folder_of_kind(out, "validation")
+    assert not is_folder_of_kind(out, "influence")
     assert looks == [False]
-    assert is_folder_of_kind(out, "validation")
+    assert is_folder_of_kind(out, "influence")
 
 
 def test_a_late_process_does_not_reopen_a_finished_measurement(
@@ -300,7 +294,7 @@ def test_another_measurement_that_came_first_stays(whole: Path) -> None:
     assert part_bytes(whole) == before
     assert read_json(whole / "manifest.json")["run_id"] == "abc"
     measure_made_up(whole, run_id="other", overwrite=True)
-    assert pq.read_schema(whole / "planted" / "part-00000.parquet").metadata[b"run_id"] == b"other"
+    assert pq.read_schema(whole / "windows" / "part-00000.parquet").metadata[b"run_id"] == b"other"
     assert read_json(whole / "manifest.json")["run_id"] == "other"
 
 
@@ -312,29 +306,29 @@ def test_parts_keep_the_size_they_were_begun_with(whole: Path, tmp_path: Path) -
 
 def test_parts_are_not_added_to_those_of_other_columns(whole: Path) -> None:
     """A version that has another column in one table keeps the fingerprint, so that other tables are found again."""
-    for path in (whole / "planted").iterdir():
+    for path in (whole / "windows").iterdir():
         pq.write_table(pq.read_table(path).drop_columns("loss_short_no_gap_nats"), path)
-    (whole / "planted" / "part-00004.parquet").unlink()
+    (whole / "windows" / "part-00004.parquet").unlink()
     before = part_bytes(whole)
-    said = r"part-00000\.parquet: columns window_id, .* run the same `olmo-sparsity validate` again, with --overwrite$"
+    said = r"part-00000\.parquet: columns window_id, .* run the same `olmo-sparsity influence` again, with --overwrite$"
     with pytest.raises(UserError, match=said):
         measure_made_up(whole)
     assert part_bytes(whole) == before
     measure_made_up(whole, overwrite=True)
-    assert is_measured(whole, "validation", run_id="abc")
+    assert is_measured(whole, "influence", run_id="abc")
 
 
-@pytest.mark.parametrize("table", ["planted", "found"])
+@pytest.mark.parametrize("table", ["windows", "selections"])
 def test_a_missing_part_is_measured_again(whole: Path, table: str, messages: Messages) -> None:
     expected = part_bytes(whole)
     messages.clear()
     (whole / table / "part-00004.parquet").unlink()
     assert missing_parts(whole, read_json(whole / "manifest.json")) == [4]
-    assert not is_measured(whole, "validation", run_id="abc")
+    assert not is_measured(whole, "influence", run_id="abc")
     assert "1 of 6 parts are gone" in messages[0]
     measure_made_up(whole)
     assert part_bytes(whole) == expected
-    assert is_measured(whole, "validation", run_id="abc")
+    assert is_measured(whole, "influence", run_id="abc")
 
 
 def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
@@ -398,7 +392,7 @@ def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> Non
     assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
 
 
-@pytest.mark.parametrize("command", ["influence", "validate", "context-curve"])
+@pytest.mark.parametrize("command", ["influence", "context-curve"])
 def test_mistakes_of_shards(tiny_yaml: Path, tmp_path: Path, command: str) -> None:
     """Each command refuses them before it writes anything."""
     for options, said in (
@@ -413,18 +407,22 @@ def test_mistakes_of_shards(tiny_yaml: Path, tmp_path: Path, command: str) -> No
         assert not run.exists()
 
 
-@pytest.mark.parametrize("command", ["validate", "context-curve"])
-def test_other_commands_take_shards(
-    tiny_run: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["--num-windows", "6"]
-    if command == "validate":
-        options += ["influence.windows_per_part=20", "--selector", "nearest", "--selector", "random"]
+def test_a_context_curve_takes_shards(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
     monkeypatch.setattr(context_curve, "WINDOWS_PER_PART", 4)
     shown = []
     for shard in ("0/2", "1/2"):
-        asked = [command, "--run", str(run), "--out", str(tmp_path / "out"), *options, "--shard", shard]
+        asked = [
+            "context-curve",
+            "--run",
+            str(run),
+            "--out",
+            str(tmp_path / "out"),
+            "--num-windows",
+            "6",
+            "--shard",
+            shard,
+        ]
         done = CliRunner().invoke(app, asked)
         assert done.exit_code == 0, done.output
         shown.append(done.stdout)

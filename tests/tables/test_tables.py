@@ -17,8 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.checksums import write_parquet
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
 from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, SCHEMA_VERSION, schemas
 

@@ -1,4 +1,4 @@
-"""Places in a text: the token at a character, and the tokens that begin a piece of text."""
+"""Places in a text: the token at a character."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from olmo_sparsity.text.corpus import hash64
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.places import (
     EncodedText,
-    _tokens_that_begin,
     encode_text,
     place_at,
-    place_of,
-    several_places_words,
 )
 from olmo_sparsity.text.vocabulary import train_bpe
 
@@ -49,32 +46,7 @@ def test_tokens_are_those_of_a_corpus_and_cover_the_text(tokenizer: Tokenizer, e
 def test_every_character_has_the_first_token_that_holds_it(encoded: EncodedText) -> None:
     for offset in range(int(encoded.begins[4]), len(TEXT)):
         holding = [i for i in range(len(encoded)) if encoded.begins[i] <= offset < encoded.ends[i]]
-        assert place_at(encoded, offset, **LENGTHS).token == holding[0]
-
-
-def test_a_text_is_found_where_a_token_begins_it(encoded: EncodedText) -> None:
-    """Each "the" but the first, which no window precedes; " cat" and "cat" are the same place."""
-    place = place_of(encoded, "the", **LENGTHS)
-    places = [encoded.begin_of(place.token), *place.others]
-    assert places == [15, 28, 48]
-    assert TEXT[15:18] == TEXT[28:31] == TEXT[48:51] == "the"
-    words = several_places_words(encoded, place, "the")
-    assert words is not None and "at 3 places; this is the first, character 15; --at chooses another (28, 48)" in words
-    only = place_of(encoded, " cat", **LENGTHS)
-    assert (encoded.begin_of(only.token), only.others) == (32, ())
-    assert place_of(encoded, "cat", **LENGTHS) == only
-    assert several_places_words(encoded, only, "cat") is None
-
-
-def test_five_other_places_are_named_and_more_are_not() -> None:
-    for number, named in ((6, "2, 4, 6, 8, 10"), (7, "2, 4, 6, 8, 10, ...")):
-        text = "a " * number
-        begins = np.arange(number) * 2
-        encoded = EncodedText(text, np.arange(number), begins, begins + 1)
-        words = several_places_words(encoded, place_of(encoded, "a", full_len=0, local_len=0), "a")
-        assert words is not None and words.endswith(
-            f"at {number} places; this is the first, character 0; --at chooses another ({named})"
-        )
+        assert place_at(encoded, offset, **LENGTHS) == holding[0]
 
 
 def test_what_is_said_of_too_few_tokens() -> None:
@@ -95,32 +67,13 @@ def test_what_is_said_of_too_few_tokens() -> None:
     assert "choose shorter lengths (--local-len 1 --full-len 2) or" in said(2, full_len=6, local_len=3)
     assert "choose shorter lengths (--local-len 1 --full-len 3) or" in said(3, full_len=6, local_len=3)
     assert "choose a shorter full context (--full-len 4) or" in said(4, full_len=6, local_len=3)
-    assert place_at(encoded, 6, full_len=6, local_len=3).token == 6
+    assert place_at(encoded, 6, full_len=6, local_len=3) == 6
 
 
-def test_places_of_a_text_against_the_definition() -> None:
-    """Ends need not rise: a character may be several tokens."""
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        text = "".join(rng.choice(list("ab "), 30))
-        ends = np.clip(np.sort(rng.integers(1, 31, 12)) + rng.integers(-1, 2, 12), 1, 30)
-        begins = np.concatenate([[0], ends[:-1]])
-        encoded = EncodedText(text, np.arange(12), begins, ends)
-        for target in ("a", " b", "ab", " ", "  "):
-            lead = 1 if target == " b" else 0  # white space alone is begun by white space
-            expected = []
-            for found in (i for i in range(30) if text.startswith(target, i)):
-                behind = [i for i in range(12) if ends[i] > found + lead]
-                if behind and encoded.begin_of(behind[0]) == found + lead:
-                    expected.append(behind[0])
-            assert list(_tokens_that_begin(encoded, target)) == expected
-
-
-def test_a_character_of_several_tokens(encoded: EncodedText) -> None:
-    place = place_of(encoded, "✨", **LENGTHS)
-    assert encoded.begin_of(place.token) == TEXT.index("✨")
-    assert place.token == place_at(encoded, TEXT.index("✨"), **LENGTHS).token
-    assert encoded.begins[place.token - 1] < encoded.begins[place.token] == encoded.begins[place.token + 1]
+def test_a_character_of_several_tokens_has_the_first(encoded: EncodedText) -> None:
+    token = place_at(encoded, TEXT.index("✨"), **LENGTHS)
+    assert encoded.begin_of(token) == TEXT.index("✨")
+    assert encoded.begins[token - 1] < encoded.begins[token] == encoded.begins[token + 1]
 
 
 @pytest.mark.parametrize(
@@ -151,30 +104,12 @@ def test_a_character_that_the_tokenizer_takes_away_is_not_called_outside_of_the_
     """As one that strips white space does; one that a token stands behind is the place of that token."""
     text = "ab  cd  "
     encoded = EncodedText(text, np.array([5, 6, 7]), begins=np.array([0, 1, 4]), ends=np.array([1, 2, 6]))
-    assert place_at(encoded, 2, full_len=2, local_len=1).token == 2
+    assert place_at(encoded, 2, full_len=2, local_len=1) == 2
     for offset in (6, 7):
         with pytest.raises(UserError, match=f"^offset {offset}: no token stands at this character or behind it: the"):
             place_at(encoded, offset, full_len=2, local_len=1)
     with pytest.raises(UserError, match=r"^offset 8: the text has 8 characters, numbered from 0"):
         place_at(encoded, 8, full_len=2, local_len=1)
-
-
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("dog", "target 'dog': it does not occur in the text"),
-        ("hat", "target 'hat': it does not occur"),
-        (
-            "he cat",
-            "target 'he cat': no token begins with it where it stands; choose the beginning of a word, or a character with --at",
-        ),
-        ("sat", r"target 'sat': at its last place, character 8, only 2 tokens stand"),
-        ("", "target '': must hold"),
-    ],
-)
-def test_mistakes_of_targets(encoded: EncodedText, target: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        place_of(encoded, target, **LENGTHS)
 
 
 def test_windows_before_chosen_targets() -> None:

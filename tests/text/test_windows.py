@@ -163,7 +163,7 @@ def test_text_too_small_for_windows(store: TokenStore) -> None:
     assert str(refused.value) == (
         "the text to measure is too small: 2 of its 3 documents hold a window of 4 tokens and its target, 2 of them left out: "
         "the model was trained on them (the longest document has 8 tokens); use longer text, or shorter windows (--full-len; for "
-        "a context curve, --max-visible; influence.min_preceding, if it is set)"
+        "a context curve, context_curve.max_visible; influence.min_preceding, if it is set)"
     )
     with pytest.raises(
         UserError, match=r"^influence\.targets = word-start: no token of the measured text begins a word$"

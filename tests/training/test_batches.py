@@ -63,20 +63,8 @@ def pose_configs(draw: st.DrawFn) -> PoseConfig:
     return PoseConfig(
         num_chunks=draw(st.integers(1, 8)),
         vary_chunks=draw(st.booleans()),
-        cuts=draw(st.sampled_from(["uniform", "capped"])),
-        skips=draw(st.sampled_from(["sorted", "successive"])),
-        contents=draw(st.sampled_from(["contiguous", "uniform", "matched"])),
-        seam_targets=draw(st.sampled_from(["document", "row", "none"])),
+        contents=draw(st.sampled_from(["contiguous", "matched"])),
     )
-
-
-def law_by_hand(skips: str, draws: list[float], bound: int) -> list[int]:
-    if skips == "sorted":
-        return [0, *sorted(int(draw * (bound + 1)) for draw in draws)]
-    shifts = [0]
-    for draw in draws:
-        shifts.append(shifts[-1] + int(draw * (bound - shifts[-1] + 1)))
-    return shifts
 
 
 def batch_by_hand(
@@ -93,9 +81,7 @@ def batch_by_hand(
         if pose.vary_chunks:
             num_chunks = rng.integers(1, pose.num_chunks + 1, size=num_rows).tolist()
         order = rng.random((num_rows, row_len - 1))
-        first = rng.random(num_rows) if pose.cuts == "capped" and pose.num_chunks > 1 else None
         skip_draws = rng.random((num_rows, pose.num_chunks - 1))
-        text_draws = rng.random((num_rows, pose.num_chunks - 1)) if pose.contents == "uniform" else None
         start_draws = rng.random(num_rows) if pose.contents == "matched" else None
 
     rows: tuple[list[list[int]], list[list[int]], list[list[int]]] = ([], [], [])
@@ -107,30 +93,19 @@ def batch_by_hand(
             within = list(range(row_len))
         else:
             cuts = sorted(range(1, row_len), key=lambda p: order[b][p - 1])
-            if first is not None and num_chunks[b] > 1:
-                cut = 1 + int(first[b] * min((row_len + 1) // 2, row_len - num_chunks[b] + 1))
-                cuts = [cut, *(p for p in cuts if p > cut)]
             cuts = cuts[: num_chunks[b] - 1]
             chunk = [sum(cut <= t for cut in cuts) for t in range(row_len)]
             bound = max_position - row_len
             if start_draws is not None:
                 bound = min(bound, spare)
-            skips = law_by_hand(pose.skips, list(skip_draws[b][: num_chunks[b] - 1]), bound)
+            skips = [0, *sorted(int(draw * (bound + 1)) for draw in skip_draws[b][: num_chunks[b] - 1])]
             positions = [t + skips[chunk[t]] for t in range(row_len)]
             within = list(range(row_len))
-            if text_draws is not None:
-                shifts = law_by_hand(pose.skips, list(text_draws[b][: num_chunks[b] - 1]), spare - start)
-                within = [t + shifts[chunk[t]] for t in range(row_len)]
             if start_draws is not None:
                 within = positions
                 start = int(start_draws[b] * (spare - skips[-1] + 1))
         tokens = [sum(lengths[:document]) + start + t for t in within]
         targets = [token + 1 for token in tokens]
-        for t in range(row_len - 1):
-            if pose.seam_targets == "row":
-                targets[t] = tokens[t + 1]
-            elif pose.seam_targets == "none" and (tokens[t + 1] - tokens[t], positions[t + 1] - positions[t]) != (1, 1):
-                targets[t] = IGNORE_INDEX
         for all_rows, row in zip(rows, (tokens, positions, targets), strict=True):
             all_rows.append(row)
     return rows
@@ -174,22 +149,7 @@ def test_rows_lie_in_one_document_in_order_with_the_targets_after_them(
         assert (text_steps == steps).all()
     if pose.contents == "contiguous":
         assert (text_steps == 1).all()
-    assert (targets[:, -1] == index[:, -1] + 1).all()
-    assert (targets[:, :-1][~seam] == index[:, :-1][~seam] + 1).all()
-    at_seams = {"document": index[:, :-1] + 1, "row": index[:, 1:], "none": np.full(seam.shape, IGNORE_INDEX)}
-    assert (targets[:, :-1][seam] == at_seams[pose.seam_targets][seam]).all()
-    assert batch.num_targets == targets.size - (seam.sum() if pose.seam_targets == "none" else 0)
-
-
-def test_torch_ignores_targets_that_are_not_trained() -> None:
-    source = row_source(store_of_lengths(LENGTHS), row_len=8, max_position=30)
-    batch = batch_at(source, PoseConfig(num_chunks=4, seam_targets="none"), num_rows=20, seed=0, step=0)
-    logits = torch.randn(20, 8, 200)
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum")
-    trained = [(b, t) for b in range(20) for t in range(8) if batch.targets_BT[b, t] >= 0]
-    log_q = logits.log_softmax(-1)
-    assert 20 * 4 < len(trained) == batch.num_targets < 20 * 8
-    assert float(loss) == pytest.approx(-sum(float(log_q[b, t, batch.targets_BT[b, t]]) for b, t in trained), rel=1e-4)
+    assert (targets == index + 1).all() and batch.num_targets == targets.size
 
 
 def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseConfig) -> dict[Any, float]:
@@ -209,7 +169,7 @@ def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseC
                 for positions in subsets:
                     add(begin + start, contiguous, positions, 1 / num_places / len(subsets))
                 continue
-            for cuts, p_cuts in law_of_starts(row_len, pose.num_chunks, pose.cuts).items():
+            for cuts, p_cuts in law_of_starts(row_len, pose.num_chunks).items():
 
                 def moved(shifts: tuple[int, ...], cuts: tuple[int, ...] = cuts) -> tuple[int, ...]:
                     return tuple(t + (0, *shifts)[sum(cut <= t for cut in cuts)] for t in range(row_len))
@@ -217,13 +177,10 @@ def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseC
                 bound = max_position - row_len
                 if pose.contents == "matched":
                     bound = min(bound, spare)
-                for skips, p_skips in law_of_shifts(bound, pose.num_chunks - 1, pose.skips).items():
+                for skips, p_skips in law_of_shifts(bound, pose.num_chunks - 1).items():
                     positions, p = moved(skips), p_cuts * p_skips / num_places
                     if pose.contents == "contiguous":
                         add(begin + start, contiguous, positions, p)
-                    elif pose.contents == "uniform":
-                        for shifts, p_text in law_of_shifts(spare - start, pose.num_chunks - 1, pose.skips).items():
-                            add(begin + start, moved(shifts), positions, p * p_text)
                     else:
                         room = spare - (0, *skips)[-1] + 1
                         for new_start in range(room):
@@ -234,16 +191,11 @@ def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseC
 @pytest.mark.parametrize(
     ("lengths", "row_len", "max_position", "pose"),
     [
-        ([7, 5], 3, 5, PoseConfig(num_chunks=1, contents="uniform")),
+        ([7, 5], 3, 5, PoseConfig(num_chunks=1)),
         ([7, 2, 5], 3, 5, PoseConfig()),
-        ([7, 2, 5], 3, 5, PoseConfig(cuts="capped", num_chunks=3, skips="successive")),
-        ([7, 5], 4, 6, PoseConfig(cuts="capped", contents="uniform")),
-        ([7, 5], 3, 5, PoseConfig(contents="uniform")),
-        ([6, 5], 3, 4, PoseConfig(contents="uniform", num_chunks=3)),
-        ([6, 5], 3, 4, PoseConfig(contents="uniform", num_chunks=3, skips="successive")),
+        ([7, 2, 5], 3, 5, PoseConfig(num_chunks=3)),
         ([9, 4, 5], 3, 6, PoseConfig(contents="matched")),
         ([9, 4, 5], 3, 6, PoseConfig(contents="matched", num_chunks=3)),
-        ([9, 4, 5], 4, 7, PoseConfig(contents="matched", num_chunks=3, skips="successive", cuts="capped")),
         ([6, 2, 4], 3, 5, PoseConfig(method="randpos")),
     ],
 )

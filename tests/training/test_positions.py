@@ -21,8 +21,6 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
         "bound": draw(st.integers(0, 90)),
         "num_chunks": draw(st.integers(1, min(8, row_len))),
         "vary_chunks": draw(st.booleans()),
-        "cuts": draw(st.sampled_from(["uniform", "capped"])),
-        "skips": draw(st.sampled_from(["sorted", "successive"])),
         "seed": draw(st.integers(0, 2**31)),
     }
 
@@ -32,10 +30,8 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
 def test_positions_increase_strictly_from_0_and_jump_where_chunks_start(geometry: dict[str, Any]) -> None:
     row_len, bound, num_chunks = geometry["row_len"], geometry["bound"], geometry["num_chunks"]
     rng = np.random.default_rng(geometry["seed"])
-    starts = chunk_starts(
-        rng, 20, row_len=row_len, num_chunks=num_chunks, vary_chunks=geometry["vary_chunks"], cuts=geometry["cuts"]
-    )
-    shifts = chunk_shifts(rng, starts, row_len=row_len, max_shift_B=np.full(20, bound), skips=geometry["skips"])
+    starts = chunk_starts(rng, 20, row_len=row_len, num_chunks=num_chunks, vary_chunks=geometry["vary_chunks"])
+    shifts = chunk_shifts(rng, starts, row_len=row_len, max_shift_B=np.full(20, bound))
     positions = shifted_range(starts, shifts, row_len=row_len)
     assert starts.shape == shifts.shape == (20, num_chunks)
     assert positions.shape == (20, row_len)
@@ -50,63 +46,49 @@ def test_positions_increase_strictly_from_0_and_jump_where_chunks_start(geometry
         assert row == [t + shift[sum(cut <= t for cut in cuts) - 1] for t in range(row_len)]
 
 
-@pytest.mark.parametrize("skips", ["sorted", "successive"])
 @pytest.mark.parametrize("num_chunks", range(2, 9))
-def test_every_relative_distance_occurs(num_chunks: int, skips: Any) -> None:
+def test_every_relative_distance_occurs(num_chunks: int) -> None:
     rng = np.random.default_rng(0)
     starts = chunk_starts(rng, 6000, row_len=12, num_chunks=num_chunks)
-    shifts = chunk_shifts(rng, starts, row_len=12, max_shift_B=np.full(6000, 20), skips=skips)
+    shifts = chunk_shifts(rng, starts, row_len=12, max_shift_B=np.full(6000, 20))
     positions = shifted_range(starts, shifts, row_len=12)
     distances = {int(row[j] - row[i]) for row in positions for i, j in combinations(range(12), 2)}
     assert distances == set(range(1, 32))
 
 
-@pytest.mark.parametrize("cuts", ["uniform", "capped"])
 @pytest.mark.parametrize(("row_len", "num_chunks"), [(2, 2), (6, 2), (7, 2), (6, 3), (7, 3), (5, 4), (6, 4), (5, 5)])
-def test_cuts_follow_their_law(row_len: int, num_chunks: int, cuts: Any) -> None:
-    starts = chunk_starts(np.random.default_rng(1), 20_000, row_len=row_len, num_chunks=num_chunks, cuts=cuts)
-    law = law_of_starts(row_len, num_chunks, cuts)
+def test_cuts_follow_their_law(row_len: int, num_chunks: int) -> None:
+    starts = chunk_starts(np.random.default_rng(1), 20_000, row_len=row_len, num_chunks=num_chunks)
+    law = law_of_starts(row_len, num_chunks)
     if len(law) == 1:
         assert set(rows_of(starts[:, 1:])) == set(law)
     else:
         assert_law(rows_of(starts[:, 1:]), law)
 
 
-@pytest.mark.parametrize("cuts", ["uniform", "capped"])
-def test_varied_chunks_give_each_number_equally_often_and_each_its_own_law(cuts: Any) -> None:
-    starts = chunk_starts(np.random.default_rng(3), 40_000, row_len=6, num_chunks=4, vary_chunks=True, cuts=cuts)
+def test_varied_chunks_give_each_number_equally_often_and_each_its_own_law() -> None:
+    starts = chunk_starts(np.random.default_rng(3), 40_000, row_len=6, num_chunks=4, vary_chunks=True)
     law = {
         (*places, *[6] * (4 - num_chunks)): p / 4
         for num_chunks in (1, 2, 3, 4)
-        for places, p in law_of_starts(6, num_chunks, cuts).items()
+        for places, p in law_of_starts(6, num_chunks).items()
     }
     assert_law(rows_of(starts[:, 1:]), law)
 
 
-@pytest.mark.parametrize("skips", ["sorted", "successive"])
 @pytest.mark.parametrize(("bound", "num_shifts"), [(3, 1), (3, 2), (2, 3)])
-def test_shifts_follow_their_law(bound: int, num_shifts: int, skips: Any) -> None:
+def test_shifts_follow_their_law(bound: int, num_shifts: int) -> None:
     starts = np.tile(np.arange(num_shifts + 1), (40_000, 1))
-    shifts = chunk_shifts(np.random.default_rng(2), starts, row_len=8, max_shift_B=np.full(40_000, bound), skips=skips)
+    shifts = chunk_shifts(np.random.default_rng(2), starts, row_len=8, max_shift_B=np.full(40_000, bound))
     assert not shifts[:, 0].any()
-    assert_law(rows_of(shifts[:, 1:]), law_of_shifts(bound, num_shifts, skips))
+    assert_law(rows_of(shifts[:, 1:]), law_of_shifts(bound, num_shifts))
 
 
-@pytest.mark.parametrize("skips", ["sorted", "successive"])
-def test_shifts_of_a_row_with_fewer_chunks_follow_the_law_for_that_number(skips: Any) -> None:
+def test_shifts_of_a_row_with_fewer_chunks_follow_the_law_for_that_number() -> None:
     starts = np.tile([0, 2, 5, 8, 8], (40_000, 1))  # three of five
-    shifts = chunk_shifts(np.random.default_rng(4), starts, row_len=8, max_shift_B=np.full(40_000, 3), skips=skips)
-    assert_law(rows_of(shifts[:, 1:3]), law_of_shifts(3, 2, skips))
+    shifts = chunk_shifts(np.random.default_rng(4), starts, row_len=8, max_shift_B=np.full(40_000, 3))
+    assert_law(rows_of(shifts[:, 1:3]), law_of_shifts(3, 2))
     assert (np.diff(shifted_range(starts, shifts, row_len=8), axis=1) > 1).sum(axis=1).max() == 2
-
-
-def test_two_chunks_have_the_same_skips_under_either_law() -> None:
-    starts = chunk_starts(np.random.default_rng(5), 500, row_len=8, num_chunks=2)
-    first, second = (
-        chunk_shifts(np.random.default_rng(6), starts, row_len=8, max_shift_B=np.arange(500) % 9, skips=skips)
-        for skips in ("sorted", "successive")  # type: ignore[arg-type]
-    )
-    assert (first == second).all()
 
 
 def test_cuts_and_skips_of_two_chunks_are_independent() -> None:
@@ -118,12 +100,11 @@ def test_cuts_and_skips_of_two_chunks_are_independent() -> None:
     assert_law(rows_of(positions), law)
 
 
-@pytest.mark.parametrize("skips", ["sorted", "successive"])
-def test_each_row_has_its_own_bound(skips: Any) -> None:
+def test_each_row_has_its_own_bound() -> None:
     bound = np.array([0, 1, 5, 20] * 100)
     rng = np.random.default_rng(4)
     starts = chunk_starts(rng, 400, row_len=12, num_chunks=4)
-    shifts = chunk_shifts(rng, starts, row_len=12, max_shift_B=bound, skips=skips)
+    shifts = chunk_shifts(rng, starts, row_len=12, max_shift_B=bound)
     largest = shifts.max(axis=1).reshape(100, 4).max(axis=0)
     assert largest.tolist() == [0, 1, 5, 20]
 

@@ -14,7 +14,6 @@ from numbered import numbered, numbered_summary
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.curves import ContextCurve, CurvePoint
-from olmo_sparsity.statistics.detection import Detection, PrecisionAtDistance, PrecisionAtK, SelectorDetection, Suite
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, MinusReference, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow
@@ -288,12 +287,11 @@ def test_spectra_have_each_number_under_its_name(measured: Measured) -> None:
                 assert (cell.value, cell.low, cell.high) == (k.value, k.low, k.high)
     every = rows_of(every_spectrum_table(spectra, summary))
     for row, (curve, spectrum) in zip(every, spectra.by_curve.items(), strict=True):
-        named = [row[name].text for name in ("family", "context", "tolerance, nats", "passage")]
+        named = [row[name].text for name in ("family", "context", "tolerance, nats")]
         assert named == [
             curve.family,
             curve.context,
             f"{curve.tolerance_nats:g}",
-            ["first passage", "lasting"][curve.lasting],
         ]
         assert row["share that needs none"].value == spectrum.shares[0].mean
         assert [row[f"{share:.0%}"].value for share in (0.5, 0.8, 0.9)] == [
@@ -398,46 +396,6 @@ def test_accuracies_inside_and_beyond_have_each_number_under_its_name(values: It
     for row, of in zip(rows_of(reference_table(twin)), minus, strict=True):
         assert [row[head].text for head in ("trained", "tokens", "k")] == ["PoSE, trained to 6 tokens", "12", str(of.k)]
         assert shows(row["beyond"], of.beyond) and shows(row["beyond minus inside"], of.difference)
-
-
-def test_what_was_planted_and_found_has_each_number_under_its_name(summary: Summary, values: Iterator[int]) -> None:
-    suites = tuple(
-        Suite(
-            name, copies, 8, 20, next(values), next(values), next(values) / 1000, next(values) / 8,
-            *(numbered(values) for _ in range(7)), gate,
-            tuple(
-                SelectorDetection(
-                    selector, numbered(values), (PrecisionAtK(1, numbered(values), numbered(values)),),
-                    (PrecisionAtDistance(8.0, 12.0, 3, numbered(values)),),
-                )
-                for selector in ("kl", "random")
-            ),
-        )
-        for name, copies, gate in (("needle-name", 1, "passed"), ("needle-number", 2, "failed"))
-    )  # fmt: skip
-    found = Detection("run", "id", "source", "split", summary.setup, suites)  # type: ignore[arg-type]
-    losses = {
-        "L_short, nats": "loss_short_nats",
-        "L_long, nats": "loss_long_nats",
-        "L_planted, nats": "loss_planted_nats",
-    }
-    for row, suite in zip(rows_of(console._suite_table(found)), suites, strict=True):
-        assert [row[head].text for head in ("suite", "planted", "gate")] == [
-            suite.suite,
-            str(suite.num_planted),
-            suite.gate,
-        ]
-        assert row["windows"].value == suite.num_windows and shows(row["long gain, nats"], suite.long_gain_nats)
-        assert shows(row["gain at the gate, nats"], suite.gate_gain_nats)
-        assert all(row[head].value == getattr(suite, name).mean for head, name in losses.items())
-        assert (row["tokens"].value, row["chance"].value) == (suite.mean_planted_tokens, suite.chance)
-    few = dataclasses.replace(suites[1], gate="not-assessed")
-    of_few = rows_of(console._suite_table(dataclasses.replace(found, suites=(few, suites[0]))))
-    assert [row["gate"].text for row in of_few] == ["not assessed", "passed"]
-    for i, row in enumerate(rows_of(console._precision_table(found))):
-        assert row["selector"].text == ("kl", "random")[i]
-        for suite in suites:
-            assert shows(row[f"{suite.suite} {suite.num_planted}"], suite.selectors[i].precision_at_truth)
 
 
 def test_a_curve_has_each_number_under_its_name(

@@ -18,9 +18,8 @@ from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCE, Curve, chosen_family, sufficient_ks
+from olmo_sparsity.statistics.single.spectrum import chosen_family
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison
 from olmo_sparsity.view.excerpts import read_excerpts, shown_first
 from olmo_sparsity.view.one_window import show_window, terminal
@@ -56,12 +55,11 @@ def test_the_summary_says_how_many_entries_all_heads_see(tables: Path) -> None:
 
 @pytest.mark.parametrize("names", [("h2o-heads", "h2o"), ("h2o", "random-heads")])
 def test_a_comparison_by_selector_says_how_many_entries_all_heads_see(
-    tables: Path, tmp_path: Path, names: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    tables: Path, names: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the terminal and the page of the measurement that chooses by head, and once in the caption of the figure."""
+    """On the terminal of the measurement that chooses by head, and once in the caption of the figure."""
     subjects = read_subjects([f"{tables}:{name}" for name in names])
     print_comparison(subjects)
-    page = write_comparison(subjects, tmp_path / "page.html").read_text(encoding="utf-8")
     drawn = compare_figure.drawn_of(compare(subjects))
     (name,) = (name for name in names if name.endswith("-heads"))
     mean = summarize(load(tables)).at(name, "real", 3).mean_tokens
@@ -69,7 +67,7 @@ def test_a_comparison_by_selector_says_how_many_entries_all_heads_see(
         f"all heads together see more (k = 3: {mean:.1f} of {name}). The gain over random is that over one random set"
     )
     terminal = " ".join(capsys.readouterr().out.split())
-    for shown in (terminal, page, drawn.figure.get_label()):
+    for shown in (terminal, drawn.figure.get_label()):
         assert shown.count(said) == 1
     assert drawn.figure.get_label().count(ENTRY_WORDS) == 1
     plt.close(drawn.figure)
@@ -84,19 +82,6 @@ def test_no_headline_family_overlap_or_distance_is_of_choices_by_head(tables: Pa
     assert chosen_family(NAMES) == "h2o"
     assert [pair.selectors for pair in agreement(tables, measurement)] == [("h2o", "random")]
     assert {of.selector for of in by_distance(tables, measurement)} == {"h2o", "random"}
-
-
-def test_few_entries_of_every_head_do_not_count_as_the_fewest(tables: Path) -> None:
-    measurement = load(tables)
-    for context in ("real", "null"):
-        measurement.divergences["h2o-heads", context, 1] = 0.0  # enough at k = 1
-        measurement.divergences["h2o", context, 1] = 1.0
-        measurement.divergences["random", context, 1] = 1.0
-        measurement.divergences["random", context, 3] = 0.0
-    measurement.windows[["kl_short_nats", "null_kl_short_nats"]] = 1.0
-    found = dict(sufficient_ks(measurement, tolerances=[TOLERANCE], lasting=[False]))
-    assert (found[Curve(FEWEST, "real", TOLERANCE, False)] == 3).all()
-    assert (found[Curve("h2o-heads", "real", TOLERANCE, False)] == 1).all()
 
 
 def test_windows_show_choices_of_one_set_only(tables: Path, tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_csv_holds_every_number_of_every_table_unrounded(
     assert set(zip(rows["gate"], rows["beyond_gate"], strict=True)) == {("passed", "failed")}
     assert list(dict.fromkeys(rows["table"])) == [
         "losses", "blind", "selection", "spectrum", "every k", "figure 4", "effective sparsity", "classes", "every spectrum",
-        "spectrum by class", "key tokens", "agreement",
+        "spectrum by class", "agreement",
     ]  # fmt: skip
     shown = rows[rows["table"] == "every k"]
     expected = {

@@ -357,7 +357,7 @@ def test_hover_frames_what_a_token_needs_and_shows_its_numbers(page: Any, record
     ]
     assert page.locator("#panel p").first.inner_text() == f"token {number}, character {record.offsets[number]}"
     assert (
-        page.locator("#panel code").inner_text() == f"olmo-sparsity explain --text FILE --at {record.offsets[number]}"
+        page.locator("#panel code").inner_text() == f"olmo-sparsity explore --text FILE --at {record.offsets[number]}"
     )
     check_panel(page, record, target)
     for distance, expected in {
@@ -522,7 +522,7 @@ def test_the_null_context_and_other_selectors(page: Any, record: Record) -> None
 
 @in_browser
 def test_a_token_that_is_no_target_or_has_no_number_says_so(page: Any, record: Record) -> None:
-    """No command explains a token that no full window precedes, or a further part of a character."""
+    """No command prints a token that no full window precedes, or a further part of a character."""
     page.locator("h1").hover()
     assert page.locator("#panel").inner_text().startswith("Point at a token, or move to one with the keys")
     token(page, 3).click()

@@ -348,7 +348,7 @@ def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path
     """Its numbers are those of a run with the same tables."""
     model = pretrained(tmp_path / "model")
     with pytest.raises(
-        UserError, match=r"^[^\n]*model: no training row of this model is known[^\n]*--train-len N[^\n]*$"
+        UserError, match=r"^[^\n]*model: no training row of this model is known[^\n]*pretrained.train_len=N[^\n]*$"
     ):
         read_hypothesis([model])
     state_row(newest_finished(model), 8)
@@ -377,7 +377,9 @@ def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path
     state_row(newest_finished(model), 12)
     with pytest.raises(UserError, match="rows of 8 and 12 tokens"):
         read_hypothesis([runs[0], model])
-    with pytest.raises(UserError, match="--train-len 12 --local-len 12"):
+    with pytest.raises(
+        UserError, match=r"--local-len 12 --selector kl --selector random --k 1,2,4 pretrained\.train_len=12"
+    ):
         read_hypothesis([model])
 
 

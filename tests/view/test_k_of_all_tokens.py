@@ -25,7 +25,7 @@ from olmo_sparsity.view import console
 from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.view.report_data import page_json, read_report, shown_tables
+from olmo_sparsity.view.report_data import read_report, shown_tables
 from olmo_sparsity.view.summary_tables import class_table, no_sample_words
 from olmo_sparsity.wording.captions import blind_caption
 from olmo_sparsity.wording.units import all_tokens_words
@@ -82,17 +82,11 @@ def test_no_headline_is_of_all_tokens(tables: Path, summary: Summary) -> None:
     assert "k = 16. It does not see the target" in out.getvalue()
 
 
-def test_the_page_begins_with_the_largest_k_up_to_a_quarter(
-    tables: Path, summary: Summary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its tables of distances and classes, and the windows that are screened or shown, are of the same k."""
-    monkeypatch.setattr("olmo_sparsity.view.report_data.numbers_csv", lambda measured: "")
+def test_the_page_shows_the_largest_k_up_to_a_quarter(tables: Path, summary: Summary) -> None:
+    """Its windows and its table of distances are of the same k."""
     measured = Measured.read(tables)
-    page = page_json(read_report(measured, num_windows=2))
-    assert (page["first_k"], page["ks"], page["shown_first"]) == (16, MANY, "kl")
-    assert [(of["selector"], of["k"]) for of in page["summary"]["selections"] if of["context"] == "null"] == [
-        (name, k) for name in summary.selectors for k in MANY
-    ]
+    found = read_report(measured, num_windows=2)
+    assert found.selector == "kl" and {window.k for window in found.sample + found.largest} == {16}
     distances = shown_tables(measured)["distances"]
     assert {row[2].text for row in distances.rows} == {"16"}
     assert {row[0].text for row in distances.rows} == set(summary.selectors)

@@ -12,16 +12,15 @@ import pytest
 from made_up import made_up_tables
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.view import comparison_page, pages, report
+from olmo_sparsity.view import pages, report
 from olmo_sparsity.view.report_data import read_report
 from olmo_sparsity.view.result_table import ResultTable, keys, words
 
 # The figures and the table of each section of a report, in their order.
 OF_SECTIONS = {
     "answer": (),
-    "figure4": ("table figure4",),
+    "figure4": ("figure figure4", "table figure4"),
     "curves": ("figure recovered-fraction", "table every"),
     "reaction": ("figure prediction-recovered",),
     "spectrum": ("said of the spectrum", "figure spectrum", "table spectrum"),
@@ -33,7 +32,7 @@ OF_SECTIONS = {
 }
 # A word of the name that screen readers give the figure, and one of the title of the table behind it.
 NAMED = {
-    "figure4": [["Correlation"]],
+    "figure4": [["Sparse gain against"], ["Correlation"]],
     "curves": [["give back"], ["Every selector"]],
     "reaction": [["D(k)"]],
     "spectrum": [["are enough"], ["shares of the targets need"]],
@@ -41,17 +40,8 @@ NAMED = {
     "classes": [["by class"], ["Classes"]],
     "distances": [["Distances", "selector"], ["Distances of the chosen"]],
 }
-FIGURES = ("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance", "hypothesis")
+FIGURES = ("figure4", "recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance", "hypothesis")
 TABLES = ("every", "figure4", "spectrum", "classes", "distances")
-NOTES = (
-    "measured_words {}.",
-    "gap_words {}",
-    "fragile_words {}",
-    "optimism_warning {}",
-    "units_words {}",
-    "overlap_words {}",
-)
-ABOUT_SUMMARIES = ("gate", "beyond_gate", "measured", "gap", "fragile", "overlap", "data")
 MARKED = re.compile(r"(?:figure|table|said of|contrast of) [\w -]+")
 
 
@@ -86,7 +76,7 @@ def test_a_report_has_in_each_section_its_own_figure_and_table(
     tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = SimpleNamespace(
-        of_report=lambda measured: {name: figure_named(name) for name in FIGURES[:-1]},
+        of_report=lambda measured, selector: {name: figure_named(name) for name in FIGURES[:-1]},
         of_hypothesis=lambda found: {"hypothesis": figure_named("hypothesis")},
     )
     found = SimpleNamespace(main=["the sparse", "the dense"], null_context="any-source", null_contexts={})
@@ -125,80 +115,6 @@ def test_a_report_has_in_each_section_its_own_figure_and_table(
             assert title == region
 
 
-def test_a_comparison_says_of_each_subject_what_is_its_own(
-    tables: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Gates with their state, warnings, and notes; each later subject minus the first; both tables; and the figure."""
-    subjects = read_subjects(
-        [f"{folder}:{name}" for folder, name in zip(tables.values(), ("kl", "unmask-one", "kl"), strict=True)]
-    )
-    labels = [subject.label for subject in subjects]
-    assert len(set(labels)) == 3
-    summaries: list[Any] = []
-    compare = comparison_page.compare
-
-    def watched(subjects: Any) -> Any:
-        comparison = compare(subjects)
-        summaries.extend(subject.summary for subject in comparison.subjects)
-        return comparison
-
-    def number_of(summary: Any) -> int:
-        return next(i for i, one in enumerate(summaries) if one is summary)
-
-    def of_part(part: str) -> Any:
-        return lambda value: next(i for i, one in enumerate(summaries) if getattr(one, part) is value)
-
-    replaced: dict[str, Any] = {
-        "compare": watched,
-        "figure_script": lambda name: SimpleNamespace(of_comparison=lambda comparison: {"compare": figure_named("compare")}),
-        "comparison_table": lambda comparison, every: table_named(f"every {every}"),
-        "comparison_words": lambda comparison: ["first verdict", "second verdict"],
-        "pairings_words": lambda comparison: ["pairing of 1", "pairing of 2"],
-        "optimism_warning": lambda subject: f"optimism_warning {number_of(subject.summary)}",
-        "subject_units_words": lambda subject: f"units_words {number_of(subject.summary)}",
-        "anchor_warning": lambda setup: f"{'WARNING ' * (of_part('setup')(setup) == 1)}anchor {of_part('setup')(setup)}",
-        "length_words": lambda lengths: f"length_words {of_part('lengths')(lengths)}",
-    }  # fmt: skip
-    for name in ABOUT_SUMMARIES:
-        replaced[f"{name}_words"] = lambda summary, name=name: f"{name}_words {number_of(summary)}"
-    for name, value in replaced.items():
-        monkeypatch.setattr(comparison_page, name, value)
-    page = comparison_page.write_comparison(subjects, tmp_path / "page.html").read_text()
-
-    assert text_of(re.findall("<h1>(.*?)</h1>", page, re.DOTALL)[0]) == " against ".join(labels)
-    assert re.findall("<li>(.*?)</li>", page) == ["first verdict", "second verdict"]
-    assert [(summary.gate, summary.beyond_gate) for summary in summaries] == [
-        ("passed", "passed"), ("passed", "failed"), ("failed", "passed"),
-    ]  # fmt: skip
-    described = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", page, re.DOTALL)
-    assert [html.unescape(label) for label, _ in described] == labels
-    for i, (_, markup) in enumerate(described):
-        summary = summaries[i]
-        assert re.findall(r'<p class="gate ([\w-]+)">(.*?)</p>', markup) == [
-            (summary.gate, f"gate_words {i}"),
-            (summary.beyond_gate, f"beyond_gate_words {i}"),
-            ("failed", "WARNING anchor 1") if i == 1 else ("not-applicable", f"anchor {i}"),
-        ]
-        said = text_of(markup.rpartition("</p>")[2])
-        assert said == f"{' '.join(NOTES).format(*[i] * 6)} data_words {i}; length_words {i}"
-    pairings = re.findall(r'<p class="gate (\w+)"><strong>(.*?)</strong>(.*?)</p>', page, re.DOTALL)
-    assert [(state, text_of(names), text_of(rest)) for state, names, rest in pairings] == [
-        ("failed", f"{labels[i]} minus {labels[0]}:", f"pairing of {i}.") for i in (1, 2)
-    ]
-    assert (
-        text_of(re.findall('<h2 id="differences-title">(.*?)</h2>', page)[0])
-        == f"Values, and differences from {labels[0]}"
-    )
-    shown = re.findall(r"<details( open)?>\s*<summary>(.*?)</summary>.*?<th scope=\"row\">(.*?)</th>", page, re.DOTALL)
-    assert shown == [
-        (" open", "The main numbers", "table every False"),
-        ("", "Every quantity, selector and k", "table every True"),
-    ]
-    assert re.findall(r"<svg>(.*?)</svg>.*?<p class=\"note\" id=\"(.*?)-words\">(.*?)</p>", page, re.DOTALL) == [
-        ("figure compare", "compare", "caption compare")
-    ]
-
-
 @pytest.mark.parametrize(
     "page", sorted((Path(pages.__file__).parent / "templates").glob("*.html")), ids=lambda page: page.name
 )
@@ -209,4 +125,4 @@ def test_what_has_a_label_for_screen_readers_has_a_role(page: Path) -> None:
     for element, attributes in labelled:
         (role,) = re.findall(r'\brole="([^"]+)"', attributes) or ["none"]
         assert role == "img" if element in ("canvas", "svg") else role in ("img", "region", "group", "listbox")
-    assert page.name not in ("explore.html", "parts.html", "report.html") or labelled
+    assert page.name not in ("explore.html", "parts.html") or labelled

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import agreement
-from olmo_sparsity.statistics.single.key_tokens import KeyTokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.tables.reading import read_table
@@ -31,7 +30,7 @@ from olmo_sparsity.view.result_table import (
     words,
 )
 from olmo_sparsity.view.safe_console import SafeConsole
-from olmo_sparsity.view.summary_tables import agreement_table, distance_table, key_token_table
+from olmo_sparsity.view.summary_tables import agreement_table, distance_table
 from olmo_sparsity.view.table_formats import csv_of, in_tex, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import _print_as_lists, parts_of, print_items, print_table, results_console
 
@@ -262,14 +261,3 @@ def test_the_table_of_agreement_has_the_overlap_beside_that_of_chance(tmp_path: 
         common = [len(chosen[window, first.text] & chosen[window, second.text]) / 2 for window in windows]
         assert k.text == "2" and overlap.value == pytest.approx(np.mean(common))
         assert by_chance.text == f"{2 / 12:.2f}"
-
-
-def test_the_table_of_key_tokens_has_each_number_under_its_name() -> None:
-    of = KeyTokens(*(Estimate(value) for value in (0.25, 5.5, 1.5, 4.5)))
-    table = key_token_table({"real": of, "null": KeyTokens(*(Estimate(value) for value in (0.5, 6.5, 2.5, 7.5)))})
-    columns = [column.name for column in table.columns]
-    assert columns == ["context", "share of key tokens", "L_short of these", "L_long of these", "LongPPL"]
-    assert [[cell.value for cell in row[1:]] for row in table.rows] == [[0.25, 5.5, 1.5, 4.5], [0.5, 6.5, 2.5, 7.5]]
-    assert [of.share, of.loss_short_nats, of.loss_long_nats, of.perplexity] == [
-        Estimate(value) for value in (0.25, 5.5, 1.5, 4.5)
-    ]

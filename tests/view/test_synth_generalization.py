@@ -222,12 +222,12 @@ def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seed
 
 
 def test_sentences_tell_settings_apart_that_differ_in_what_their_names_leave_out() -> None:
-    alibi, chunks = (
-        dataclasses.replace(PARITY, **change) for change in ({"position_embedding": "alibi"}, {"num_chunks": 4})
+    none, chunks = (
+        dataclasses.replace(PARITY, **change) for change in ({"position_embedding": "none"}, {"num_chunks": 4})
     )
-    holds = [furthest(one, k, length, length) for one in (PARITY, alibi, chunks) for k, length in ((2, 16), (3, 8))]
+    holds = [furthest(one, k, length, length) for one in (PARITY, none, chunks) for k, length in ((2, 16), (3, 8))]
     ends = re.findall(r"parity, K_train = 2, (.*?): every k", sentences_of(*holds, num_seeds=2)[0])
-    assert ends == ["RoPE with PoSE, chunks 2", "ALiBi with PoSE, chunks 2", "RoPE with PoSE, chunks 4"]
+    assert ends == ["RoPE with PoSE, chunks 2", "no positions (NoPE), chunks 2", "RoPE with PoSE, chunks 4"]
     longer = dataclasses.replace(STEPS, train_lengths=(4, 9))
     moved = dataclasses.replace(STEPS, max_position=256)
     steps = [furthest(one, 3, length, length) for one, length in ((STEPS, 16), (moved, 8), (longer, 24))]
@@ -243,14 +243,13 @@ def test_sentences_tell_settings_apart_that_differ_in_what_their_names_leave_out
 
 def test_settings_that_differ_in_what_their_words_leave_out_are_told_apart() -> None:
     """Only where another of the table has the same words."""
-    changes: list[dict[str, Any]] = [{}, {"train_lengths": (4, 9)}, {"num_chunks": 4}, {"hide_tokens": True}]
+    changes: list[dict[str, Any]] = [{}, {"train_lengths": (4, 9)}, {"num_chunks": 4}]
     settings = [dataclasses.replace(PARITY, **change) for change in changes]
     plain = "parity without a scratchpad, positions pose, K_train = 2"
     runs = [task_run(setting, 0, 0.95) for setting in [*settings, STEPS]]
     rows = table_of_runs(runs).rows
     assert [row[1].text for row in rows][:-1] == [
-        f"{plain}, prompts of 4 to {longest} tokens, chunks {chunks}, {hidden} tokens left out"
-        for longest, chunks, hidden in ((8, 2, "no"), (9, 2, "no"), (8, 4, "no"), (8, 2, "some"))
+        f"{plain}, prompts of 4 to {longest} tokens, chunks {chunks}" for longest, chunks in ((8, 2), (9, 2), (8, 4))
     ]
     assert rows[-1][1].text == "parity with a scratchpad, positions predicted, K_train = 3"
     moved = dataclasses.replace(PARITY, max_position=256)
@@ -322,24 +321,24 @@ def test_methods_are_compared_at_their_own_k_in_prompts_placed_as_in_training() 
 
 def test_encodings_are_compared_at_k_train_where_several_have_learned() -> None:
     ordinary = dataclasses.replace(PARITY, num_chunks=1)
-    alibi = dataclasses.replace(PARITY, position_embedding="alibi")
+    randpos = dataclasses.replace(PARITY, positions="randpos")
     found = [
         furthest(ordinary, 1, 250), furthest(ordinary, 2, 40, low=30), furthest(ordinary, 3, 64),
-        furthest(alibi, 1, 8), furthest(alibi, 2, 12, high=29), furthest(alibi, 3, 250),
-        furthest(alibi, 2, 250, place="any/1"), furthest(ordinary, 2, None, place="any/1"),
+        furthest(randpos, 1, 8), furthest(randpos, 2, 12, high=29), furthest(randpos, 3, 250),
+        furthest(randpos, 2, 250, place="any/1"), furthest(ordinary, 2, None, place="any/1"),
     ]  # fmt: skip
     start = "Encodings of positions, parity without a scratchpad, k = 2: the one that holds further than every other: "
     assert sentences_of(*found)[-1] == (
-        f"{start}RoPE without PoSE. Accuracy of at least 0.95: RoPE without PoSE to 40 [30, 40] tokens; ALiBi with PoSE to 12 "
+        f"{start}RoPE without PoSE. Accuracy of at least 0.95: RoPE without PoSE to 40 [30, 40] tokens; RoPE with RandPos to 12 "
         "[12, 29] tokens."
     )
-    assert sentences_of(*found, unlearned=(alibi,))[-1] == (
+    assert sentences_of(*found, unlearned=(randpos,))[-1] == (
         f"{start}not shown. Accuracy of at least 0.95: RoPE without PoSE to 40 [30, 40] tokens. Not learned by every seed, so "
-        "not ranked: ALiBi with PoSE."
+        "not ranked: RoPE with RandPos."
     )
-    assert sentences_of(*found, unlearned=(alibi, ordinary))[-1] == (
-        f"{start}not shown. Accuracy of at least 0.95: none. Not learned by every seed, so not ranked: RoPE without PoSE; ALiBi "
-        "with PoSE."
+    assert sentences_of(*found, unlearned=(randpos, ordinary))[-1] == (
+        f"{start}not shown. Accuracy of at least 0.95: none. Not learned by every seed, so not ranked: RoPE without PoSE; RoPE "
+        "with RandPos."
     )
 
 
@@ -400,13 +399,13 @@ def test_the_effect_of_the_place_has_the_least_and_the_largest_difference_and_co
 def test_an_encoding_is_named_where_it_holds_further_than_every_other(tmp_path: Path) -> None:
     ordinary = dataclasses.replace(PARITY, num_chunks=1)
     none = dataclasses.replace(ordinary, position_embedding="none")
-    alibi = dataclasses.replace(ordinary, position_embedding="alibi")
+    randpos = dataclasses.replace(PARITY, positions="randpos")
     sentences = generalization_sentences(
-        found(tmp_path / "a", {PARITY: {2: 8}, ordinary: {2: None}, none: {2: 80}, alibi: {2: 16}})
+        found(tmp_path / "a", {PARITY: {2: 8}, ordinary: {2: None}, none: {2: 80}, randpos: {2: 16}})
     )
     assert sentences[-1] == (
         "Encodings of positions, parity without a scratchpad, k = 2: the one that holds further than every other: no positions "
-        "(NoPE). Accuracy of at least 0.95: no positions (NoPE) to at least 80 tokens; ALiBi without PoSE to 16 tokens; RoPE "
+        "(NoPE). Accuracy of at least 0.95: no positions (NoPE) to at least 80 tokens; RoPE with RandPos to 16 tokens; RoPE "
         "with PoSE to 8 tokens. Not learned by every seed, so not ranked: RoPE without PoSE."
     )
     equal = generalization_sentences(found(tmp_path / "b", {PARITY: {2: 16}, ordinary: {2: 16}}))[-1]

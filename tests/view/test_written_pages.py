@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import html
 import itertools
@@ -17,10 +16,8 @@ import pytest
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.storage import files
-from olmo_sparsity.view import comparison_page, report
-from olmo_sparsity.view.comparison_page import write_comparison
+from olmo_sparsity.view import report
 from olmo_sparsity.view.pages import COLOURS, check_free, minus, render, write_page
 from olmo_sparsity.view.report import write_report
 
@@ -52,28 +49,20 @@ def test_a_file_that_is_no_page_of_ours_is_never_replaced(tables: Path, tmp_path
                 UserError, match=rf"{name}: this is no page that olmo-sparsity wrote, so it is not replaced"
             ):
                 write_report(tables, path, overwrite=overwrite, num_windows=1)
-            with pytest.raises(UserError, match="this is no page"):
-                write_comparison(read_subjects([f"{tables}:kl", f"{tables}:random"]), path, overwrite=overwrite)
         assert path.read_bytes() == content
     assert {path.name for path in tmp_path.iterdir()} == set(contents)
 
 
-def test_a_page_that_must_stay_is_named_before_anything_is_read_or_compared(tables: Path, tmp_path: Path) -> None:
+def test_a_page_that_must_stay_is_named_before_anything_is_read(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_page(page, f'{GENERATOR}1">', overwrite=False)
-    subjects = read_subjects([f"{tables}:kl", f"{tables}:random"])
-    for write in (
-        lambda: write_report(tmp_path / "no tables", page, overwrite=False),
-        lambda: write_comparison(subjects[:0], page, overwrite=False),
-    ):
-        with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
-            write()
+    with pytest.raises(UserError, match=r"page\.html: the file exists; --overwrite replaces it"):
+        write_report(tmp_path / "no tables", page, overwrite=False)
 
 
-def test_a_place_that_takes_no_page_is_named_before_anything_is_read_or_compared(tables: Path, tmp_path: Path) -> None:
+def test_a_place_that_takes_no_page_is_named_before_anything_is_read(tmp_path: Path) -> None:
     """And nothing is left there."""
     (tmp_path / "letter.txt").write_text("Dear reader")
-    subjects = read_subjects([f"{tables}:kl", f"{tables}:random"])
     for out, error, said in (
         (tmp_path / "letter.txt" / "page.html", UserError, r"letter\.txt: cannot make this folder \(File exists\)"),
         (
@@ -84,12 +73,8 @@ def test_a_place_that_takes_no_page_is_named_before_anything_is_read_or_compared
         (Path("/proc/nowhere/page.html"), UserError, r"/proc/nowhere: cannot make this folder"),
         (Path("/proc/page.html"), OSError, "/proc/page.html"),
     ):
-        for write in (
-            functools.partial(write_report, tmp_path / "no tables", out),
-            functools.partial(write_comparison, subjects[:0], out),
-        ):
-            with pytest.raises(error, match=said):
-                write()
+        with pytest.raises(error, match=said):
+            write_report(tmp_path / "no tables", out)
     check_free(tmp_path / "new" / "page.html", overwrite=False)
     assert os.listdir(tmp_path) == ["letter.txt"]
 
@@ -116,17 +101,15 @@ def test_links_folders_and_pipes_are_named_and_stay(tmp_path: Path) -> None:
 
 def test_a_page_is_known_again_by_the_name_of_its_generator(tables: Path, tmp_path: Path) -> None:
     report = write_report(tables, tmp_path / "report.html", num_windows=1)
-    comparison = write_comparison(read_subjects([f"{tables}:kl", f"{tables}:random"]), tmp_path / "comparison.html")
-    for path in (report, comparison):
-        check_free(path, overwrite=True)
-        page = path.read_text()
-        assert page.index(GENERATOR) < 1000
-        with pytest.raises(UserError, match="the file exists; --overwrite replaces it"):
-            check_free(path, overwrite=False)
-        path.write_text(re.sub(f"{GENERATOR}.*\n", "", page))
-        assert GENERATOR not in path.read_text()
-        with pytest.raises(UserError, match="no page"):
-            check_free(path, overwrite=True)
+    check_free(report, overwrite=True)
+    page = report.read_text()
+    assert page.index(GENERATOR) < 1000
+    with pytest.raises(UserError, match="the file exists; --overwrite replaces it"):
+        check_free(report, overwrite=False)
+    report.write_text(re.sub(f"{GENERATOR}.*\n", "", page))
+    assert GENERATOR not in report.read_text()
+    with pytest.raises(UserError, match="no page"):
+        check_free(report, overwrite=True)
 
 
 def test_a_file_that_appears_during_the_work_is_kept(tmp_path: Path) -> None:
@@ -142,11 +125,10 @@ def test_a_file_that_appears_during_the_work_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "step", "write"),
     [
-        (comparison_page, "compare", lambda tables, out: write_comparison(read_subjects([f"{tables}:kl"] * 2), out)),
         (report, "render", lambda tables, out: write_report(tables, out)),
         (files, "_sync", lambda tables, out: write_page(out, "new", overwrite=False)),
     ],
-    ids=["comparison", "report", "between the file's content and its name"],
+    ids=["report", "between the file's content and its name"],
 )
 def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
     module: Any,
@@ -174,8 +156,8 @@ def test_without_overwrite_no_page_that_appears_during_the_work_is_replaced(
 
 def test_a_page_allows_its_own_scripts_and_styles_by_their_hashes_and_nothing_else() -> None:
     """And what is no number in JSON never reaches it."""
-    for scripts in ((), ("draw.js", "saving.js")):
-        page = render("page.html", styles=("explain.css",), scripts=scripts, data=None)
+    for scripts in ((), ("draw.js", "explore-layout.js")):
+        page = render("page.html", styles=("explore.css",), scripts=scripts, data=None)
         hashes = {
             kind: " ".join(
                 f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -20,7 +20,6 @@ from olmo_sparsity.wording.findings import (
     cloud_finding,
     distance_finding,
     gains_finding,
-    place_finding,
     sizes_finding,
     window_finding,
 )
@@ -164,25 +163,6 @@ def test_the_nearest_place_of_one_token_and_of_groups(tables: Path) -> None:
         "Of the tokens of the 8 words that kl chooses, a share of 0.128 [0.001, 0.900] lies 9 to 12 tokens before the target, "
         "the nearest long-range ones; of a random choice 0.125, under the null context 0.138 [0.001, 0.900]."
     )
-
-
-def test_what_one_target_gains() -> None:
-    numbers = {"long_nats": 1.25, "null_nats": -0.125, "num_long_range": 24, "visible": "4 tokens"}
-    chosen = {"kl": 0.75, "attention": 0.5, "nearest": 0.0625}
-    for kind, null in {
-        "same-source": "foreign text",
-        "any-source": "foreign text",
-        "same-document": "the null context",
-        "shuffled": "the null context",
-    }.items():
-        start = (
-            f'The prediction of "the end" gains 1.250 nats from all 24 long-range tokens, -0.125 from {null} in their place, '
-            "and 0.750 from the 4 tokens chosen by kl"
-        )
-        for of, said in ((chosen, ", 0.500 by attention, 0.062 by nearest."), ({"kl": 0.75}, ".")):
-            assert place_finding(" the end ", **numbers, null_context=kind, chosen=of) == start + said  # type: ignore[arg-type]
-    blank = place_finding("  ", **numbers, null_context="shuffled", chosen=chosen)  # type: ignore[arg-type]
-    assert blank.startswith('The prediction of "␣" gains 1.250 nats')
 
 
 def test_a_cloud_under_shuffled_text_is_not_called_foreign(tables: Path) -> None:

@@ -303,9 +303,9 @@ def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
     assert "random positions (RandPos) below 64" in words(pose_method="randpos")
     assert "ordinary positions, no PoSE" in words(num_chunks=1)
     start = "local 16 + long-range 32 = full 48 tokens"
-    assert words(pose_contents="uniform") == (
-        f"{start}; trained on rows of 32 with PoSE positions below 64, with chunks from random places of a document. A row is "
-        "longer than the local context: only 16 of the 48 tokens lie beyond it."
+    assert words() == (
+        f"{start}; trained on rows of 32 with PoSE positions below 64. A row is longer than the local context: only 16 of the 48 "
+        "tokens lie beyond it."
     )
     assert words(train_len=48).endswith("below 64. A row is as long as the full context: nothing lies beyond it.")
     assert words(train_len=49).endswith("below 64. A row is longer than the full context: nothing lies beyond it.")

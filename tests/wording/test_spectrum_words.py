@@ -18,7 +18,7 @@ from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.pairs import pair_spectra
-from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, Spectra, Spectrum, spectra
+from olmo_sparsity.statistics.single.spectrum import TOLERANCES, Curve, Spectra, Spectrum, spectra
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.as_json import spectra_json
 from olmo_sparsity.view.summary_tables import every_spectrum_table, spectrum_table
@@ -43,7 +43,7 @@ def curve_at(family: str, context: str, ninety: tuple[int, int, int] | None, *, 
         enough = [0.95 if k >= limit else 0.4 for limit in (value, high, low)]
         return Estimate(enough[0], min(enough), max(enough)) if has_band else Estimate(enough[0])
 
-    return Spectrum(Curve(family, context, 0.05, False), KS, tuple(map(share, KS)))
+    return Spectrum(Curve(family, context, 0.05), KS, tuple(map(share, KS)))
 
 
 def spectra_of(
@@ -60,7 +60,7 @@ def spectra_of(
         for family, ninety in numbers.items()
         for spectrum in [curve_at(family, context, ninety, has_band=has_band)]
     }
-    return Spectra(by_curve, exact_k=1, row_k=row_k, max_k=8)
+    return Spectra(by_curve, row_k=row_k, max_k=8)
 
 
 @pytest.mark.parametrize(
@@ -177,24 +177,21 @@ def test_tables_hold_what_the_spectra_say(measured: Measured) -> None:
     spectra, summary = measured.spectra, measured.summary
     table = spectrum_table(spectra, summary)
     names = [row[0].text for row in table.rows]
-    assert names == ["kl", "greedy-kl", "attention", "nearest", "random", FEWEST]
+    assert names == ["kl", "greedy-kl", "attention", "nearest", "random"]
     for row in table.rows:
         expected = [spectra.of(row[0].text, c).reaching(s) for c in ("real", "null") for s in (0.5, 0.8, 0.9)]  # type: ignore[union-attr]
         assert [(cell.value, cell.low, cell.high) for cell in row[1:]] == [(k.value, k.low, k.high) for k in expected]
-    assert len(every_spectrum_table(spectra, summary).rows) == len(spectra.by_curve) == 2 * 4 * (10 * 2 + 1)
+    assert len(every_spectrum_table(spectra, summary).rows) == len(spectra.by_curve) == 2 * 4 * 10
 
 
-def test_captions_say_which_k_is_enough_and_in_the_table_of_all_what_lasts(measured: Measured) -> None:
+def test_captions_say_which_k_is_enough(measured: Measured) -> None:
     spectra = spectra_of((1, 2, 4), (2, 4, 8))
     short, every = (spectrum_caption(spectra, measured.summary, every=every) for every in (False, True))
     assert short.startswith(
         "k is enough where KL(p_all, p_{J_k}) is at most 0.05 nats. 0: the local tokens are enough. > 8: more"
     )
     assert every.startswith("k is enough where KL(p_all, p_{J_k}) is at most the tolerance. 0: ")
-    lasts = " lasting: every larger measured k is enough, too. "
-    assert lasts in every and every.replace(lasts, " ").replace("the tolerance", "0.05 nats") == short
-    assert "the smallest number of all rows, exact up to k = 1. " in short
-    assert "exact" not in spectrum_caption(dataclasses.replace(spectra, exact_k=0), measured.summary)
+    assert every.replace("the tolerance", "0.05 nats") == short
     assert spectrum_table(measured.spectra, measured.summary).caption.startswith(short[:55])
     assert every_spectrum_table(measured.spectra, measured.summary).caption.startswith(every[:55])
 
@@ -232,9 +229,9 @@ def test_of_entries_no_target_is_called_near(measured: Measured) -> None:
 
 def test_json_flags_what_needs_more_than_every_measured_k(measured: Measured) -> None:
     found = json.loads(json.dumps(spectra_json(measured.spectra), allow_nan=False))
-    assert (found["exact_k"], found["row_k"], found["max_k"], len(found["curves"])) == (1, 0, 8, 168)
+    assert (found["row_k"], found["max_k"], len(found["curves"])) == (0, 8, 80)
     for entry, (curve, spectrum) in zip(found["curves"], measured.spectra.by_curve.items(), strict=True):
-        assert (entry["family"], entry["tolerance_nats"], entry["lasting"]) == (curve[0], curve[2], curve[3])
+        assert (entry["family"], entry["tolerance_nats"]) == (curve[0], curve[2])
         assert [share["mean"] for share in entry["shares"]] == [share.mean for share in spectrum.shares]
         assert [one["value"] for one in entry["reaching"]] == [spectrum.reaching(s).value for s in (0.5, 0.8, 0.9)]
     assert any(one["value"] is None for entry in found["curves"] for one in entry["reaching"])
@@ -258,7 +255,7 @@ def test_entries_are_counted_under_contextual(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_output_says_where_rounding_distorts_small_tolerances(precision: str, measured: Measured) -> None:
     measurement = replace(measured.measurement, manifest={**measured.measurement.manifest, "precision": precision})
-    found = spectra(measurement, tolerances=[0.05], lasting=[False])
+    found = spectra(measurement, tolerances=[0.05])
     assert found.is_rounded == spectra_json(found)["is_rounded"] == (precision == "bf16")
     captions = [table(found, measured.summary).caption for table in (spectrum_table, every_spectrum_table)]
     assert {"Measured in bf16" in caption for caption in captions} == {precision == "bf16"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from olmo_sparsity.wording.findings import place_finding
 from olmo_sparsity.wording.tokens import token_words, unseen_words
 
 
@@ -33,13 +32,3 @@ def test_something_of_a_token_is_seen(text: str, words: str) -> None:
 def test_pages_get_what_stands_for_tokens_that_cannot_be_seen_with_and_without_their_space() -> None:
     found = unseen_words([" river", "constructor", " ", "", " \u200c", "\u0301", "\n"])
     assert found == {"": "\u2025", " \u200c": " (U+200C)", "\u200c": "(U+200C)", "\u0301": "\u25cc\u0301"}
-
-
-@pytest.mark.parametrize(("target", "words"), [("\u200d", "(U+200D)"), (" \u0301", "\u25cc\u0301"), ("", "\u2025")])
-def test_the_finding_of_a_place_names_its_target_and_no_number_is_minus_0(target: str, words: str) -> None:
-    said = place_finding(
-        target, long_nats=-0.0002, null_nats=-0.0004, null_context="shuffled", num_long_range=7,
-        chosen={"kl": -0.0003, "attention": -0.0006}, visible="2 tokens",
-    )  # fmt: skip
-    assert said.startswith(f'The prediction of "{words}" gains 0.000 nats from all 7 long-range tokens, 0.000 from ')
-    assert said.endswith("and 0.000 from the 2 tokens chosen by kl, -0.001 by attention.")

@@ -38,7 +38,6 @@ def twin_of(*settings: Setting, ceiling: Setting | None = None) -> Twin:
         (POSE, {"rope_scaling": "yarn", "rope_factor": 4.0}, ("RoPE with PoSE", "RoPE with PoSE, YaRN by 4")),
         (POSE, {"train_lengths": (4, 6)}, ("prompts of 3 to 6 tokens", "prompts of 4 to 6 tokens")),
         (POSE, {"max_position": 64}, ("positions below 14", "positions below 64")),
-        (POSE, {"hide_tokens": True}, ("no tokens left out", "some tokens left out")),
         (POSE, {"background": "text"}, ("sum modulo 4", "sum modulo 4 in text")),
         (POSE, {"locality": 4}, ("planted anywhere, 1 apart", "planted within 4, 1 apart")),
         (POSE, {"spread": 2}, ("planted anywhere, 1 apart", "planted anywhere, 2 apart")),

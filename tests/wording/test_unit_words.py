@@ -16,7 +16,7 @@ from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.one_window import show_window, terminal
-from olmo_sparsity.wording.captions import blind_caption, gains_caption
+from olmo_sparsity.wording.captions import blind_caption
 from olmo_sparsity.wording.evidence import CLAIM, evidence_sentences
 from olmo_sparsity.wording.units import (
     ENTRY_WORDS,
@@ -66,7 +66,6 @@ def sentences(summary: Summary) -> str:
     """Return every sentence that counts by k, without the paper's claim, which is about tokens."""
     gate_failed = dataclasses.replace(summary, gate="failed")
     words = [*evidence_sentences(summary), *evidence_sentences(gate_failed), blind_caption(summary)]
-    words.append(gains_caption(summary.unit, summary.setup.visibility, optimism=True))
     return " ".join(words).replace(CLAIM, "")
 
 

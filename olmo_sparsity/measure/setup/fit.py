@@ -378,7 +378,7 @@ def check_longest_row(
         attended = rows.attended_tokens()
         raise UserError(
             f"{name} cannot be measured: it attends to the last {attended} tokens only (a sliding window), fewer than the "
-            f"{rows.tokens_WT.shape[1]} of the longest row; use --max-visible, or --full-len, "
+            f"{rows.tokens_WT.shape[1]} of the longest row; use context_curve.max_visible, or --full-len, "
             f"{attended - (anchor_id is not None)} or less "
             f"({check.name}: {check.found:.3g}, must be at most {check.limit:.3g})"
         )

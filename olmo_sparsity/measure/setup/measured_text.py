@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import DataConfig, InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import earlier_stages, need, read_config_of, read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
@@ -33,9 +33,7 @@ class MeasuredText:
         source: where it comes from, as the configuration names it.
         split: ``validation`` of a run's own text, ``held-out``: other text than that of the run, or ``measured``: any text, for
             a pretrained model, of which it is unknown what it was trained on.
-        training_stores: the documents that the model was trained on, as far as they are known: those of the run, then those of
-            earlier stages on other text.
-        is_training_known: ``training_stores`` are all of them.
+        training_store: the documents that the model was trained on; None: they are unknown.
         excluded_ids_G: uint64, IDs of documents that must not be measured because the model was trained on them; None where
             ``store`` has none of them.
     """
@@ -43,8 +41,7 @@ class MeasuredText:
     store: TokenStore
     source: str
     split: str
-    training_stores: tuple[TokenStore, ...]
-    is_training_known: bool
+    training_store: Optional[TokenStore]
     excluded_ids_G: Optional[np.ndarray]
 
 
@@ -73,21 +70,18 @@ def text_of_run(data: DataConfig, settings: InfluenceConfig, *, run: Path, manif
             f"{run}: data.source = {data.source} has changed since this run was trained on it, so it is unknown which "
             "documents the model has not seen; restore the text"
         )
-    earlier, is_known = _earlier_texts(run, manifest, cache_dir=data.cache_dir)
-    stores = (training_store, *(store for _, store in earlier))
     source = settings.data
     if source is None:
         return MeasuredText(
             open_store(trained_on, "validation"),
             source=data.source,
             split="validation",
-            training_stores=stores,
-            is_training_known=is_known,
-            excluded_ids_G=np.concatenate([store.doc_ids_G for _, store in earlier]) if earlier else None,
+            training_store=training_store,
+            excluded_ids_G=None,
         )
     measured = prepare(_data_to_measure(data, settings), tokenizer_file=run / "tokenizer.json")
     verify_prepared(measured)
-    if any(_made_from(folder) != _made_from(measured) for folder in (trained_on, *(folder for folder, _ in earlier))):
+    if _made_from(trained_on) != _made_from(measured):
         logger.info(
             f"{source}: documents of text are recognised by their characters, documents of token files by their tokens, so "
             "documents that the model was trained on cannot be left out here"
@@ -96,9 +90,8 @@ def text_of_run(data: DataConfig, settings: InfluenceConfig, *, run: Path, manif
         open_store(measured, "measured"),
         source=source,
         split="held-out",
-        training_stores=stores,
-        is_training_known=is_known,
-        excluded_ids_G=np.concatenate([store.doc_ids_G for store in stores]),
+        training_store=training_store,
+        excluded_ids_G=training_store.doc_ids_G,
     )
 
 
@@ -126,8 +119,7 @@ def text_of_pretrained(
         open_store(prepared, "measured"),
         source=data.source,
         split="measured",
-        training_stores=(),
-        is_training_known=False,
+        training_store=None,
         excluded_ids_G=None,
     )
 
@@ -149,40 +141,6 @@ def _training_tokens(run: Path, manifest: dict[str, Any], *, cache_dir: str) -> 
         return folder
     logger.info(f"{folder}: the token files of this run are gone; preparing the text again")
     return prepare(dataclasses.replace(read_config_of(run).data, cache_dir=cache_dir))
-
-
-def _earlier_texts(
-    run: Path, manifest: dict[str, Any], *, cache_dir: str
-) -> tuple[list[tuple[Path, TokenStore]], bool]:
-    """Return (token files and documents of the other text that earlier stages of a run were trained on, whether that is all).
-
-    It is not all, and a warning says so, where a stage is gone or its text has changed.
-    """
-    texts: list[tuple[Path, TokenStore]] = []
-    hashes, is_all = {manifest["tokens_sha256"]}, True
-    for stage in earlier_stages(manifest):
-        try:
-            if stage.manifest is None:
-                raise UserError(f"{stage.folder}: this run is gone, or was trained anew")
-            need(stage.manifest, "token_store", "tokens_sha256", where=stage.folder / "manifest.json")
-            sha256 = stage.manifest["tokens_sha256"]
-            if sha256 in hashes:
-                continue
-            folder = _training_tokens(stage.folder, stage.manifest, cache_dir=cache_dir)
-            verify_prepared(folder)
-            store = open_store(folder, "train")
-            if store.tokens_sha256 != sha256:
-                raise UserError(f"{stage.folder}: its text has changed since this run was trained on it")
-        except UserError as error:
-            is_all = False
-            logger.warning(
-                f"{run}: on which text {stage.name}, from which this run started, was trained is unknown ({error}), so documents "
-                "of that text are not left out, and train_overlap is null"
-            )
-        else:
-            hashes.add(sha256)
-            texts.append((folder, store))
-    return texts, is_all
 
 
 def _made_from(folder: Path) -> Any:

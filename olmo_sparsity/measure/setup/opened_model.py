@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig, to_dict
-from olmo_sparsity.config.measuring import ADDED_KEYS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
@@ -34,9 +33,6 @@ from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_
 from olmo_sparsity.text.windows import Windows, sample_windows
 
 logger = logging.getLogger(__name__)
-
-# What earlier versions wrote of screening where nothing is screened.
-NOT_SCREENED = {"screen_by": "gradient", "screen_proxy": None, "screen_precision": "auto"}
 
 
 @dataclass(frozen=True)
@@ -207,29 +203,19 @@ def check_before_training(config: Config) -> None:
     """Check what a measurement of a run takes for granted and what is known before the run is trained, which takes long.
 
     Raises:
-        UserError: a key of a pretrained model is set, the text to measure is missing, the windows do not fit into the
-            positions, or the precision is too low.
+        UserError: a key of a pretrained model is set, the text to measure is missing, or the windows do not fit into the
+            positions.
     """
     config.pretrained.check_used()
-    _check_precision(config)
     if config.influence.data is not None:
         list_shards(dataclasses.replace(config.data, source=config.influence.data))
     anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
 
 
-def _check_precision(config: Config) -> None:
-    if config.model.position_embedding == "alibi" and config.influence.precision == "bf16":
-        raise UserError(
-            "influence.precision = bf16: the keys of a run with model.position_embedding = alibi hold biases that bf16 cannot "
-            "hold; set it to fp32"
-        )
-
-
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
     """Load a run's newest checkpoint; the text is its validation documents, or what ``influence.data`` names."""
     latest = trained_checkpoint(run)
-    _check_precision(config)
     manifest = read_manifest_of(run, "num_parameters")
     checkpoint = check_checkpoint_of_run(latest, manifest)
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
@@ -241,7 +227,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     if config.model.position_embedding == "absolute" and max_position not in (None, config.num_positions):
         raise UserError(
             f"context_curve.max_visible = {longest}: the model has an embedding of {config.num_positions} positions, which "
-            f"cannot be extended; use --max-visible {config.num_positions - (anchor is not None)} or less"
+            f"cannot be extended; use context_curve.max_visible={config.num_positions - (anchor is not None)} or less"
         )
     return OpenedModel(
         name=folder_name(run),
@@ -388,7 +374,7 @@ def _check_positions(
     if longest is not None and longest + num_anchors > max_position:
         raise UserError(
             f"context_curve.max_visible = {longest}{with_anchor}: the model was trained on {max_position} positions; use "
-            f"--max-visible {max_position - num_anchors} or less{remedy}"
+            f"context_curve.max_visible={max_position - num_anchors} or less{remedy}"
         )
 
 
@@ -397,21 +383,9 @@ def settings_record(settings: InfluenceConfig) -> dict[str, Any]:
     return {**to_dict(settings), "screen_by": settings.ranking}
 
 
-def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """Return what fingerprints hold of ``influence``: these keys of it, or all.
-
-    Keys that were added later are left out where they change nothing, and those of screening stand there as earlier versions
-    wrote them, so that what was measured before is not measured again.
-    """
-    values = settings_record(settings) | (NOT_SCREENED if settings.screen is None else {})
-    names = values.keys() if keys is None else keys
-    return {name: values[name] for name in names if name not in ADDED_KEYS or values[name] != ADDED_KEYS[name]}
-
-
 def identity(opened: OpenedModel) -> list[Any]:
     """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
     scaling = None if opened.record is None else opened.record.rope_scaling
-    stores, is_known = opened.text.training_stores, opened.text.is_training_known
     return [
         opened.weights_sha256,
         dataclasses.asdict(opened.lengths),
@@ -420,8 +394,6 @@ def identity(opened: OpenedModel) -> list[Any]:
         opened.precision,
         *([] if scaling is None else [scaling]),
         *([] if opened.positions == "kept" else [opened.positions]),
-        *[store.tokens_sha256 for store in stores[1:]],
-        *(["earlier stages unknown"] if stores and not is_known else []),
     ]
 
 

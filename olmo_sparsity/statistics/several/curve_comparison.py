@@ -257,7 +257,7 @@ def _check_same_windows(manifests: list[dict[str, Any]]) -> None:
         if not (same_text and same_lengths):
             raise UserError(
                 f"the context curves of {first['run']} and {other['run']} are of different windows and cannot be compared; "
-                "measure them on the same text, with the same local_len, full_len, windows, seed and --max-visible"
+                "measure them on the same text, with the same local_len, full_len, windows, seed and context_curve.max_visible"
             )
 
 
@@ -303,7 +303,7 @@ def _compared_lengths(read: Sequence[_ReadModel]) -> _ComparedLengths:
         if reference_len not in model.visible:
             remedy = f"give all of these runs context.local_len = {reference_len}"
             if reference_len > full_len:  # of a ceiling; there are no more local tokens than those of the full context
-                remedy = f"measure the curves of all of these runs with --max-visible {reference_len}"
+                remedy = f"measure the curves of all of these runs with context_curve.max_visible={reference_len}"
             raise UserError(
                 f"the context curve of {model.manifest['run']} has no point at {reference_len} visible tokens, the training row "
                 f"of the others; {remedy}"

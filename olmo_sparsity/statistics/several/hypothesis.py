@@ -700,7 +700,7 @@ def _stated_row_len(run: Path) -> int:
             return row_len
     raise UserError(
         f"{run}: no training row of this model is known, so nothing is known to lie beyond it; state the one that its authors "
-        f"name, and measure it: olmo-sparsity influence --run {run} --train-len N --local-len N"
+        f"name, and measure it: olmo-sparsity influence --run {run} --local-len N pretrained.train_len=N"
     )
 
 
@@ -725,10 +725,10 @@ def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
     for folder in reversed(list_finished(run)):
         if _has_reactions(folder, run, row_len, selector):
             return folder
-    stated = f"--train-len {row_len} " if is_pretrained(run) else ""
+    stated = f" pretrained.train_len={row_len}" if is_pretrained(run) else ""
     if selector not in SELECTORS:
         selector = f"FILE.py:{printable(selector)}"  # nothing here was measured with it
     raise UserError(
         f"{run}: no measurement with as many local tokens as a training row has; run `olmo-sparsity influence --run {run} "
-        f"{stated}--local-len {row_len} --selector {selector} --selector random --k 1,2,4` first"
+        f"--local-len {row_len} --selector {selector} --selector random --k 1,2,4{stated}` first"
     )

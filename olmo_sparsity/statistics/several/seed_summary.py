@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from olmo_sparsity.config.measuring import ADDED_KEYS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
@@ -237,7 +236,7 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    settings = {**ADDED_KEYS, **manifest["influence"]}
+    settings = manifest["influence"]
     unused = [] if settings.get("screen") is not None else [key for key in settings if key.startswith("screen")]
     influence = {key: value for key, value in settings.items() if key not in (*EXECUTION_KEYS, *unused)}
     return (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, starmap
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -78,8 +78,8 @@ class SpectrumOfModel(ModelAtLengths):
         return list(self.measurements)
 
     def growth_of(self, family: str, context: str = "real") -> Growth:
-        """Return the growth from the shortest to the longest context, at the tolerance that is shown alone, of first passage."""
-        return self.growth[LongerKey(Curve(family, context, TOLERANCE, lasting=False), self.lengths[-1])]
+        """Return the growth from the shortest to the longest context, at the tolerance that is shown alone."""
+        return self.growth[LongerKey(Curve(family, context, TOLERANCE), self.lengths[-1])]
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,7 @@ class SpectrumByLength:
     @property
     def curves(self) -> Iterator[Curve]:
         """What is measured at every length."""
-        for family, context, tolerance, lasting in product(self.families, CONTEXTS, TOLERANCES, (False, True)):
-            yield Curve(family, context, tolerance, lasting)
+        return starmap(Curve, product(self.families, CONTEXTS, TOLERANCES))
 
 
 def spectrum_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> SpectrumByLength:

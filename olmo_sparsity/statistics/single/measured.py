@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
-from olmo_sparsity.statistics.single.key_tokens import KeyTokens, key_tokens
 from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.screening import ScreeningLoss, screening
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, Spectra, spectra
@@ -49,15 +48,7 @@ class Measured:
         """The same by class of the target, at one tolerance."""
         classes_W = self.measurement.windows["target_class"].to_numpy()
         names = [entry.target_class for entry in self.classes]
-        return {
-            name: spectra(self.measurement.restrict(classes_W == name), tolerances=[TOLERANCE], lasting=[False])
-            for name in names
-        }
-
-    @cached_property
-    def key_tokens(self) -> dict[str, KeyTokens]:
-        """LongPPL's key tokens, by context."""
-        return key_tokens(self.measurement)
+        return {name: spectra(self.measurement.restrict(classes_W == name), tolerances=[TOLERANCE]) for name in names}
 
     @cached_property
     def screening(self) -> list[ScreeningLoss]:

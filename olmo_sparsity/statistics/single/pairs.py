@@ -31,7 +31,7 @@ class PairSpectra:
     Attributes:
         num_windows: number of these windows.
         num_documents: number of their documents.
-        by_curve: of ``ANY``, and of every measured family at its measured k up to two; first passage.
+        by_curve: of ``ANY``, and of every measured family at its measured k up to two.
     """
 
     num_windows: int
@@ -58,13 +58,13 @@ def pair_spectra(
     ids_W = measurement.windows["window_id"]
     frame = frame[frame["window_id"].isin(ids_W)].sort_values("window_id")
     restricted = measurement.restrict(ids_W.isin(frame["window_id"]).to_numpy())
-    needs = dict(sufficient_ks(restricted, tolerances=tolerances, lasting=[False]))
+    needs = dict(sufficient_ks(restricted, tolerances=tolerances))
     ks = {curve: (0, *(k for k in restricted.ks if k <= LARGEST_SET)) for curve in needs}
     for context in CONTEXTS:
         least_w2 = frame.loc[frame["context"] == context, ["kl_single_nats", "kl_pair_nats"]].to_numpy(np.float64)
         short_w = restricted.windows[SHORT_DIVERGENCE[context]].to_numpy(np.float64)
         for tolerance in tolerances:
-            curve = Curve(ANY, context, tolerance, lasting=False)
+            curve = Curve(ANY, context, tolerance)
             needs[curve] = sufficient_k(least_w2, short_w, ks=(1, LARGEST_SET), tolerance=tolerance)
             ks[curve] = (0, 1, LARGEST_SET)
     units, weights_w = document_units(restricted.windows["doc_id"]), restricted.weights_W

@@ -2,11 +2,9 @@
 
 With S_0 = {}, S_1, ..., S_M = all the nested sets of a *family* (J_k of a selector; of `nearest` suffixes), ``delta(k) =
 KL(p_all, p_{S_k})``. Tokens *suffice* where ``delta`` is at most a tolerance in nats, and the *sufficient k* is the smallest
-measured k of which that holds: 0 where the local tokens suffice, infinity where no measured k does. Since ``delta`` need not fall
-with k, the *lasting* one, from which on every measured k suffices, stands beside it. No label enters.
+measured k of which that holds: 0 where the local tokens suffice, infinity where no measured k does. No label enters.
 
-The sufficient k of a choice is an upper bound of the number of tokens that some choice needs, and so is the smallest of all
-families, ``FEWEST``. For k up to ``exact_k`` that is the number itself.
+The sufficient k of a choice is an upper bound of the number of tokens that some choice needs.
 
 Letters of shapes: W windows; K measured k; P 0 and the measured k; U bootstrap units.
 """
@@ -20,7 +18,6 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.records.selectors import FEWEST as FEWEST
 from olmo_sparsity.records.selectors import SELECTORS, by_head
 from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import document_units
@@ -35,12 +32,11 @@ ROUNDING = 1e-9  # of a share
 
 
 class Curve(NamedTuple):
-    """What a cumulative distribution is of: a family of sets, a context, a tolerance in nats, and which sufficient k."""
+    """What a cumulative distribution is of: a family of sets, a context and a tolerance in nats."""
 
     family: str
     context: str
     tolerance_nats: float
-    lasting: bool
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Spectrum:
 
     @property
     def none_needed(self) -> Estimate:
-        """The share of the targets that need no long-range token; of the lasting k, those for which any number suffices."""
+        """The share of the targets that need no long-range token."""
         return self.shares[0]
 
     @property
@@ -96,7 +92,6 @@ class Spectra:
 
     Attributes:
         by_curve: the spectra.
-        exact_k: up to this k, ``FEWEST`` is the smallest number of which any choice suffices.
         row_k: the k at which a suffix is a training row; None where no row is known, or it has all tokens, or fewer than the
             local ones, or where the suffix has read what is before it (``contextual`` visibility).
         max_k: the largest measured k.
@@ -104,7 +99,6 @@ class Spectra:
     """
 
     by_curve: dict[Curve, Spectrum]
-    exact_k: int
     row_k: Optional[int]
     max_k: int
     is_rounded: bool = False
@@ -116,7 +110,7 @@ class Spectra:
 
     def of(self, family: str, context: str = "real", *, tolerance: float = TOLERANCE) -> Optional[Spectrum]:
         """Return one spectrum of the smallest sufficient k; None where it was not measured."""
-        return self.by_curve.get(Curve(family, context, tolerance, lasting=False))
+        return self.by_curve.get(Curve(family, context, tolerance))
 
     def chosen(self, blind: Collection[str]) -> Optional[str]:
         """Return what ``chosen_family`` does, of the measured families; ``blind``: the selectors that do not see the target."""
@@ -151,9 +145,7 @@ def chosen_family(blind: Sequence[str]) -> Optional[str]:
     return next((name for name in ("greedy-kl", "greedy-patching", "kl", *chosen) if name in chosen), None)
 
 
-def sufficient_k(
-    divergence_WK: np.ndarray, short_W: np.ndarray, *, ks: Sequence[int], tolerance: float, lasting: bool = False
-) -> np.ndarray:
+def sufficient_k(divergence_WK: np.ndarray, short_W: np.ndarray, *, ks: Sequence[int], tolerance: float) -> np.ndarray:
     """Return the sufficient k of every target, float64 [W]; infinity: more than the largest measured k.
 
     Args:
@@ -161,22 +153,15 @@ def sufficient_k(
         short_W: KL(p_all, p_{}), nats.
         ks: the measured k, rising.
         tolerance: in nats.
-        lasting: every larger measured k must suffice, too.
     """
     suffices_WP = np.column_stack([short_W, divergence_WK]) <= tolerance
-    if lasting:
-        suffices_WP = np.logical_and.accumulate(suffices_WP[:, ::-1], axis=1)[:, ::-1]
     return np.where(suffices_WP.any(axis=1), np.array([0.0, *ks])[suffices_WP.argmax(axis=1)], np.inf)
 
 
 def sufficient_ks(
-    measurement: Measurement, *, tolerances: Sequence[float] = TOLERANCES, lasting: Sequence[bool] = (False, True)
+    measurement: Measurement, *, tolerances: Sequence[float] = TOLERANCES
 ) -> Iterator[tuple[Curve, np.ndarray]]:
-    """Yield the sufficient k of every target, float64 [W], for each curve; of ``FEWEST`` there is no lasting one.
-
-    Selectors by head do not count for ``FEWEST``: k entries in each head are no set of k.
-    """
-    choosing_by_head = by_head(measurement.selectors)
+    """Yield the sufficient k of every target, float64 [W], for each curve."""
     for context in CONTEXTS:
         short_W = measurement.windows[SHORT_DIVERGENCE[context]].to_numpy(np.float64)
         divergences = {
@@ -184,26 +169,18 @@ def sufficient_ks(
             for name in measurement.selectors
         }
         for tolerance in tolerances:
-            fewest_W = np.full(len(short_W), np.inf)
             for name, divergence_WK in divergences.items():
-                for lasts in lasting:
-                    k_W = sufficient_k(divergence_WK, short_W, ks=measurement.ks, tolerance=tolerance, lasting=lasts)
-                    if not lasts and name not in choosing_by_head:
-                        fewest_W = np.minimum(fewest_W, k_W)
-                    yield Curve(name, context, tolerance, lasts), k_W
-            if False in lasting:
-                yield Curve(FEWEST, context, tolerance, False), fewest_W
+                k_W = sufficient_k(divergence_WK, short_W, ks=measurement.ks, tolerance=tolerance)
+                yield Curve(name, context, tolerance), k_W
 
 
-def spectra(
-    measurement: Measurement, *, tolerances: Sequence[float] = TOLERANCES, lasting: Sequence[bool] = (False, True)
-) -> Spectra:
+def spectra(measurement: Measurement, *, tolerances: Sequence[float] = TOLERANCES) -> Spectra:
     """Return the spectra of a measurement, weighted as its windows are."""
     units, weights_W = document_units(measurement.windows["doc_id"]), measurement.weights_W
     ks = (0, *measurement.ks)
     parts = {
         curve: np.stack([units.sums(weights_W * (k_W <= k)) for k in ks])
-        for curve, k_W in sufficient_ks(measurement, tolerances=tolerances, lasting=lasting)
+        for curve, k_W in sufficient_ks(measurement, tolerances=tolerances)
     }
     bands = share_bands(parts, units.sums(weights_W))
     # Where every window shows all of its tokens, 1 is no estimate.
@@ -212,16 +189,11 @@ def spectra(
         curve: Spectrum(curve, ks, tuple(map(_known, shares, is_all[curve.context]))) for curve, shares in bands.items()
     }
     is_rounded = measurement.manifest.get("precision") == "bf16"
-    return Spectra(by_curve, _exact_k(measurement), _row_k(measurement), ks[-1], is_rounded)
+    return Spectra(by_curve, _row_k(measurement), ks[-1], is_rounded)
 
 
 def _known(share: Estimate, is_all: bool) -> Estimate:
     return Estimate(1.0, 1.0, 1.0, 0.0) if is_all and share.has_interval and share.mean == 1 else share
-
-
-def _exact_k(measurement: Measurement) -> int:
-    """Return up to which k ``FEWEST`` is exact: `kl` takes the best of all single tokens first, unless some were screened out."""
-    return int("kl" in measurement.selectors and not measurement.is_screened and 1 in measurement.ks)
 
 
 def _suffix_is_context(measurement: Measurement) -> bool:
@@ -240,18 +212,14 @@ def spectrum_frame(measurement: Measurement) -> pd.DataFrame:
     """Return one row a target, family, context and tolerance.
 
     Returns:
-        Columns window_id, doc_id, weight, target_class, family, context, tolerance_nats; ``k``, the sufficient k, and
-        ``lasting_k``, float64: infinity is more than ``max_k``, the largest measured k; ``lasting_k`` is missing of the family
-        ``fewest``; ``min_context_tokens``, of `nearest` where the unit is a token and visibility ``hidden``: the length of the
-        shortest suffix of the window that suffices, local tokens included (minimum context length), else missing.
+        Columns window_id, doc_id, weight, target_class, family, context, tolerance_nats; ``k``, the sufficient k,
+        float64: infinity is more than ``max_k``, the largest measured k; ``min_context_tokens``, of `nearest` where the unit is a
+        token and visibility ``hidden``: the length of the shortest suffix of the window that suffices, local tokens included
+        (minimum context length), else missing.
     """
     of_window = measurement.windows[["window_id", "doc_id", "weight", "target_class"]].reset_index(drop=True)
-    of_curve = dict(sufficient_ks(measurement))
     frames = []
-    for curve, k_W in of_curve.items():
-        if curve.lasting:
-            continue
-        lasting_W = of_curve.get(curve._replace(lasting=True), np.nan)
+    for curve, k_W in sufficient_ks(measurement):
         is_suffix = curve.family == NEAREST and _suffix_is_context(measurement)
         frames.append(
             of_window.assign(
@@ -259,7 +227,6 @@ def spectrum_frame(measurement: Measurement) -> pd.DataFrame:
                 context=curve.context,
                 tolerance_nats=curve.tolerance_nats,
                 k=k_W,
-                lasting_k=lasting_W,
                 max_k=measurement.ks[-1],
                 min_context_tokens=measurement.lengths.local_len + k_W if is_suffix else np.nan,
             )

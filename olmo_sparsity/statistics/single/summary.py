@@ -446,9 +446,7 @@ def is_fragile(gain: Estimate) -> bool:
 
 def _overlap_percent(measurement: Measurement) -> Optional[float]:
     windows = measurement.windows
-    if (
-        "train_overlap" not in windows or measurement.lengths.full_len + 1 < NGRAM
-    ):  # earlier tables say False of short ones
+    if "train_overlap" not in windows:
         return None
     return 100 * float(np.average(windows["train_overlap"].to_numpy(np.float64), weights=measurement.weights_W))
 

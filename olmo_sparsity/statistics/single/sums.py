@@ -79,7 +79,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
     for context, long_gain_W in long_gains.items():
         sums[_squared(LONG_GAIN[context])] = weighted(long_gain_W**2)
         sums[NONE_NEEDED[context]] = weighted(windows[SHORT_DIVERGENCE[context]].to_numpy(np.float64) <= TOLERANCE)
-    need_W = {curve[:2]: k_W for curve, k_W in sufficient_ks(measurement, tolerances=[TOLERANCE], lasting=[False])}
+    need_W = {curve[:2]: k_W for curve, k_W in sufficient_ks(measurement, tolerances=[TOLERANCE])}
     for key in measurement.keys:
         gain_W = measurement.gains[key].to_numpy(np.float64)
         sums[SelectionNumber(key, "gain")] = weighted(gain_W)

@@ -1,5 +1,5 @@
 "use strict";
-// Building blocks: elements, scales, axes, numbers as text. Data is only ever set as text, never as markup.
+// Building blocks: elements, and numbers as text. Data is only ever set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,61 +30,7 @@ function digits(value, count) {
 const NONE = "\u2013";
 const SPACE = "\u2423"; // in place of a token of white space where it stands alone
 
-/** Returns an estimate as text, as `interval` in wording/numbers.py does: 0.41 [0.36, 0.47]. */
-function interval(estimate, count = 2) {
-  if (!estimate || estimate.mean === null || estimate.mean === undefined) return NONE;
-  if (estimate.low === null) return digits(estimate.mean, count);
-  return `${digits(estimate.mean, count)} [${digits(estimate.low, count)}, ${digits(estimate.high, count)}]`;
-}
-
-/** Returns a linear scale, from numbers between low and high to pixels between from and to. */
-function linear(low, high, from, to) {
-  const scale = (value) => from + ((value - low) / (high - low || 1)) * (to - from);
-  return Object.assign(scale, { low, high, ticks: roundTicks(low, high, 6) });
-}
-
-/** Returns about `count` round numbers between low and high. */
-function roundTicks(low, high, count) {
-  const rough = (high - low) / count || 1;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
-  const ticks = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++)
-    ticks.push(Number((i * step).toPrecision(12)));
-  return ticks;
-}
-
-const tickWords = (value) => String(value).replace("-", "\u2212");
-
-/** Returns the smallest and largest of the numbers with a small margin; the numbers `among` are always inside. */
-function extent(values, among = [], margin = 0.05) {
-  const all = [...values, ...among].filter(Number.isFinite);
-  const low = Math.min(...all);
-  const high = Math.max(...all);
-  const room = (high - low || 1) * margin;
-  return [low - room, high + room];
-}
-
 /** Returns the text of a token where it stands alone; `unseen`: what stands for texts of which nothing can be seen. */
 const tokenWords = (unseen, text) => (Object.hasOwn(unseen, text) ? unseen[text] : text);
 
 const colour = (selector) => `var(--of-${selector})`;
-
-/** Returns grid lines, tick labels and titles of both axes. `frame`: {left, right, top, bottom} in pixels. */
-function axes(frame, x, y, xTitle, yTitle) {
-  const parts = [];
-  for (const value of x.ticks) {
-    parts.push(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: frame.top, y2: frame.bottom }));
-    parts.push(
-      svg("text", { class: "tick", x: x(value), y: frame.bottom + 16, "text-anchor": "middle" }, tickWords(value)),
-    );
-  }
-  for (const value of y.ticks) {
-    parts.push(svg("line", { class: "grid", x1: frame.left, x2: frame.right, y1: y(value), y2: y(value) }));
-    parts.push(svg("text", { class: "tick", x: frame.left - 6, y: y(value) + 4, "text-anchor": "end" }, tickWords(value)));
-  }
-  parts.push(svg("text", { x: (frame.left + frame.right) / 2, y: frame.bottom + 35, "text-anchor": "middle" }, xTitle));
-  const middle = (frame.top + frame.bottom) / 2;
-  parts.push(svg("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, yTitle));
-  return svg("g", { "aria-hidden": "true" }, parts);
-}

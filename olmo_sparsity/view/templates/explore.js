@@ -320,7 +320,7 @@ function panelOf(token) {
     parts.push(html("h3", {}, "The null context"), nullText(target));
   // A further part of a character has the place of the first, which is what the command would explain.
   if (target >= 0 && DATA.texts[token])
-    parts.push(html("p", { class: "note" }, html("code", {}, `olmo-sparsity explain --text FILE --at ${DATA.offsets[token]}`)));
+    parts.push(html("p", { class: "note" }, html("code", {}, `olmo-sparsity explore --text FILE --at ${DATA.offsets[token]}`)));
   return parts;
 }
 
