@@ -81,7 +81,6 @@ FIGURES = {
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
     "inside_and_beyond": ("runs/twin", ("--run", "sum-pose-seed0", "--run", "sum-ceiling-seed0")),
-    "scale": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "synthetic": ("runs/synthetic", ("--run", "parity-K2-seed0")),
 }

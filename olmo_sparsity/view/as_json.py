@@ -8,7 +8,6 @@ from typing import Any
 from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary
-from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
@@ -174,11 +173,6 @@ def pairs_json(pairs: PairSpectra) -> Json:
 def class_json(entry: ClassSummary) -> Json:
     """An entry of ``classes``."""
     return {**record_json(entry, without=("summary",)), **summary_json(entry.summary)}
-
-
-def agreement_json(pair: Agreement) -> Json:
-    """An entry of ``agreement``."""
-    return {**record_json(pair), "overlap": [record_json(overlap, spread=("share",)) for overlap in pair.overlap]}
 
 
 def comparison_row_json(row: ComparisonRow) -> Json:

@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
@@ -49,8 +48,6 @@ from olmo_sparsity.wording.spectrum import (
 )
 from olmo_sparsity.wording.units import all_tokens_words, units_of
 
-REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
-
 
 def loss_table(summary: Summary) -> ResultTable:
     """Return mean losses and gains; without those of the training row where none is known or nothing lies beyond it."""
@@ -80,25 +77,8 @@ def _token_cells(summary: Summary, number: float) -> tuple[Cell, ...]:
     return (rounded(number, ".1f"),) if _token_columns(summary) else ()
 
 
-def _overlap_columns(pairs: Sequence[Agreement]) -> tuple[Column, ...]:
-    is_compared = any(REFERENCE in pair.selectors for pair in pairs)
-    return plain(f"overlap with {REFERENCE}") if is_compared else ()
-
-
-def _overlap_cells(selector: str, *, k: int, pairs: Sequence[Agreement]) -> tuple[Cell, ...]:
-    if not _overlap_columns(pairs):
-        return ()
-    pair = next((pair for pair in pairs if set(pair.selectors) == {selector, REFERENCE}), None)
-    return (estimated(None if pair is None else pair.overlap_at(k).share, 2),)
-
-
-def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
-    """Return the headline: selectors that do not see the target, at the shown k.
-
-    Args:
-        summary: the numbers.
-        pairs: the overlap with ``REFERENCE``; none: its column is left out.
-    """
+def blind_table(summary: Summary) -> ResultTable:
+    """Return the headline: selectors that do not see the target, at the shown k."""
     company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context", "D(k) mimicry")
     columns = (
         *keys("selector", "k"),
@@ -106,7 +86,6 @@ def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTabl
         *plain("cost"),
         *in_nats("gain over random"),
         *company,
-        *_overlap_columns(pairs),
     )
     rows = []
     for name in summary.blind_selectors:
@@ -121,20 +100,15 @@ def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTabl
                     estimated(entry.gain_over_random_nats, 3),
                     recovered(summary, entry.recovered_fraction),
                     *(estimated(value, 2) for value in of_d),
-                    *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
     return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", blind_caption(summary))
 
 
-def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
+def selection_table(summary: Summary) -> ResultTable:
     """Return what selection does, at the shown k: the selectors that see the target, then what selects nothing.
 
     Of `random` and of all tokens optimism must be 0.
-
-    Args:
-        summary: the numbers.
-        pairs: the overlap with ``REFERENCE``; none: its column is left out.
     """
     gains = in_nats("sparse gain", "optimism", "corrected gain", "placebo")
     columns = (
@@ -142,7 +116,6 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
         *_token_columns(summary),
         *plain("cost"),
         *gains,
-        *_overlap_columns(pairs),
     )
     rows = []
     for name in (*summary.seeing_selectors, *(name for name in summary.selectors if name == RANDOM)):
@@ -156,7 +129,6 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
                     *_selection_cells(
                         entry.gain_sparse_nats, entry.optimism_nats, entry.corrected_gain_nats, null.corrected_gain_nats
                     ),
-                    *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
     num_long_range = summary.lengths.num_long_range
@@ -167,7 +139,6 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
             *_token_cells(summary, num_long_range),
             number(0),
             *_selection_cells(*of_all, summary.null_long_gain_nats),
-            *(estimated(None, 2) for _ in _overlap_columns(pairs)),
         )
     )
     caption = " ".join(filter(None, (SELECTION_CAPTION, all_tokens_words(summary))))
@@ -258,7 +229,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
 
 
 def every_table(measured: Measured) -> list[ResultTable]:
-    """Return the tables that hold every number of a measurement, but for its losses, agreement and distances."""
+    """Return the tables that hold every number of a measurement, but for its losses and distances."""
     summary = measured.summary
     return [
         every_selection_table(summary),
@@ -422,20 +393,3 @@ def distance_table(distances: Sequence[DistanceShares]) -> ResultTable:
         for one in of.bins
     ]
     return ResultTable("distances", columns, tuple(rows), "distances of the chosen tokens to the target")
-
-
-def agreement_table(pairs: list[Agreement], *, k: int) -> ResultTable:
-    """Return one row for each two selectors, at one k."""
-    columns = (*keys("selector", "other selector", "k"), *plain("overlap", "by chance", "rank correlation"))
-    rows = []
-    for pair in pairs:
-        overlap = pair.overlap_at(k)
-        rows.append(
-            (
-                *words(*pair.selectors, str(overlap.k)),
-                estimated(overlap.share, 2),
-                rounded(overlap.chance, ".2f"),
-                estimated(pair.rank_correlation, 2),
-            )
-        )
-    return ResultTable("agreement", columns, tuple(rows), "agreement between selectors")

@@ -195,7 +195,7 @@ def test_every_picture_of_the_site_opens_on_its_own() -> None:
 
 
 # Pictures whose numbers stand in no table of the pages: on the picture alone.
-ONLY_ON_THE_PICTURE = {"demo-agreement", "demo-figure5", "demo-training"}
+ONLY_ON_THE_PICTURE = {"demo-figure5", "demo-training"}
 
 
 def test_every_number_of_an_alternative_text_stands_on_a_page() -> None:

@@ -24,7 +24,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.own_selectors import OwnSelector, names_of
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
 from olmo_sparsity.statistics.single.screening import screening
@@ -203,29 +202,6 @@ def test_statistics_are_of_the_tables(word_tables: Path) -> None:
             assert entry_of_bin.share.mean == pytest.approx(inside / tokens)
     assert measurement.mean_tokens(SelectionKey("kl", "real", 1)) > 1  # words of several tokens
     assert 0 < summary.at("kl", "real", 4).all_visible_share < 1
-
-
-def test_agreement_counts_groups_with_the_weights_of_their_windows(word_tables: Path) -> None:
-    measurement = load(word_tables)
-    measurement.windows["weight"] = np.arange(len(measurement.windows)) % 5 + 1.0
-    pair = next(p for p in agreement(word_tables, measurement) if p.selectors == ("kl", "nearest"))
-    weights = dict(zip(measurement.windows["window_id"], measurement.weights_W, strict=True))
-    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
-    of = {
-        (row["window_id"], row["selector"]): row["group_first"]
-        for row in rows_of(word_tables, "selections")
-        if row["context"] == "real"
-    }
-    for overlap in pair.overlap:
-        common, chance = [], []
-        for window, row in windows.items():
-            size = min(overlap.k, len(row["group_first"]))
-            shared = set(of[window, "kl"][: overlap.k]) & set(of[window, "nearest"][: overlap.k])
-            common.append(weights[window] * len(shared) / size)
-            chance.append(weights[window] * size / len(row["group_first"]))
-        assert overlap.share is not None
-        assert overlap.share.mean == pytest.approx(sum(common) / sum(weights.values()))
-        assert overlap.chance == pytest.approx(sum(chance) / sum(weights.values()))
 
 
 def test_words_say_words_and_never_tokens(word_tables: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from drawn_figures import read
 from figure_text import figure_text
-from made_up import CONTEXTUAL, KS, MODEL, made_up_tables
-from made_up_runs import FULL, four_way_runs, made_up_ladder, made_up_measurement, made_up_run, pretrained_curve
+from made_up import CONTEXTUAL
+from made_up_runs import FULL, four_way_runs, made_up_measurement, made_up_run, pretrained_curve
 from planted_lengths import LineKey, planted_needs
 from syrupy.assertion import SnapshotAssertion
 from varied_tables import react_otherwise
@@ -25,7 +25,6 @@ from analysis import (
     context_curve,
     hypothesis,
     inside_and_beyond,
-    scale,
     spectrum_by_length,
     synthetic,
     synthetic_places,
@@ -38,7 +37,6 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
-from olmo_sparsity.storage.manifests import write_manifest
 
 
 def texts(drawn: Iterator[Drawn]) -> str:
@@ -122,42 +120,6 @@ def test_compare(varied: dict[str, Path], text_snapshot: SnapshotAssertion, whic
 def test_choices(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str], k: int) -> None:
     """One measurement, and two with other selectors, each of which is drawn where it was measured."""
     assert figure_text(choices.draw_measured([read(varied[name]) for name in which], k)) == text_snapshot
-
-
-# Scale
-
-
-def test_scale(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
-    runs = made_up_ladder(tmp_path, (0, 1))
-    assert texts(scale.draw([*runs[2:4], *runs[:2]])) == text_snapshot
-
-
-def test_scale_of_one_size_that_fails_its_gate(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
-    run = made_up_run(tmp_path / "small", seed=4)
-    made_up_measurement(run, -0.1, num_parameters=123_456)
-    assert texts(scale.draw([run])) == text_snapshot
-
-
-@pytest.mark.parametrize("selectors", [["unmask-one", "random"], ["nearest", "random"]], ids="-".join)
-def test_scale_of_pretrained_models(tmp_path: Path, text_snapshot: SnapshotAssertion, selectors: list[str]) -> None:
-    """No row is known; of the first selectors none reacts, so that no D(k) is drawn."""
-    models = []
-    for number, name in enumerate(("someone/Small", "someone/Large")):
-        model = {**MODEL, "name": name, "num_parameters": 123_456 * 7**number, "weights_sha256": f"{number}" * 64}
-        run = tmp_path / f"model{number}"
-        run.mkdir()
-        write_manifest(run, {"kind": "pretrained", "status": "complete", "model": model})
-        setup = {**CONTEXTUAL, "model": model, "run": run.name, "tokens_sha256": "t", "windows_sha256": "w"}
-        setup["influence"] = {"k": KS, "selectors": selectors, "seed": 9, "windows_per_part": 256}
-        made_up_tables(
-            run / "influence" / "made-up",
-            num_documents=60,
-            long_gain=0.4 + number / 5,
-            setup=setup,
-            selectors=selectors,
-        )
-        models.append(run)
-    assert texts(scale.draw(models[::-1])) == text_snapshot
 
 
 # The hypothesis

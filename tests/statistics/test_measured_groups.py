@@ -5,23 +5,18 @@ Groups differ in size, and their number differs by window and context; windows w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from drawn_documents import expected_mean, expected_of, expected_share, numbers
 from made_up import LENGTHS, M
-from scipy.stats import spearmanr
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.pairs import ANY, pair_spectra
@@ -209,51 +204,6 @@ def test_some_windows_and_selectors_keep_their_numbers(words: Written) -> None:
         assert set(frame.columns.get_level_values("selector")) == {"one", "random"}
     assert some.num_tokens is not None and every.num_tokens is not None
     assert some.num_tokens["one", "real", 4].tolist() == every.num_tokens["unmask-one", "real", 4].tolist()[1::3]
-
-
-def test_agreement_of_groups(words: Written) -> None:
-    """The chosen ones are told apart by their first position; where there are fewer than k groups, all are chosen."""
-    doc_ids, weights = words.doc_ids(), words.weights()
-    pairs = agreement(words.folder, words.measurement)
-    assert {frozenset(pair.selectors) for pair in pairs} == set(map(frozenset, combinations(SELECTORS, 2)))
-    assert len(pairs) == 3
-    for pair in pairs:
-        rows = [[words.selections[w, name, "real"] for w in range(NUM)] for name in pair.selectors]
-        for overlap, k in zip(pair.overlap, KS, strict=True):
-            counts = num_groups(words, "real")
-            common = [
-                len(set(a["group_first"][:k]) & set(b["group_first"][:k])) / min(k, n)
-                for a, b, n in zip(*rows, counts, strict=True)
-            ]
-            assert numbers(overlap.share) == pytest.approx(expected_share(common, weights, doc_ids=doc_ids))
-            assert overlap.k == k and pair.overlap_at(k) is overlap
-            assert overlap.chance == pytest.approx(np.average([min(1, k / n) for n in counts], weights=weights))
-        flat = [any(len(set(of[w]["scores"])) == 1 for of in rows) for w in range(NUM)]
-        assert pair.num_windows_left_out == sum(flat)
-        ranked = [w for w in range(NUM) if not flat[w]]
-        correlations = [spearmanr(rows[0][w]["scores"], rows[1][w]["scores"]).statistic for w in ranked]
-        values, counted = np.zeros(NUM), np.zeros(NUM)
-        values[ranked], counted[ranked] = correlations * weights[ranked], weights[ranked]
-        expected = expected_of(lambda of, weight: of / weight, values, counted, doc_ids=doc_ids)
-        assert numbers(pair.rank_correlation) == pytest.approx(expected)
-
-
-def test_an_overlap_of_1_is_certain_where_all_tokens_are_chosen_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two selectors choose the same in all windows of 60 documents, which count by their weight."""
-
-    def same(rng: np.random.Generator, window: dict[str, Any], selector: str, context: str) -> dict[str, Any]:
-        return selection(np.random.default_rng(window["window_id"]), window, selector, context)
-
-    monkeypatch.setattr(sys.modules[__name__], "KS", [1, 5, M])
-    made = written(tmp_path / "tables", same)
-    (pair,) = (of for of in agreement(made.folder, made.measurement) if "kl" not in of.selectors)
-    weight_of = pd.Series(made.weights()).groupby(made.doc_ids()).sum()
-    alike = weight_of.sum() ** 2 / (weight_of**2).sum()
-    one, five, every = (overlap.share for overlap in pair.overlap)
-    assert numbers(one) == numbers(five) == pytest.approx([1.0, 0.025 ** (1 / alike), 1.0])
-    assert every == Estimate(1.0, 1.0, 1.0, 0.0)
 
 
 def test_distances_of_groups_are_of_all_their_tokens(words: Written) -> None:

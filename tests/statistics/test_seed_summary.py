@@ -22,13 +22,11 @@ from scipy import stats
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.seed_summary import (
     SeedRow,
     SeedSummary,
     _matching_tables,
-    difference_over_seeds,
     read_seeds,
     seed_rows,
     summarize_seeds,
@@ -486,22 +484,6 @@ def test_measurements_of_other_windows_or_selections_are_not_summarized(runs: li
     for other in (fewer, second.restrict(np.arange(len(second.windows)) > 0)):
         with pytest.raises(UserError, match=r"seed0 and .*seed1 were not measured on the same windows with the same"):
             summarize_seeds(model, numbers.tables[:2], measurements=[first, other])
-
-
-def test_a_difference_of_models_is_the_second_less_the_first(numbers: SeedSummary) -> None:
-    """One has two seeds, the other one: its interval holds the documents, and the choice among the two."""
-    *first, second = (load(tables) for tables in numbers.tables)
-    found = difference_over_seeds(first, [second])
-    gains = [one.windows["gain_long_nats"].to_numpy(np.float64).mean() for one in (*first, second)]
-    estimate = found.of_windows("long_gain_nats")
-    assert estimate is not None and estimate.standard_error is not None
-    assert estimate.mean == pytest.approx(gains[2] - (gains[0] + gains[1]) / 2)
-    units = document_units(second.windows["doc_id"])
-    of_documents = [units.sums(one.windows["gain_long_nats"]) for one in (*first, second)]
-    change_U = of_documents[2] - (of_documents[0] + of_documents[1]) / 2
-    (alone,) = estimates({"x": change_U, "n": units.counts()}, lambda of: {"mean": of["x"] / of["n"]}).values()
-    assert alone is not None and alone.standard_error is not None
-    assert estimate.standard_error == pytest.approx(np.hypot(alone.standard_error, stats.sem(gains[:2])))
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,12 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import compare
 from olmo_sparsity.statistics.several.curve_comparison import compare_curves
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.spectrum import REACHED
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.view.as_json import (
-    agreement_json,
     class_json,
     compared_curves_json,
     comparison_json,
@@ -186,17 +184,6 @@ def test_spectra_have_the_numbers_of_their_curves(tables: Path) -> None:
             )
     for entry in found["beyond_row"]:
         assert same_estimate(entry["share"], spectra.beyond_row(entry["context"], tolerance=entry["tolerance_nats"]))
-
-
-def test_agreement_has_the_numbers_of_its_two_selectors(tables: Path) -> None:
-    for pair in agreement(tables, load(tables)):
-        entry = json.loads(json.dumps(agreement_json(pair)))
-        assert (entry["selectors"], entry["context"]) == (list(pair.selectors), pair.context)
-        assert entry["num_windows_left_out"] == pair.num_windows_left_out
-        assert same_estimate(entry["rank_correlation"], pair.rank_correlation)
-        for found, overlap in zip(entry["overlap"], pair.overlap, strict=True):
-            assert (found["k"], found["chance"]) == (overlap.k, overlap.chance)
-            assert same_estimate(found, overlap.share)
 
 
 def test_a_comparison_has_values_and_differences_in_the_order_of_its_subjects(tables: Path, tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
 from olmo_sparsity.statistics.several.comparison import HEADLINE
-from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows, warn_of_sources
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
@@ -33,7 +32,6 @@ from olmo_sparsity.statistics.single.sums import (
     SelectionNumber,
     gain_from,
     gains_from_baselines,
-    quantities_minus,
     quantities_of,
     sums_by_unit,
 )
@@ -201,23 +199,6 @@ def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[
         if ends is not None and number is not None:
             numbers[key] = bounded(number, least=ends[0], most=ends[1])
     return numbers
-
-
-def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measurement]) -> Differences:
-    """Return the numbers of a second model minus those of a first, with intervals that include the seeds of both.
-
-    Args:
-        first: the measurements of the first model's seeds.
-        second: those of the second's, on the same windows.
-    """
-    return Differences(
-        estimates_over_seeds(
-            [[sums_by_unit(measurement) for measurement in of_model] for of_model in (first, second)],
-            lambda totals: quantities_minus(
-                quantities_of(totals[1], second[0].keys), quantities_of(totals[0], first[0].keys)
-            ),
-        )
-    )
 
 
 def read_seeds(runs: Sequence[Path]) -> SeedSummary:

@@ -338,10 +338,6 @@ class Summary:
         value: Optional[Estimate] = getattr(self, name)
         return value
 
-    def sparsity_at(self, selector: str, fraction: float) -> EffectiveSparsity:
-        """Return the effective sparsity of one selector at one of the fractions ``RECOVERED``."""
-        return next(e for e in self.effective_sparsity if (e.selector, e.fraction) == (selector, fraction))
-
     def without_recovered_fractions(self) -> Summary:
         """Return the same numbers as where the gate did not pass: without R(k) and what follows from it."""
         return replace(
