@@ -76,7 +76,6 @@ STARTED_BY = {
 # Figure -> (folder of the checkout that it is started in, its arguments); the others are drawn from the demo.
 DEMO = ("runs", ("--run", "demo"))
 FIGURES = {
-    "choices": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130", "--k", "1")),
     "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),

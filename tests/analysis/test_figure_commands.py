@@ -6,7 +6,7 @@ import logging
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from typer.main import get_command
 
 from analysis import (
-    choices,
     context_curve,
     drawing,
     every_figure,
@@ -242,16 +241,8 @@ OF_LENGTHS = command_of_lengths(spectrum_by_length.draw)
                 "selector": ("A selector that does not see the target.", "attention"),
             },
         ),
-        (
-            lambda: drawing.run_command(choices.command),
-            {
-                "tables": ("Influence folder; repeated for each column.", "required"),
-                "out": (PICTURES, Path("runs/figures")),
-                "k": ("The measured k.", 8),
-            },
-        ),
     ],
-    ids=["of a measurement", "of runs", "of lengths", "choices"],
+    ids=["of a measurement", "of runs", "of lengths"],
 )
 def test_help_says_what_each_option_is(
     start: Callable[[], None], options: dict[str, tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
@@ -264,26 +255,6 @@ def test_help_says_what_each_option_is(
         for param in get_command(app).params
     }
     assert asked == {**options, "width": (WIDTHS, Width.screen)}
-
-
-def test_choices_are_drawn_at_8_and_told(run_script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each measurement is read; the finding is printed before the pictures."""
-    drawn: list[tuple[list[str], int, Width | None]] = []
-
-    def draw_measured(measured: Sequence[Path], k: int) -> Drawn:
-        drawn.append((list(map(str, measured)), k, width_in_force()))
-        return Drawn(Figure(), "choices", f"k = {k}.\x1b")
-
-    monkeypatch.setattr(choices, "Measured", SimpleNamespace(read=lambda folder: folder))
-    monkeypatch.setattr(choices, "draw_measured", draw_measured)
-    for options, k, out, width in (
-        ("", 8, "runs/figures", "screen"),
-        (" --k 2 --out there --width two", 2, "there/paper-two", "two"),
-    ):
-        line = f"--tables elsewhere --tables runs/other/influence/only{options}"
-        code, lines, _ = run_script(lambda: drawing.run_command(choices.command), line)
-        assert (code, lines) == (0, [f"k = {k}.\ufffd", f"{out}/choices.png"])
-        assert drawn.pop() == (["elsewhere", "runs/other/influence/only"], k, Width(width)) and not drawn
 
 
 def test_a_figure_of_tables_belongs_to_runs_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:

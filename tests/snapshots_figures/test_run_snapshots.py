@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_figures import read
 from figure_text import figure_text
 from made_up import CONTEXTUAL
 from made_up_runs import FULL, four_way_runs, made_up_measurement, made_up_run, pretrained_curve
@@ -20,7 +19,6 @@ from syrupy.assertion import SnapshotAssertion
 from varied_tables import react_otherwise
 
 from analysis import (
-    choices,
     compare,
     context_curve,
     hypothesis,
@@ -109,17 +107,6 @@ def test_context_curves_of_models(tmp_path: Path, text_snapshot: SnapshotAsserti
 def test_compare(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str]) -> None:
     paths = [Path(str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :]) for name in which]
     assert texts(compare.draw(paths)) == text_snapshot
-
-
-# Choices
-
-
-@pytest.mark.parametrize(
-    ("which", "k"), [(["words", "own"], 2), (["own"], 8), (["row"], 1)], ids=["words-and-own", "own", "row"]
-)
-def test_choices(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str], k: int) -> None:
-    """One measurement, and two with other selectors, each of which is drawn where it was measured."""
-    assert figure_text(choices.draw_measured([read(varied[name]) for name in which], k)) == text_snapshot
 
 
 # The hypothesis
