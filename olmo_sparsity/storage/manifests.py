@@ -157,7 +157,6 @@ class SyntheticTables(AnyTables, kw_only=True):
     rope_scaling: TaskScaling = "none"
     rope_factor: Optional[float] = None
     test_row_len: Optional[Count] = None
-    test_placed: list[str] = []
     locality: Optional[Count] = None
     spread: Count = 1
     ended_by: Optional[str] = None

@@ -30,7 +30,7 @@ class Column:
         one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
         only_of_groups: is there where ``influence.unit`` is not token.
         also_by_head: is there, too, where a selector chooses by head.
-        only_of_places: is there where ``synthetic.test_row_len`` or ``test_placed`` is given.
+        only_of_places: is there where ``synthetic.test_row_len`` is given.
         least: the smallest number that it may hold.
         is_position: its numbers are long-range positions, 0 to M - 1.
         as_many_as: the column whose lists have as many entries, row by row.
@@ -382,8 +382,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "place",
             pa.string(),
-            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them; or "
-            "one of `synthetic.test_placed`. The column is there where one of these keys is given.",
+            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them. "
+            "The column is there where this key is given.",
             only_of_places=True,
         ),
         Column("response_ids", _INT32S, "Token IDs that the model generated."),
@@ -405,7 +405,7 @@ def schemas(
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
-        has_places: whether ``synthetic.test_row_len`` or ``test_placed`` is given.
+        has_places: whether ``synthetic.test_row_len`` is given.
         chooses_by_head: whether a selector chooses by head.
     """
     has_groups = unit != "token"
@@ -433,7 +433,7 @@ def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
     return schemas(
         manifest["context"]["num_long_range"],
         settings.get("unit", "token"),
-        has_places=manifest.get("test_row_len") is not None or bool(manifest.get("test_placed")),
+        has_places=manifest.get("test_row_len") is not None,
         chooses_by_head=bool(by_head(settings.get("selectors", ()))),
     )
 

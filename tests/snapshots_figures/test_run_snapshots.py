@@ -25,14 +25,12 @@ from analysis import (
     inside_and_beyond,
     spectrum_by_length,
     synthetic,
-    synthetic_places,
     training,
 )
 from analysis.output import Drawn
 from olmo_sparsity.config import TrainingConfig
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 
@@ -200,10 +198,10 @@ class Shares:
 
 
 def accuracies(
-    setting: Setting, ks: tuple[int, ...], share: Shares, *, seeds: int, longest: int = 24, place: str | None = None
+    setting: Setting, ks: tuple[int, ...], share: Shares, *, seeds: int, longest: int = 24
 ) -> list[Accuracy]:
     return [
-        Accuracy(setting, length, k, share(), share(), tuple(share().mean for _ in range(seeds)), place)
+        Accuracy(setting, length, k, share(), share(), tuple(share().mean for _ in range(seeds)))
         for k in ks for length in (6, 12, longest)
     ]  # fmt: skip
 
@@ -212,17 +210,11 @@ def accuracies(
 def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Draws accuracies in place of those of tables, as ``synthetic.draw`` does."""
 
-    def draw(plain: list[Accuracy], learned: dict[Setting, tuple[int, int]], **more: Any) -> str:
+    def draw(made: list[Accuracy], learned: dict[Setting, tuple[int, int]]) -> str:
         (tmp_path / "run" / "synthetic").mkdir(parents=True)
-        placed = more.get("placed", [])
-        counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*plain, *placed]} | learned
+        counts = {one.setting: (len(one.of_seeds),) * 2 for one in made} | learned
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind)
-        monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind])
-        monkeypatch.setattr(synthetic, "split_by_places", lambda folders: (folders, [Path("placed")] if placed else []))
-        monkeypatch.setattr(
-            synthetic, "read_accuracies", lambda of: placed if of and of[0].name == "placed" else plain if of else []
-        )
-        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of, learned: more.get("sweeps", []))
+        monkeypatch.setattr(synthetic, "read_accuracies", lambda folders: made)
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts)
         return texts(synthetic.draw([tmp_path / "run"]))
@@ -258,7 +250,7 @@ def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> No
 
 
 def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
-    """Without answers at random there is no chance; with no length of training there is no theory. Places come last."""
+    """Without answers at random there is no chance; with no length of training there is no theory."""
     share, steps = Shares(), replace(PARITY, scratchpad=True)
     made = accuracies(steps, (1, 2), share, seeds=2) + accuracies(
         replace(steps, positions="coupled"), (2,), share, seeds=2
@@ -267,28 +259,4 @@ def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: Snapshot
         replace(one, length=one.length + 40)
         for one in accuracies(replace(PARITY, background="text"), (1,), share, seeds=1)
     ]
-    placed = [one for place in ("4/1", "any/1") for one in accuracies(PARITY, (2,), share, seeds=1, place=place)]
-    sweeps = [PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)]
-    assert drawn_tasks(made, {}, placed=placed, sweeps=sweeps) == text_snapshot
-
-
-@pytest.mark.parametrize("which", ["bound", "no-bound"])
-def test_places(text_snapshot: SnapshotAssertion, which: str) -> None:
-    share, local, apart = Shares(), replace(PARITY, locality=4), replace(PARITY, locality=8, spread=3)
-    has_bound = which == "bound"
-    settings = [PARITY, local, apart] if has_bound else [replace(local, background="text")]
-    made = [
-        one
-        for setting in settings for place in (("4/1", "any/1", "4/2", "any/3") if has_bound else ("4/1", "any/1"))
-        for one in accuracies(setting, (1, 2), share, seeds=1 + has_bound, longest=40 if setting == apart else 80, place=place)
-    ]  # fmt: skip
-    learned = {setting: (i, 2) for i, setting in enumerate(settings)} if has_bound else {settings[0]: (1, 1)}
-    if has_bound:
-        effects = (
-            PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),
-            PlaceEffect(PARITY, 2, Estimate(0.05, -0.02, 0.11)),
-        )
-        sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.062), 3, 4)
-    else:
-        sweep = PlaceSweep("text", "4/1", "any/1", (), None, 0, 0)
-    assert figure_text(synthetic_places.draw_places(made[::-1], learned, sweep)) == text_snapshot
+    assert drawn_tasks(made, {}) == text_snapshot
