@@ -326,6 +326,3 @@ def _drawn(measured: Measured, selector: str, *, drawn: DrawnTargets) -> Drawn:
 
 
 FIGURE = FigureOfMeasurement(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

@@ -315,7 +315,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     if any(one.place for one in found):
         raise UserError(
             "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
-            "`python -m analysis.inside_and_beyond` draws them"
+            "`python -m analysis inside_and_beyond` draws them"
         )
     learned = num_learned(task_runs(answers))
     settings = [one.setting for one in found]
@@ -336,6 +336,3 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfRuns(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

@@ -86,7 +86,7 @@ FIGURES = {
 STARTED = sorted(
     path.stem
     for path in (ROOT / "analysis").glob("*.py")
-    if path.stem == "__main__" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    if path.stem == "gallery" or "\nFIGURE = " in path.read_text(encoding="utf-8")
 )
 
 
@@ -141,8 +141,10 @@ def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]
     cwd = checkout.folder / folder
     out = cwd / "docs" / "images" if name == "gallery" else cwd / "drawn" / name
     out.mkdir(parents=True)
-    asked = (*arguments, *(() if name == "gallery" else ("--out", f"drawn/{name}")))
-    drawing = Started(run_figure, f"analysis.{name}", asked, cwd=cwd)
+    if name == "gallery":
+        drawing = Started(run_figure, "analysis.gallery", arguments, cwd=cwd)
+    else:
+        drawing = Started(run_figure, "analysis", (name, *arguments, "--out", f"drawn/{name}"), cwd=cwd)
     _, errors = drawing.communicate()
     assert drawing.returncode == 0, errors
     pictures = list(out.glob("*.png"))

@@ -82,7 +82,7 @@ def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) 
         "spectrum",
     }  # fmt: skip
     of_runs = {figure.draw.__module__ for figure in every_figure.figures_of(FigureOfRuns)}
-    assert of_runs >= {f"analysis.{name}" for name in ("planted", "context_curve", "training", "compare", "synthetic")}
+    assert of_runs >= {f"analysis.{name}" for name in ("context_curve", "training", "compare", "synthetic")}
     added = FigureOfMeasurement(lambda measured: iter([]))
     monkeypatch.setattr(output, "FIGURE", added, raising=False)
     assert added in every_figure.figures_of(FigureOfMeasurement)

@@ -107,7 +107,7 @@ def test_too_few_windows_and_no_gain_get_different_words(tiny_config: Config, ti
     measure_context_curve(config, run)
     assert drawn(context_curve, [run]).axes
     result = subprocess.run(
-        [sys.executable, "-m", "analysis.context_curve", "--run", str(tmp_path / "nowhere")],
+        [sys.executable, "-m", "analysis", "context_curve", "--run", str(tmp_path / "nowhere")],
         capture_output=True, text=True, cwd=Path(context_curve.__file__).parent.parent,
     )  # fmt: skip
     assert result.returncode == 2

@@ -279,7 +279,7 @@ def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
         draw(placed)
     assert str(refused.value) == (
         "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
-        "`python -m analysis.inside_and_beyond` draws them"
+        "`python -m analysis inside_and_beyond` draws them"
     )
 
 

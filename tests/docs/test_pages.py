@@ -91,6 +91,8 @@ def test_targets_modules_and_files_exist() -> None:
                 assert match[1] in targets, (page.name, span)
             if match := re.match(r"python -m ((?:analysis|benchmarks|olmo_sparsity)[\w.]*)", span):
                 assert importlib.util.find_spec(match[1]) is not None, (page.name, span)
+            if match := re.match(r"python -m analysis ([a-z]\w*)", span):
+                assert importlib.util.find_spec(f"analysis.{match[1]}") is not None, (page.name, span)
             for path in re.findall(
                 r"\b(?:scripts|configs|olmo_sparsity|analysis|tests|benchmarks)/[\w/.-]+\.\w+\b", span
             ):
