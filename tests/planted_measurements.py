@@ -83,7 +83,7 @@ class Planted:
         optimism: of a selector that sees the target, at k = 1, in nats.
         overlap: share of windows that share text with training; None: not known.
         groups: how many groups a window has, at least and at most; None: every token is one.
-        sampled: windows whose exact choice, or whose pairs, were measured.
+        sampled: windows whose exact choice was measured.
         null_same_document: share of windows whose null context is of their own document.
         seed: of all numbers but the following.
         reactions: seed of noise in the divergences and the long gains, by which models differ on the same windows; None: no such.
@@ -122,7 +122,7 @@ def write(folder: Path, of: Planted) -> Path:
     document_W = np.r_[np.arange(of.num_documents), rng.integers(0, of.num_documents, of.num_documents // 2)]
     rng.shuffle(document_W)
     windows = [_window(rng, of, w, document=int(document)) for w, document in enumerate(document_W)]
-    rows: dict[str, list[dict[str, Any]]] = {"windows": windows, "selections": [], "screening": [], "pairs": []}
+    rows: dict[str, list[dict[str, Any]]] = {"windows": windows, "selections": [], "screening": []}
     for window in windows:
         rows["selections"] += _selections(rng, of, window)
         if window["window_id"] < of.sampled:
@@ -269,14 +269,7 @@ def _sample(
 ) -> None:
     """Add what was measured of a window of the random sample."""
     row = {"window_id": window["window_id"], "doc_id": window["doc_id"], "context": context, "k": list(of.ks)}
-    single, num = rng.gamma(1.2, 0.06), len(of.ks)
-    pair = {
-        "single_positions": [1],
-        "kl_single_nats": single,
-        "pair_positions": [1, 2],
-        "kl_pair_nats": single * rng.uniform(0, 1),
-    }
-    rows["pairs"].append(row | pair)
+    num, _ = len(of.ks), (rng.gamma(1.2, 0.06), rng.uniform(0, 1))  # not used: all other numbers stay the same
     for name in of.selectors:
         if SELECTORS[name].criterion:
             lost = {"recall": rng.uniform(0.5, 1, num), "gain_lost_nats": rng.normal(0.05, 0.04, num)}
@@ -317,14 +310,14 @@ PLANTED = {
         influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "same-source"},
         overlap=0.0, seed=4,
     ),
-    # Selectors that choose by head, of a model whose row is stated; random choices do harm; every pair of some windows.
+    # Selectors that choose by head, of a model whose row is stated; random choices do harm.
     "heads": Planted(
         70, {"h2o-heads": 0.25, "h2o": 0.2, "random-heads": 0.04, "random": 0.02}, [1, 2], sampled=66, random_gain=-0.4,
         context={**UNKNOWN, "train_len": 30, "train_len_is_stated": True, "max_position": 4096}, gain_beyond=0.004,
         manifest={**PRETRAINED, "model": {**MODEL, "revision": None, "name": "models/own/step70", "rope_scaling": "yarn:4",
                   "dtype": "float32"}, "visibility": "contextual",
                   "fit": {"checks": [], "anchor": anchor_check("none", None, None)}},
-        influence={"pairs_windows": 66}, seed=5,
+        seed=5,
     ),
     # The gates fail; the row is shorter than the local context; nothing was drawn into the sample of screening.
     "failed": Planted(

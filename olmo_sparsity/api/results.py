@@ -49,8 +49,7 @@ class Results:
             gains and divergences in nats, one entry a k.
         manifest: what was measured, and how.
         folder: the influence folder that the tables were read from; None: they were measured in memory.
-        others: the optional tables that were measured in memory, by name: ``candidates`` (``influence.save_candidates``),
-            ``screening`` (``influence.screen``) and ``pairs`` (``influence.pairs_windows``).
+        others: the optional tables that were measured in memory, by name: ``screening`` (``influence.screen``).
     """
 
     windows: pd.DataFrame

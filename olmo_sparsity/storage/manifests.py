@@ -88,8 +88,6 @@ class Influence(Struct):
     null_context: NullContext = "any-source"
     unit: Unit = "token"
     screen: Optional[int] = None
-    save_candidates: bool = False
-    pairs_windows: int = 0
     seed: int = 0
     windows_seed: int = 0
     k: list[int] = []

@@ -53,9 +53,7 @@ class Column:
 ROW_MEANINGS = {
     "windows": "one window",
     "selections": "one window, selector, context and draw",
-    "candidates": "one window and context (`influence.save_candidates`)",
     "screening": "one sampled window, screened selector and context (`--screen`)",
-    "pairs": "one sampled window and context (`influence.pairs_windows`)",
     "curve": "one window",
     "answers": "one sequence of a synthetic task",
 }
@@ -298,31 +296,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             as_many_as="k",
         ),
     ),
-    "candidates": (
-        _WINDOW_ID,
-        _CONTEXT,
-        Column(
-            "group_first",
-            _INT32S,
-            "First position of each group, in order.",
-            only_of_groups=True,
-            is_position=True,
-        ),
-        Column(
-            "group_last",
-            _INT32S,
-            "Last position of each group, in order.",
-            only_of_groups=True,
-            is_position=True,
-            as_many_as="group_first",
-        ),
-        Column(
-            "loss_single_nats",
-            _FLOATS,
-            "Loss with the local tokens and one long-range token, or one group, visible, for each of them in order.",
-            True,
-        ),
-    ),
     "screening": (
         _WINDOW_ID,
         _DOC_ID,
@@ -342,25 +315,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "Sparse gain of the exact J_k minus that of the selected one, for each k.",
             as_many_as="k",
         ),
-    ),
-    "pairs": (
-        _WINDOW_ID,
-        _DOC_ID,
-        _CONTEXT,
-        Column(
-            "single_positions",
-            _INT32S,
-            "The long-range position j with the least KL(p_all, p_{j}) of all; of equal ones the nearest.",
-            is_position=True,
-        ),
-        Column("kl_single_nats", pa.float32(), "KL(p_all, p_{j}) of this position."),
-        Column(
-            "pair_positions",
-            _INT32S,
-            "The two long-range positions with the least KL(p_all, p_{i, j}) of all pairs, rising; of equal pairs the nearest.",
-            is_position=True,
-        ),
-        Column("kl_pair_nats", pa.float32(), "KL(p_all, p_{i, j}) of this pair."),
     ),
     "curve": (
         _WINDOW_ID,
@@ -442,8 +396,6 @@ def tables_of(manifest: dict[str, Any]) -> list[str]:
     """Return the tables that the folder of a manifest has when it is complete, in the order of its kind."""
     settings = manifest.get("influence", {})
     optional = {
-        "candidates": settings.get("save_candidates", False),
         "screening": settings.get("screen") is not None,
-        "pairs": settings.get("pairs_windows", 0) > 0,
     }
     return [name for name in KINDS[manifest["kind"]].tables if optional.get(name, True)]

@@ -12,7 +12,6 @@ from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
-from olmo_sparsity.statistics.single.pairs import PairSpectra
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
@@ -159,14 +158,6 @@ def _curve_json(spectrum: Spectrum) -> Json:
         "ks": list(spectrum.ks),
         "shares": _plain(spectrum.shares),
         "reaching": [{"share": share, **record_json(spectrum.reaching(share))} for share in REACHED],
-    }
-
-
-def pairs_json(pairs: PairSpectra) -> Json:
-    """The spectra up to two tokens, where every pair was measured; a null k is more than the largest of ``ks``."""
-    return {
-        **record_json(pairs, without=("by_curve",)),
-        "curves": [_curve_json(spectrum) for spectrum in pairs.by_curve.values()],
     }
 
 

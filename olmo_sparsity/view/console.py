@@ -14,14 +14,12 @@ from olmo_sparsity.statistics.several.comparison import Comparison, compare, mai
 from olmo_sparsity.statistics.several.subjects import Subject
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
-from olmo_sparsity.statistics.single.pairs import pair_spectra
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, spectra
 from olmo_sparsity.statistics.single.summary import QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
     class_json,
     comparison_json,
     definition_columns,
-    pairs_json,
     record_json,
     spectra_json,
     summary_json,
@@ -41,7 +39,6 @@ from olmo_sparsity.view.summary_tables import (
     blind_table,
     every_table,
     loss_table,
-    pairs_table,
     screening_item,
     selection_table,
     spectrum_table,
@@ -130,7 +127,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     measured = Measured.read(tables)
     measurement, summary = measured.measurement, measured.summary
     every = every or form in (Form.json, Form.csv)
-    every_pair = pair_spectra(tables, measurement)
     of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE])
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
@@ -140,7 +136,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
                 "screening": [record_json(loss) for loss in measured.screening],
-                "pairs": None if every_pair is None else pairs_json(every_pair),
                 "spectrum": {
                     **spectra_json(measured.spectra),
                     "words": spectrum_sentences(measured.spectra, summary),
@@ -172,8 +167,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         items.append(selection_table(summary))
     items.append(spectrum_table(of_spectra, summary))
     items += [Sentence(sentence) for sentence in spectrum_sentences(of_spectra, summary)]
-    if every_pair is not None:
-        items.append(pairs_table(every_pair, of_spectra, summary))
     if (of_screening := screening_item(measured, every=every)) is not None:
         items.append(of_screening)
     if every:

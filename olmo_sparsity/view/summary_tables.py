@@ -10,9 +10,8 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.pairs import ANY, LARGEST_SET, PairSpectra
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
-from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
+from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
     SELECTION_QUANTITIES,
@@ -43,7 +42,6 @@ from olmo_sparsity.wording.spectrum import (
     MOST,
     families_shown,
     needed_words,
-    pairs_caption,
     spectrum_caption,
 )
 from olmo_sparsity.wording.units import all_tokens_words, units_of
@@ -254,21 +252,6 @@ def spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
         rows.append((*words(family), *cells))
     title = f"dependency spectrum: k that is enough for a share of the targets, within {TOLERANCE:g} nats"
     return ResultTable("spectrum", columns, tuple(rows), title, spectrum_caption(spectra, summary))
-
-
-def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> ResultTable:
-    """Return the share of the targets that need at most so many tokens, exactly and by each choice, where all pairs are."""
-    shown = [(context, k) for context in CONTEXTS for k in range(LARGEST_SET + 1)]
-    columns = (
-        *keys("family"),
-        *plain(*(f"at most {k}{'' if context == 'real' else ', null context'}" for context, k in shown)),
-    )
-    rows = []
-    for family in (ANY, *families_shown(spectra, summary)):
-        of = {context: pairs.by_curve[Curve(family, context, TOLERANCE)] for context in CONTEXTS}
-        rows.append((*words(family), *(estimated(of[context].at_most(k), 3) for context, k in shown)))
-    title = f"every pair: share of the targets that need at most k {units_of(summary)}, within {TOLERANCE:g} nats"
-    return ResultTable("pairs", columns, tuple(rows), title, pairs_caption(pairs, summary))
 
 
 def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:

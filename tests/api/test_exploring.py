@@ -236,7 +236,7 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
 def test_labels_are_drawn_where_a_selector_sees_the_target(
     selectors: list[str], draws: int, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For its optimism, as many as the configuration says; screening and pairs are left out."""
+    """For its optimism, as many as the configuration says; screening is left out."""
     model = api.open_model(tiny_run, overrides=["influence.resampled_draws=4", "influence.seed=9"])
     asked: list[tuple[api.ChosenWindows, InfluenceConfig, object]] = []
 

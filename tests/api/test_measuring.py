@@ -36,7 +36,7 @@ from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.setup import data_words, measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
-SCREENED = ["influence.screen=9", "influence.screen_sample=1.0", "influence.save_candidates=true"]
+SCREENED = ["influence.screen=9", "influence.screen_sample=1.0"]
 TEXTS = [
     "the river of the garden was quiet " * 8,
     "a yellow lamp in the window and a letter to the doctor " * 6,
@@ -339,17 +339,15 @@ def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tm
 
 def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
     """Those of a folder are saved, too, and what is measured in memory has those that the run's configuration asks for."""
-    influence = dataclasses.replace(
-        tiny_config.influence, num_windows=6, selectors=["kl"], save_candidates=True, screen=9, screen_sample=1.0
-    )
+    influence = dataclasses.replace(tiny_config.influence, num_windows=6, selectors=["kl"], screen=9, screen_sample=1.0)
     config = dataclasses.replace(tiny_config, influence=influence)
     folder = measure(config, tiny_run, out=tmp_path / "measured")
     saved = api.read_results(folder).save(tmp_path / "saved")
-    for name in ("windows", "selections", "candidates", "screening"):
+    for name in ("windows", "selections", "screening"):
         assert read_table(saved, name).equals(read_table(folder, name))
     keeping = api.open_model(tiny_run, overrides=SCREENED)
     measured = api.measure(keeping, windows, selectors=["kl"], k=[1])
-    assert set(measured.others) == {"candidates", "screening"}
+    assert set(measured.others) == {"screening"}
     again = measured.save(tmp_path / "again")
     for name, frame in measured.others.items():
         pd.testing.assert_frame_equal(read_table(again, name).to_pandas(), frame)

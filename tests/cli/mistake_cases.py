@@ -392,12 +392,6 @@ NUMBERS = [
     ),
     Case(f"{INFLUENCE} influence.screen_sample=.nan", "influence.screen_sample = nan: must be above 0 and at most 1"),
     Case(f"{INFLUENCE} influence.screen_sample=2", "influence.screen_sample = 2.0: must be above 0 and at most 1"),
-    Case(f"{INFLUENCE} influence.pairs_windows=-1", "influence.pairs_windows = -1: must be at least 0"),
-    Case(f"{INFLUENCE} --unit word influence.pairs_windows=9", "influence.pairs_windows = 9: pairs are of tokens"),
-    Case(
-        f"{INFLUENCE} --local-len 8 --full-len 9 --k 1 influence.pairs_windows=9",
-        "influence.pairs_windows = 9: there is no pair, M = 1 long-range token",
-    ),
     Case(f"{INFLUENCE} influence.windows_per_part=0", "influence.windows_per_part = 0: must be at least 1"),
     Case(f"{INFLUENCE} influence.batch_tokens={DIGITS}", "override 'influence.batch_tokens=999"),
     Case(

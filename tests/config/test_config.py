@@ -250,9 +250,6 @@ def test_a_screen_and_pairs_are_checked_against_the_number_of_long_range_tokens(
         UserError, match=r"and influence\.selectors are random, nearest; leave influence\.screen \(--screen\) out$"
     ):
         check("influence.selectors=[random, nearest]", "influence.screen=4")
-    check("influence.pairs_windows=9", "influence.local_len=18", "influence.k=[1,2]")
-    with pytest.raises(UserError, match=r"influence.pairs_windows = 9: there is no pair, M = 1 long-range token$"):
-        check("influence.pairs_windows=9", "influence.local_len=19", "influence.k=[1]")
 
 
 def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:

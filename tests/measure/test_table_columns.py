@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
-KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE, PAIRED = [1, 3, 4], 4, 10, 20, 2, 7, 0.6, 6
+KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE = [1, 3, 4], 4, 10, 20, 2, 7, 0.6
 LASSO_ALPHA = 0.01  # of ContextCite, on standardised masks
 SCREENED = ("unmask-one", "kl", "greedy", "greedy-kl")
 
@@ -101,8 +100,6 @@ def config(tiny_config: Config, texts: dict[str, list[str]], tmp_path_factory: p
         selectors=list(ALL_SELECTORS),
         resampled_draws=DRAWS,
         lasso_masks=MASKS,
-        save_candidates=True,
-        pairs_windows=PAIRED,
         screen_sample=SAMPLE,
         screen_by="attention",
     )
@@ -298,19 +295,6 @@ def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
     assert next(rows, None) is None
 
 
-def test_candidates(tables: Path, definition: Definition) -> None:
-    windows = {window["window_id"]: window for window in rows_of(tables, "windows")}
-    rows = rows_of(tables, "candidates")
-    assert [(row["window_id"], row["context"]) for row in rows] == [(w, c) for w in windows for c in CONTEXTS]
-    for row in rows:
-        window = windows[row["window_id"]]
-        single = definition.log_q(tokens_under(window, row["context"]), [{j} for j in range(M)])[:, window["target_id"]]
-        kept = [j for j in range(M) if row["loss_single_nats"][j] is not None]
-        assert len(kept) == (M if tables.name == "exact" else SCREEN)
-        expected = {"window_id": row["window_id"], "context": row["context"], "loss_single_nats": -single[kept]}
-        assert_same_row({**row, "loss_single_nats": [row["loss_single_nats"][j] for j in kept]}, expected)
-
-
 def test_screening(exact: Path, screened: Path, definition: Definition) -> None:
     windows = {window["window_id"]: window for window in rows_of(screened, "windows")}
     sampled = [w for w in windows if np.random.default_rng([SEED, SCREENING_SAMPLE, w]).random() < SAMPLE]
@@ -341,38 +325,8 @@ def test_screening(exact: Path, screened: Path, definition: Definition) -> None:
     assert any(value != 1 for row in rows for value in row["recall"])
 
 
-def near_least(sets: list[list[int]], divergences: np.ndarray, found: list[int]) -> list[int]:
-    """Return the set that was found if its divergence is the least but for rounding, else the one with the least."""
-    is_least = divergences[sets.index(found)] < divergences.min() + 1e-6
-    return found if is_least else sets[divergences.argmin()]
-
-
-def test_pairs(tables: Path, definition: Definition) -> None:
-    """Screening does not thin them out; the first part has four of the windows, the second two, the third none."""
-    windows = {window["window_id"]: window for window in rows_of(tables, "windows")}
-    rows = rows_of(tables, "pairs")
-    assert sorted((row["window_id"], row["context"]) for row in rows) == sorted(product(range(PAIRED), CONTEXTS))
-    singles, pairs = [[j] for j in range(M)], [[i, j] for j in range(M) for i in range(j)]
-    for row in rows:
-        window = windows[row["window_id"]]
-        log_q = definition.log_q(tokens_under(window, row["context"]), [range(M), *singles, *pairs])
-        divergences = np.array([kl(log_q[0], of_set) for of_set in log_q[1:]])
-        of_singles, of_pairs = divergences[:M], divergences[M:]
-        expected = {
-            "window_id": row["window_id"],
-            "doc_id": window["doc_id"],
-            "context": row["context"],
-            "single_positions": near_least(singles, of_singles, row["single_positions"]),
-            "kl_single_nats": of_singles.min(),
-            "pair_positions": near_least(pairs, of_pairs, row["pair_positions"]),
-            "kl_pair_nats": of_pairs.min(),
-        }
-        assert_same_row(row, expected)
-
-
 def test_lists_over_positions_have_a_fixed_length(exact: Path) -> None:
-    for table, column in (("selections", "scores"), ("candidates", "loss_single_nats")):
-        assert read_table(exact, table).schema.field(column).type == pa.list_(pa.float32(), M)
+    assert read_table(exact, "selections").schema.field("scores").type == pa.list_(pa.float32(), M)
 
 
 def test_losses_have_the_precision_that_is_asked_for(

@@ -63,7 +63,6 @@ def config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Con
         selectors=list(ALL_SELECTORS),
         resampled_draws=1,
         lasso_masks=MASKS,
-        save_candidates=True,
         screen_sample=SAMPLE,
         screen_by="attention",
     )
@@ -209,29 +208,6 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
             }
             assert_same_row({**row, "scores": [scores[i] for i in kept]}, expected)
     assert next(rows, None) is None
-
-
-@UNIT
-def test_candidates(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
-    windows = {window["window_id"]: window for window in rows_of(measured[name], "windows")}
-    rows = rows_of(measured[name], "candidates")
-    assert [(row["window_id"], row["context"]) for row in rows] == [(w, c) for w in windows for c in ("real", "null")]
-    for row in rows:
-        window = windows[row["window_id"]]
-        tokens = tokens_under(window, row["context"])
-        groups = groups_of(tokens, unit_of(name), tokenizer)
-        losses = -definition.log_q(tokens, groups)[:, window["target_id"]]
-        found = row["loss_single_nats"]
-        kept = [i for i in range(len(groups)) if found[i] is not None]
-        assert len(kept) == (min(SCREEN, len(groups)) if name == "screened" else len(groups))
-        expected = {
-            "window_id": row["window_id"],
-            "context": row["context"],
-            "group_first": [positions[0] for positions in groups],
-            "group_last": [positions[-1] for positions in groups],
-            "loss_single_nats": losses[kept],
-        }
-        assert_same_row({**row, "loss_single_nats": [found[i] for i in kept]}, expected)
 
 
 def test_screening(measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:

@@ -42,7 +42,7 @@ SELECTORS = ["unmask-one", "kl", "random", "nearest", "mask-one", "greedy", "gre
 
 
 def settings_of(config: Config, **changes: Any) -> Config:
-    own = {"num_windows": 24, "k": [1, 2, 4], "selectors": SELECTORS, "save_candidates": True, **changes}
+    own = {"num_windows": 24, "k": [1, 2, 4], "selectors": SELECTORS, **changes}
     return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **own))
 
 
@@ -136,15 +136,6 @@ def test_words_without_a_score_are_chosen_last_whatever_windows_a_part_holds(
         assert row["loss_sparse_nats"][0] == pytest.approx(expected, abs=2e-5)
     assert any(total < 4 and unscored for unscored, total in num_unscored)
     assert any(total > 4 and unscored > total - 4 for unscored, total in num_unscored)
-
-
-def test_candidates_are_the_groups_of_their_context(word_tables: Path) -> None:
-    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
-    for row in rows_of(word_tables, "candidates"):
-        firsts = windows[row["window_id"]]["group_first" if row["context"] == "real" else "null_group_first"]
-        assert row["group_first"] == firsts
-        assert row["group_last"] == [end - 1 for end in [*firsts[1:], M]]
-        assert len(row["loss_single_nats"]) == len(firsts)
 
 
 def test_recall_of_screening_is_between_0_and_1(word_tables: Path) -> None:
@@ -248,7 +239,7 @@ def test_blocks_of_one_token_are_tokens(tiny_config: Config, tiny_run: Path, tmp
         measure(settings_of(tiny_config, unit=unit, **changes), tiny_run, out=tmp_path / unit.replace(":", ""))
         for unit in ("token", "block:1")
     )
-    for table in ("windows", "selections", "candidates", "screening"):
+    for table in ("windows", "selections", "screening"):
         tokens, blocks = (read_table(folder, table).to_pylist() for folder in (one, other))
         assert set(tokens[0]) <= set(blocks[0])
         for mine, of_blocks in zip(tokens, blocks, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -22,7 +21,6 @@ from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
 from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
 from olmo_sparsity.measure.selection.window_influence import (
     SelectorOutcome,
-    best_pairs,
     check_screening,
     measure_context,
     run_selectors,
@@ -55,7 +53,7 @@ def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optiona
     """Each set of each label is run by itself. Windows have fewer groups than the largest k, and screening leaves some out."""
     ks = [1, 2, 5, M] if screen is None else [1, 2, 5]
     scores = scores_with_labels(groups, screen=screen, context=context)
-    settings = InfluenceConfig(k=ks, selectors=SELECTED, save_candidates=True)
+    settings = InfluenceConfig(k=ks, selectors=SELECTED)
     measured = measure_context(scores, settings)
     members = [np.arange(M)] * 3 if groups is None else list(groups.groups_WM)
     labels_WA = scores.predictions.labels_WA.numpy()
@@ -93,8 +91,7 @@ def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optiona
                         assert outcome.kl_short_to_sparse_WK[w, i] == pytest.approx(kl(short, log_q), abs=1e-5)
                     if label == 0 and name == "unmask-one":
                         one = [float(-prediction(w, [j])[labels_WA[w, 0]]) for j in chosen]
-                        assert measured.loss_single_WI is not None
-                        assert measured.loss_single_WI[w, chosen].tolist() == pytest.approx(one, abs=1e-5)
+                        assert scores.loss_single_WI[w, chosen].tolist() == pytest.approx(one, abs=1e-5)
     for drawn, labels_W in zip(measured.resampled, labels_WA.T[1:], strict=True):
         assert drawn.label_ids_W.tolist() == labels_W.tolist()
         for w in range(3):
@@ -107,7 +104,7 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
     with_optimism = measure_context(
         scores_with_labels(None, optimism=True), InfluenceConfig(k=[1], selectors=["random"])
     )
-    assert with_optimism.single_optimism_W is not None and with_optimism.loss_single_WI is None
+    assert with_optimism.single_optimism_W is not None
     alone = scores_with_labels(None, optimism=True)
     alone = dataclasses.replace(alone, predictions=dataclasses.replace(alone.predictions, drawn_labels_WA=None))
     without_labels = measure_context(alone, InfluenceConfig(k=[1], selectors=["random"]))
@@ -193,38 +190,6 @@ def _check_readings(
     else:
         short = predictions.log_p_short_WV[w].double().numpy()
         assert readings.kl_from_short_R[r] == pytest.approx(kl(short, log_q.double().numpy()), abs=1e-5)
-
-
-def test_of_equal_pairs_the_nearest_is_the_best() -> None:
-    """Divergences take few values, so that several pairs, and several single positions, are the best."""
-    ids, num = np.array([2, 9, 0, 5, 4]), 6
-    rng = np.random.default_rng(0)
-    of_pairs = {(w, *pair): float(rng.integers(1, 4)) for w in range(5) for pair in combinations(range(num), 2)}
-    of_singles = rng.integers(1, 3, (5, num)).astype(float)
-    asked: list[list[int]] = []
-
-    def without_screening(sample_w: np.ndarray) -> Any:
-        def evaluate_rows(rows: list[np.ndarray], *, with_kl: bool) -> list[tuple[None, np.ndarray]]:
-            assert with_kl and len(rows) == 1
-            asked.extend(rows[0].tolist())
-            return [(None, np.array([of_pairs[(int(sample_w[w]), i, j)] for w, i, j in rows[0].tolist()]))]
-
-        return SimpleNamespace(evaluate_rows=evaluate_rows, kl_single_WI=of_singles[sample_w])
-
-    windows = SimpleNamespace(window_ids_W=ids)
-    scores: Any = SimpleNamespace(windows=windows, num_long_range=num, without_screening=without_screening)
-    found = best_pairs(scores, 5)
-    assert found.sample_w.tolist() == [0, 2, 4]  # the windows with numbers below 5
-    assert len(asked) == 3 * 15
-    for i, w in enumerate([0, 2, 4]):
-        least = min(of_pairs[(w, *pair)] for pair in combinations(range(num), 2))
-        last = [pair for pair in combinations(range(num), 2) if of_pairs[(w, *pair)] == least]
-        assert len(last) > 1 and (found.pair_w2[i].tolist(), found.kl_pair_w[i]) == (list(last[-1]), least)
-        single = of_singles[w].tolist()
-        assert found.single_w[i] == max(j for j in range(num) if single[j] == min(single))
-        assert found.kl_single_w[i] == min(single) and single.count(min(single)) > 1
-    none = best_pairs(scores, 0)
-    assert none.pair_w2.shape == (0, 2) and len(none.sample_w) == len(none.single_w) == len(none.kl_pair_w) == 0
 
 
 def test_recall_and_loss_of_screening(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -546,8 +546,6 @@ def test_how_a_measurement_was_computed_does_not_matter(unequal: list[Path]) -> 
         "path": "masked",
         "batch_tokens": 99,
         "windows_per_part": 3,
-        "save_candidates": True,
-        "pairs_windows": 5,
     }
     write_manifest(folder, {**manifest, "influence": {**manifest["influence"], **computed}})
     assert _matching_tables(unequal) == [run / "influence" / "made-up" for run in unequal]

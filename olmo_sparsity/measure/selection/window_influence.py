@@ -104,7 +104,6 @@ class WindowInfluence:
     loss_long_W: np.ndarray
     kl_short_W: np.ndarray  # KL(p_all, p_{}), nats, fp32
     groups: TokenGroups  # of the windows under this context
-    loss_single_WI: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
     outcomes: dict[str, SelectorOutcome]
     resampled: list[ResampledInfluence]  # one entry for each drawn label
     single_optimism_W: Optional[np.ndarray]  # of ``unmask-one`` at k = 1; None where it is not measured, or screened
@@ -127,17 +126,6 @@ class ScreeningCheck:
 
 
 @dataclass(frozen=True)
-class BestPairs:
-    """The best single position and the best pair, of all, in w of the W windows under one context; divergences in nats, fp32."""
-
-    sample_w: np.ndarray  # int64, indices of the sampled windows
-    single_w: np.ndarray  # int64
-    kl_single_w: np.ndarray
-    pair_w2: np.ndarray  # int64, rising
-    kl_pair_w: np.ndarray
-
-
-@dataclass(frozen=True)
 class PartInfluence:
     """Everything measured on the windows of one part; losses and divergences in nats.
 
@@ -153,7 +141,6 @@ class PartInfluence:
         mimicry: outcomes of the selectors that can imitate, which choose among the tokens of the null context those that
             imitate the full-context prediction of the real one. Their divergences are from that prediction.
         screening: by context; empty where nothing is screened.
-        pairs: by context; empty where no pairs are measured.
     """
 
     loss_short_W: np.ndarray
@@ -165,7 +152,6 @@ class PartInfluence:
     contexts: dict[str, WindowInfluence]
     mimicry: dict[str, SelectorOutcome]
     screening: dict[str, ScreeningCheck]
-    pairs: dict[str, BestPairs]
 
 
 @dataclass(frozen=True)
@@ -372,7 +358,6 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
         loss_long_W=scores.loss_long_W,
         kl_short_W=scores.kl_short_W,
         groups=scores.groups,
-        loss_single_WI=scores.loss_single_WI if settings.save_candidates else None,
         outcomes=outcomes[0],
         resampled=[
             ResampledInfluence(
@@ -409,24 +394,6 @@ def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings
             gain_lost_wK=outcome.loss_sparse_WK[sample_w] - exact_outcome.loss_sparse_WK,
         )
     return ScreeningCheck(sample_w, costs)
-
-
-def best_pairs(scores: WindowScores, num_windows: int) -> BestPairs:
-    """Unmask every single position and every pair in the windows with the first numbers, and return the best of each."""
-    sample_w = np.flatnonzero(scores.windows.window_ids_W < num_windows)
-    pairs_P2 = np.stack(np.triu_indices(scores.num_long_range, k=1), axis=1)
-    kl_wP, kl_wM = np.zeros((0, len(pairs_P2)), np.float32), np.zeros((0, scores.num_long_range), np.float32)
-    if len(sample_w):
-        sampled = scores.without_screening(sample_w)
-        rows = np.column_stack(
-            [np.repeat(np.arange(len(sample_w)), len(pairs_P2)), np.tile(pairs_P2, (len(sample_w), 1))]
-        )
-        ((_, kl_R),) = sampled.evaluate_rows([rows], with_kl=True)
-        kl_wP, kl_wM = kl_R.reshape(len(sample_w), -1), sampled.kl_single_WI
-    # Of equal ones the last, which is the nearest.
-    best_w, single_w = (kl.shape[1] - 1 - kl[:, ::-1].argmin(axis=1) for kl in (kl_wP, kl_wM))
-    chosen_w = np.arange(len(sample_w))
-    return BestPairs(sample_w, single_w, kl_wM[chosen_w, single_w], pairs_P2[best_w], kl_wP[chosen_w, best_w])
 
 
 def batches_of_contexts(
@@ -600,9 +567,6 @@ def measure_windows(
     checks = {}
     if settings.screen is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
-    pairs = {}
-    if settings.pairs_windows:
-        pairs = {context: best_pairs(scores[context], settings.pairs_windows) for context in scores}
     short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
@@ -614,5 +578,4 @@ def measure_windows(
         contexts=contexts,
         mimicry=run_selectors(null.imitating(), settings, selectors=_mimics(settings), with_kl=True),
         screening=checks,
-        pairs=pairs,
     )

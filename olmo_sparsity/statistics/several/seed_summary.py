@@ -38,7 +38,7 @@ from olmo_sparsity.statistics.single.sums import (
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
-EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates", "pairs_windows")
+EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part")
 # The range that the interval of a quantity does not leave, by its name; the correlation is that of Figure 4.
 RANGES = {
     **{name: (quantity.least, quantity.most) for name, quantity in QUANTITIES.items()},
