@@ -38,13 +38,11 @@ LINE_LOOKS: dict[str, dict[str, Any]] = {
     "real": {"linestyle": "-"},
     "null": {"linestyle": ":"},
     "resampled": {"linestyle": "-."},
-    "mimicry": {"linestyle": "-."},
 }
 CONTEXT_WORDS = {
     "real": "real context",
     "null": "null context",
     "resampled": "resampled target (optimism)",
-    "mimicry": "mimicry (null tokens that imitate)",
 }
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},

@@ -299,7 +299,6 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
         has_draws = invented.sees_target or selector == "random"
         contexts += [(RESAMPLED["real"], draw) for draw in range(DRAWS if has_draws else 0)]
         contexts += [(RESAMPLED["null"], 0)] if has_draws else []
-        contexts += [("mimicry", 0)] if selector == "kl" else []
         for context, draw in contexts:
             is_new = context == RESAMPLED["null"] or (context == RESAMPLED["real"] and not invented.sees_target)
             of_context = newest_rng if is_new else rng

@@ -24,7 +24,6 @@ SEES_TARGET = {
     "unmask-one": True, "mask-one": True, "greedy": True, "kl": False, "greedy-kl": False, "gradient": True,
     "attention": False, "lasso": True, "nearest": False, "random": False,
 }  # fmt: skip
-IMITATES = ("kl", "greedy-kl")
 CONTEXTS = ("real", "null")
 GATE = 1e-9  # at which the derivative is taken
 
@@ -155,7 +154,7 @@ class Choice:
 
 
 def tokens_under(window: dict[str, Any], context: str) -> list[int]:
-    """Return the tokens of a row of `windows`; ``mimicry`` chooses among those of the null context."""
+    """Return the tokens of a row of `windows`."""
     tokens, foreign = list(window["token_ids"]), list(window["null_token_ids"])
     return tokens if context in ("real", "resampled") else [*foreign, *tokens[len(foreign) :]]
 
@@ -176,12 +175,12 @@ def choices(
     p_all = {context: definition.log_q(tokens_under(window, context), [everything])[0] for context in CONTEXTS}
 
     def choice(context: str, label: int) -> Choice:
-        foreign = context in ("null", "null-resampled", "mimicry")
+        foreign = context in ("null", "null-resampled")
         return Choice(
             definition,
             tokens_under(window, context),
             label,
-            p_all["null" if context in ("null", "null-resampled") else "real"],
+            p_all["null" if foreign else "real"],
             [seed, 0, window["window_id"], int(foreign)],
             groups and groups["null" if foreign else "real"],
         )
@@ -192,8 +191,6 @@ def choices(
         for context in ("resampled", "null-resampled") if SEES_TARGET[name] or name == "random" else ():
             for draw, label in enumerate(window["resampled_target_ids"][: None if context == "resampled" else 1]):
                 yield name, context, draw, choice(context, label)
-        if name in IMITATES:
-            yield name, "mimicry", 0, choice("mimicry", window["target_id"])
 
 
 def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_alpha: float) -> np.ndarray:

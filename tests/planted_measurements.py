@@ -17,7 +17,6 @@ from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas_of, tables_of
 from olmo_sparsity.text.target_classes import CLASSES
 
-MIMICRY = ("kl", "greedy-kl")
 TEXTS = [
     "The",
     " focus",
@@ -211,11 +210,11 @@ def _selections(rng: np.random.Generator, of: Planted, window: dict[str, Any]) -
         contexts = [("real", 0), ("null", 0)]
         if of.draws and (sees or name == "random"):
             contexts += [(RESAMPLED["real"], draw) for draw in range(of.draws)] + [(RESAMPLED["null"], 0)]
-        if name in MIMICRY:
-            contexts.append(("mimicry", 0))
         for context, draw in contexts:
             rows.append(_selection(rng, of, window, name, share=share, context=context, draw=draw))
             rows[-1]["num_evaluations"] = 5 * number + 2
+        if name in ("kl", "greedy-kl"):  # drawn and not used: all other numbers stay the same
+            _selection(rng, of, window, name, share=share, context="null", draw=0)
     return rows
 
 
@@ -224,7 +223,7 @@ def _selection(
 ) -> dict[str, Any]:
     """Return a row of ``selections``: of k tokens a share of the long gain that grows with k, and optimism."""
     sees, num_long_range, full = SELECTORS[name].sees_target, of.context["num_long_range"], of.context["full_len"]
-    is_null = context in ("null", RESAMPLED["null"], "mimicry")
+    is_null = context in ("null", RESAMPLED["null"])
     firsts = window["null_group_first" if is_null else "group_first"]
     ends = [*firsts[1:], num_long_range]
     scores = rng.integers(-2, 9, len(firsts)) / 4
@@ -242,16 +241,14 @@ def _selection(
         )
     else:
         cost_K, short, long = None, window["loss_short_nats"], window["gain_long_nats"]
-        long = {"null": window["null_gain_long_nats"], "mimicry": -0.05}.get(context, long)
+        long = window["null_gain_long_nats"] if context == "null" else long
         gain_K = (
             of.random_gain * of.long_gain * np.sqrt(ks) if name == "random" and context == "real" else long * share_K
         ) + luck_K
         gain_K = gain_K + rng.normal(0, 0.08, len(ks))
         kl = window["null_kl_short_nats" if context == "null" else "kl_short_nats"]
         share_K = share_K * min(1.0, _noise(of, window["window_id"], 3, list(of.selectors).index(name)))
-        kl_K = (
-            kl * (1 - share_K * {"mimicry": 0.4, "null": 0.8}.get(context, 1.0)) * np.exp(rng.normal(0, 0.1, len(ks)))
-        )
+        kl_K = kl * (1 - share_K * (0.8 if context == "null" else 1.0)) * np.exp(rng.normal(0, 0.1, len(ks)))
     tokens_K = [sum(ends[g] - firsts[g] for g in order[:k]) for k in of.ks]
     if by_head([name]):
         tokens_K = [min(num_long_range, k + int(rng.integers(1, 4))) for k in of.ks]

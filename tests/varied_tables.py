@@ -69,7 +69,7 @@ def _vary_selection(row: dict[str, Any], firsts: dict[tuple[int, str], list[int]
     row["scores"] = [score - 4 for score in row["scores"]]
     if unit == "token":
         return
-    of_groups = firsts[row["window_id"], "null" if row["context"] in ("null", "null-resampled", "mimicry") else "real"]
+    of_groups = firsts[row["window_id"], "null" if row["context"] in ("null", "null-resampled") else "real"]
     ends = [*of_groups[1:], M]
     row["scores"] = row["scores"][: len(of_groups)]
     order = np.argsort(-np.array(row["scores"]), kind="stable")[: KS[-1]].tolist()

@@ -249,9 +249,6 @@ def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
             if selector in resampled.outcomes:
                 outcome, name = resampled.outcomes[selector], RESAMPLED[context]
                 choices.append(_Choice(selector, name, draw, resampled.loss_short_W, outcome, influence.groups))
-    if selector in part.mimicry:
-        groups = part.contexts["null"].groups
-        choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector], groups))
     return choices
 
 

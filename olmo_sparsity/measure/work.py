@@ -97,8 +97,6 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     tokens = 2 * (real + long + prefix) + 2 * lengths.local_len  # these with and without the gap
     draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=True)
-    imitating = names_where(lambda selector: selector.can_imitate, settings.selectors)
-    tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=True)
     screened = [name for name in SCREENED if name in settings.selectors]
     if settings.screen is not None and screened:
         exact = sum(SELECTORS[name].num_tokens(settings, lengths) for name in screened)

@@ -147,7 +147,7 @@ class Selector:
         entries_by_head: of a policy that chooses by head: returns the entries that each head of keys of each layer keeps, the
             best first, int64 [W, layers, H, max k]. Its ``score`` is the share of the heads that keep an entry. None: one set
             serves all heads.
-        can_imitate: whether it chooses by a divergence from a prediction, so that it can imitate another prediction.
+        by_divergence: whether it chooses by the divergence from the full-context prediction.
         is_control: whether it shows what a choice without knowledge gains.
         is_main: whether it is shown where there is no room for all.
         on_request: measured only where it is named, since it costs several times as much as the others.
@@ -170,7 +170,7 @@ class Selector:
     needs: frozenset[str] = frozenset()
     needs_entries: bool = False
     entries_by_head: Optional[Callable[[ScoredWindows], np.ndarray]] = None
-    can_imitate: bool = False
+    by_divergence: bool = False
     is_control: bool = False
     is_main: bool = False
     on_request: bool = False

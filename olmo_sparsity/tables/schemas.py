@@ -215,8 +215,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.string(),
             "`real`; `null`; `resampled`: real context, with a drawn token as the target, for selectors that see the target, and "
             "for `random`, whose choice stays the same; `null-resampled`: the same under the null context, for the first drawn "
-            "token; `mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl`, "
-            "`greedy-kl` and `greedy-patching`.",
+            "token.",
         ),
         Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts.", least=0),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
@@ -285,7 +284,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "kl_sparse_nats",
             _FLOATS,
-            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context (mimicry: of the real one); null with a drawn token.",
+            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context; null with a drawn token.",
             as_many_as="k",
         ),
         Column(

@@ -77,7 +77,7 @@ def _token_cells(summary: Summary, number: float) -> tuple[Cell, ...]:
 
 def blind_table(summary: Summary) -> ResultTable:
     """Return the headline: selectors that do not see the target, at the shown k."""
-    company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context", "D(k) mimicry")
+    company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context")
     columns = (
         *keys("selector", "k"),
         *_token_columns(summary),
@@ -89,7 +89,7 @@ def blind_table(summary: Summary) -> ResultTable:
     for name in summary.blind_selectors:
         for k in summary.shown_ks:
             entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
-            of_d = (prediction.real, prediction.random, prediction.null, prediction.mimicry)
+            of_d = (prediction.real, prediction.random, prediction.null)
             rows.append(
                 (
                     *words(name, str(k)),
@@ -301,9 +301,8 @@ def figure4_table(summary: Summary) -> ResultTable:
     rows = []
     for selection in summary.selections:
         fit = selection.figure4
-        if selection.context in CONTEXTS:
-            slopes = (estimated(value, 2) for value in (fit.correlation, fit.ols_slope, fit.tls_slope))
-            rows.append((*words(selection.selector, selection.context, str(selection.k)), *slopes))
+        slopes = (estimated(value, 2) for value in (fit.correlation, fit.ols_slope, fit.tls_slope))
+        rows.append((*words(selection.selector, selection.context, str(selection.k)), *slopes))
     return ResultTable("figure 4", columns, tuple(rows), "Figure 4")
 
 

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import assert_bars, figures_of, fragile, heights, mean, measured, only, read, words_on
-from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
+from made_up import KS, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
 
 from analysis import classes, prediction_recovered, recovered_fraction
@@ -100,33 +100,30 @@ def test_fragile_fractions_are_marked(tables: Path) -> None:
 
 
 def test_the_prediction_is_never_shown_without_its_company(tables: Path) -> None:
-    """D(k) of every selector and of `random`; D under the null context; the mimicry floor; R(k)."""
+    """D(k) of every selector and of `random`; D under the null context; R(k)."""
     (figure,) = figures_of(prediction_recovered.draw(read(tables)))
-    summary, (real, null, mimicry, gain) = read(tables).summary, figure.axes
-    assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
-        "D(k), real context", "D(k), null context", "D(k), mimicry floor", "R(k), real context",
+    summary, (real, null, gain) = read(tables).summary, figure.axes
+    assert [axis.get_title() for axis in (real, null, gain)] == [
+        "D(k), real context", "D(k), null context", "R(k), real context",
     ]  # fmt: skip
-    labels = ["prediction recovered"] * 3 + ["recovered fraction"]
-    assert [axis.get_ylabel() for axis in (real, null, mimicry, gain)] == labels
-    assert {axis.get_xlabel() for axis in (real, null, mimicry, gain)} == {"k, unmasked tokens"}
+    labels = ["prediction recovered"] * 2 + ["recovered fraction"]
+    assert [axis.get_ylabel() for axis in (real, null, gain)] == labels
+    assert {axis.get_xlabel() for axis in (real, null, gain)} == {"k, unmasked tokens"}
     for axis, context, style, selectors in (
         (real, "real", "-", list(SEES_TARGET)),
         (null, "null", ":", list(SEES_TARGET)),
-        (mimicry, "mimicry", "-.", list(MIMICRY)),
     ):
         assert drawn_selectors(axis) == set(selectors)
         for selector in selectors:
             assert style in line_styles(axis, selector)
             shown = line_of(summary, selector, context=context, quantity="prediction_recovered")
             assert shown in heights(axis)
-    for selector in MIMICRY:  # the real context behind the floor
-        assert line_of(summary, selector, context="real", quantity="prediction_recovered") in heights(mimicry)
     assert drawn_selectors(gain) == set(SEES_TARGET)
     for selector in SEES_TARGET:
         assert line_of(summary, selector, context="real", quantity="recovered_fraction") in heights(gain)
         alphas = {line.get_alpha() for line in gain.lines if line.get_marker() == LOOKS[selector]["marker"]}
         assert alphas == {prediction_recovered.PALE if SEES_TARGET[selector] else 1.0}
-    assert len({axis.get_ylim() for axis in (real, null, mimicry)}) == 1
+    assert len({axis.get_ylim() for axis in (real, null)}) == 1
     assert "no evidence that the context helps" in words_on(figure)
 
 

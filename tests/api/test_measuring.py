@@ -538,7 +538,6 @@ def test_results_of_some_rows_of_selections_are_refused(measured: api.Results) -
         "selector == 'none'",
         "context == 'resampled'",
         "context != 'resampled' or window_id < 9",
-        "context != 'mimicry' or window_id < 9",
         "context != 'resampled' or draw < 1 or window_id < 9",
     ):
         for summed in (api.Results.summary, api.Results.spectrum, api.Results.summarize):

@@ -81,7 +81,7 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path, first: subpr
     assert summary["num_windows"] == 30
     for key in ("loss_short_nats", "loss_long_nats", "long_gain_nats"):
         assert summary[key]["mean"] is not None and summary[key]["low"] is None  # too few documents
-    choices = {(s, c) for s in InfluenceConfig().selectors for c in ("real", "null")} | {("kl", "mimicry")}
+    choices = {(s, c) for s in InfluenceConfig().selectors for c in ("real", "null")}
     found = {(e["selector"], e["context"], e["k"]) for e in summary["selections"]}
     assert found == {(*choice, k) for choice in choices for k in (1, 2, 4, 8)}
     assert sum(entry["num_windows"] for entry in summary["classes"]) == 30

@@ -156,7 +156,7 @@ def test_a_selector_that_does_not_see_the_target_needs_no_drawn_labels(
 ) -> None:
     settings = dataclasses.replace(config.influence, selectors=["kl", "nearest"])
     folder = measure(dataclasses.replace(config, influence=settings), tiny_run, out=tmp_path / "blind")
-    assert {row["context"] for row in rows_of(folder, "selections")} == {"real", "null", "mimicry"}
+    assert {row["context"] for row in rows_of(folder, "selections")} == {"real", "null"}
     for column in ("single_optimism_nats", "null_single_optimism_nats"):
         assert {row[column] for row in rows_of(folder, "windows")} == {None}
     assert check_tables(folder).problems == []
@@ -177,20 +177,20 @@ def test_labels_have_the_distribution_that_they_are_drawn_from() -> None:
 
 @pytest.mark.parametrize("path", ["compact", "plain", "masked"])
 @pytest.mark.parametrize("batch_tokens", [1, 50, 10**6])
-def test_many_labels_and_references_are_read_from_one_pass(path: str, batch_tokens: int) -> None:
+def test_many_labels_and_two_divergences_are_read_from_one_pass(path: str, batch_tokens: int) -> None:
     model = build(NORMED).eval()
     tokens_WT, targets_W = tiny_windows(4)
     evaluator = Evaluator(model, TINY_LOCAL, path=path, batch_tokens=batch_tokens)
     labels_WA = torch.stack([targets_W, (targets_W + 1) % VOCAB, (targets_W + 7) % VOCAB], dim=1)
     candidates_WJ = torch.from_numpy(np.stack([np.random.default_rng(w).permutation(TINY_M)[:9] for w in range(4)]))
-    references = tuple(torch.randn(4, VOCAB).log_softmax(-1) for _ in range(2))
+    log_r_WV = torch.randn(4, VOCAB).log_softmax(-1)
     log_p_short_WV = short_log_probs(evaluator, tokens_WT)
     singles = read_singles(
         evaluator,
         tokens_WT,
         labels_WA=labels_WA,
         candidates_WJ=candidates_WJ,
-        references=references,
+        reference_WV=log_r_WV,
         log_p_short_WV=log_p_short_WV,
         with_optimism=True,
     )
@@ -198,9 +198,8 @@ def test_many_labels_and_references_are_read_from_one_pass(path: str, batch_toke
         [log_probs(evaluator, tokens_WT, visible_WS=candidates_WJ[:, [j]]) for j in range(9)], dim=1
     )
     assert torch.allclose(singles.losses_WJA, -log_q_WJV.gather(2, labels_WA[:, None].expand(-1, 9, -1)), atol=1e-5)
-    for divergences_WJ, log_r_WV in zip(singles.divergences, references, strict=True):
-        expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
-        assert torch.allclose(divergences_WJ, expected_WJ, atol=1e-5)
+    expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
+    assert singles.kl_WJ is not None and torch.allclose(singles.kl_WJ, expected_WJ, atol=1e-5)
     assert singles.optimism_W is not None and singles.kl_from_short_WJ is not None
     for w in range(4):
         log_p_V, log_q_JV = log_p_short_WV[w].double().numpy(), log_q_WJV[w].double().numpy()
@@ -452,16 +451,12 @@ def test_corrected_gain_finds_a_planted_candidate_and_the_placebo_does_not() -> 
     assert standard_score(foreign.gain_W - foreign.optimism_W) < 2
 
 
-def test_of_label_and_imitating_share_the_predictions() -> None:
+def test_labels_share_the_predictions() -> None:
     scores = make_scores(build(NORMED).eval())
     labels_W1 = (scores.windows.targets_W[:, None] + 1) % VOCAB
-    predictions = dataclasses.replace(
-        scores.predictions, drawn_labels_WA=labels_W1, imitated_WV=torch.randn(3, VOCAB).log_softmax(-1)
-    )
+    predictions = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_W1)
     one = WindowScores(predictions, max_k=2)
-    assert one.of_label(1).predictions is one.imitating().predictions is predictions
+    assert one.of_label(1).predictions is predictions
     assert (one.of_label(1).labels_W == labels_W1[:, 0]).all()
     assert np.array_equal(one.of_label(1).kl_short_W, one.kl_short_W)
-    assert not np.array_equal(one.imitating().kl_short_W, one.kl_short_W)
-    assert np.array_equal(one.imitating().loss_single_WI, one.loss_single_WI)
     assert TINY_FULL == TINY_M + TINY_LOCAL

@@ -79,7 +79,7 @@ def test_every_number_is_of_the_tokens_that_the_tables_name(word_tables: Path, t
     num_whole = 0
     for row in rows_of(word_tables, "selections"):
         window = windows[row["window_id"]]
-        is_null = row["context"] in ("null", "null-resampled", "mimicry")
+        is_null = row["context"] in ("null", "null-resampled")
         firsts = window["null_group_first" if is_null else "group_first"]
         bounds = list(zip(firsts, [end - 1 for end in [*firsts[1:], M]], strict=True))
         chosen = list(zip(row["group_first"], row["group_last"], strict=True))

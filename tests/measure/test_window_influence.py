@@ -121,10 +121,10 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("with_labels", "optimism"), [(True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("reference", [None, 0, 1])
+@pytest.mark.parametrize("with_kl", [True, False])
 @pytest.mark.parametrize("by_head", [False, True], ids=["groups", "entries"])
 def test_what_is_read_of_sets_is_what_was_asked_for(
-    by_head: bool, reference: Optional[int], with_labels: bool, optimism: bool
+    by_head: bool, with_kl: bool, with_labels: bool, optimism: bool
 ) -> None:
     """Losses of every label always; a divergence where it is asked for, and is NaN elsewhere; of all tokens it is exactly 0."""
     scores = scores_with_labels(UNEQUAL, optimism=optimism)
@@ -136,21 +136,20 @@ def test_what_is_read_of_sets_is_what_was_asked_for(
         evaluator=evaluator,
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
         drawn_labels_WA=scores.predictions.drawn_labels_WA if with_labels else None,
-        imitated_WV=torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1),
     )
     log_p_all_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
     if by_head:
         entries_WS = np.stack([np.random.default_rng(w).permutation(M) for w in range(3)])  # the same in every head
         config = evaluator.model.config  # type: ignore[attr-defined]
         entries_WLHS = np.broadcast_to(entries_WS[:, None, None], (3, config.n_layers, config.n_heads, M)).copy()
-        found = predictions.read_entries(entries_WLHS, [2, M], reference=reference)
+        found = predictions.read_entries(entries_WLHS, [2, M], with_kl=with_kl)
         expected = [[(w, np.sort(entries_WS[w, :k])) for w in range(3)] for k in (2, M)]
     else:
         sets = [  # windows in disorder and twice; of some all groups are visible
             (np.array([2, 0, 2]), np.array([[0, 1, 2], [5, 1, -1], [1, -1, -1]])),
             (np.array([1, 2, 0, 1]), np.array([[3, 1, 0, 2], [2, 0, 1, -1], [15, 7, 2, 3], [2, -1, -1, -1]])),
         ]
-        found = predictions.read_groups(sets, reference=reference)
+        found = predictions.read_groups(sets, with_kl=with_kl)
         expected = [
             [(w, np.flatnonzero(np.isin(UNEQUAL.groups_WM[w], groups))) for w, groups in zip(*of, strict=True)]
             for of in sets
@@ -158,7 +157,7 @@ def test_what_is_read_of_sets_is_what_was_asked_for(
     assert [len(readings.losses_RA) for readings in found] == [len(rows) for rows in expected]
     for readings, rows in zip(found, expected, strict=True):
         for r, (w, visible) in enumerate(rows):
-            _check_readings(predictions, readings, r, int(w), visible, log_p_all_WV[w], reference)
+            _check_readings(predictions, readings, r, int(w), visible, log_p_all_WV[w], with_kl)
 
 
 def _check_readings(
@@ -168,7 +167,7 @@ def _check_readings(
     w: int,
     visible: np.ndarray,
     log_p_all: torch.Tensor,
-    reference: Optional[int],
+    with_kl: bool,
 ) -> None:
     """Check row r, of window w with these positions visible, against a pass of its own."""
     log_q = log_p_all
@@ -179,12 +178,11 @@ def _check_readings(
     if predictions.drawn_labels_WA is not None:
         labels += predictions.drawn_labels_WA[w].tolist()
     assert readings.losses_RA[r] == pytest.approx((-log_q[labels]).numpy(), abs=1e-5)
-    if reference is None:
-        assert np.isnan(readings.kl_R[r])
+    if with_kl:
+        assert readings.kl_R[r] == pytest.approx(kl(log_p_all.double().numpy(), log_q.double().numpy()), abs=1e-5)
+        assert (readings.kl_R[r] == 0) == (len(visible) == M)
     else:
-        log_p = log_p_all if reference == 0 else predictions.imitated_WV[w]  # type: ignore[index]
-        assert readings.kl_R[r] == pytest.approx(kl(log_p.double().numpy(), log_q.double().numpy()), abs=1e-5)
-        assert (readings.kl_R[r] == 0) == (reference == 0 and len(visible) == M)
+        assert np.isnan(readings.kl_R[r])
     if predictions.drawn_labels_WA is None and not predictions.with_optimism:
         assert np.isnan(readings.kl_from_short_R[r])
     else:
@@ -243,13 +241,9 @@ def test_recall_and_loss_of_screening(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("with_kl", [True, False])
-@pytest.mark.parametrize("imitates", [False, True])
-def test_rows_of_every_size(with_kl: bool, imitates: bool) -> None:
-    """Also of all positions, which are known from this reference alone, and of all but one, which are not."""
+def test_rows_of_every_size(with_kl: bool) -> None:
+    """Also of all positions, which are known, and of all but one, which are not."""
     scores = make_scores(build(NORMED).eval())
-    imitated_WV = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3)).log_softmax(-1)
-    scores = dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, imitated_WV=imitated_WV))
-    scores = scores.imitating() if imitates else scores
     rng, windows_R = np.random.default_rng(0), np.array([2, 0, 1, 2])
     rows = [
         np.column_stack([windows_R, [np.sort(rng.permutation(M)[:size]) for _ in range(4)]]) for size in (1, M - 1, M)
@@ -258,13 +252,12 @@ def test_rows_of_every_size(with_kl: bool, imitates: bool) -> None:
     tokens_RT, labels_R = scores.windows.tokens_WT[windows_R], scores.windows.targets_W[windows_R]
     everything_RS = torch.arange(M).expand(4, -1)
     p_all_RV = log_probs(scores.evaluator, tokens_RT, visible_WS=everything_RS)
-    reference_RV = imitated_WV[windows_R] if imitates else p_all_RV
     for rows_RS, (losses_R, divergences_R) in zip(rows, found, strict=True):
         visible_RS = torch.from_numpy(rows_RS[:, 1:].astype(np.int64))
         log_q_RV = log_probs(scores.evaluator, tokens_RT, visible_WS=visible_RS)
         assert losses_R == pytest.approx(-log_q_RV.gather(1, labels_R[:, None])[:, 0].numpy(), abs=1e-5)
         if with_kl:
-            expected = [kl(p.double().numpy(), q.double().numpy()) for p, q in zip(reference_RV, log_q_RV, strict=True)]
+            expected = [kl(p.double().numpy(), q.double().numpy()) for p, q in zip(p_all_RV, log_q_RV, strict=True)]
             assert divergences_R == pytest.approx(np.array(expected), abs=1e-5)
         else:
             assert np.isnan(divergences_R).all()

@@ -160,7 +160,7 @@ def of_sets(visibility: str) -> int:
 
 @pytest.mark.parametrize("visibility", ["hidden", "contextual"])
 def test_what_each_part_of_a_measurement_runs(visibility: str) -> None:
-    """Row by row; what is added by drawn labels, imitation and pairs is the difference to a measurement without them."""
+    """Row by row; what is added by drawn labels is the difference to a measurement without them."""
     singles, rows = MANY * (LOCAL + 1), of_sets(visibility)
     mask_one = (
         sum(LOCAL + MANY - j for j in range(MANY)) - MANY // 2
@@ -171,9 +171,9 @@ def test_what_each_part_of_a_measurement_runs(visibility: str) -> None:
     assert tokens_of(visibility=visibility, selectors=["random"]) == base + 2 * (rows - singles)
     blind = tokens_of(visibility=visibility, selectors=["unmask-one", "random"])
     assert blind == base + 2 * 2 * rows
-    assert tokens_of(visibility=visibility, selectors=["kl", "random"]) == blind + rows  # kl imitates, too
+    assert tokens_of(visibility=visibility, selectors=["kl", "random"]) == blind
     every = tokens_of(visibility=visibility)
-    assert every == blind + 3 * rows + 2 * (rows + mask_one)
+    assert every == blind + 2 * rows + 2 * (rows + mask_one)
     for draws in (1, 3):  # of which one is drawn under the null context, too; by the two selectors that see the target
         more = tokens_of(visibility=visibility, resampled_draws=draws) - every
         assert more == (draws + 1) * (2 * rows + mask_one)
@@ -199,7 +199,7 @@ def test_what_screening_runs(visibility: str) -> None:
     # The pass of L_long gives the attention, which ranks alike for both selectors, and they share the unmaskings.
     for by, tokens, times in (("patching", estimate, 2), ("attention", 0, 1)):
         one = tokens + screen * (LOCAL + 1)
-        expected = rest + 2 * times * one + one + of_sets(visibility)  # two contexts, and an imitation
+        expected = rest + 2 * times * one  # two contexts
         assert screened(screen_by=by) == expected, by
         more = screened(screen_by=by, resampled_draws=2) - expected
         assert more == 3 * (one + of_sets(visibility))  # each drawn label is screened for

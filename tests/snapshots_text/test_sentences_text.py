@@ -25,7 +25,7 @@ FLAGS = (
     "sees_target",
     "needs_attention",
     "needs_entries",
-    "can_imitate",
+    "by_divergence",
     "is_control",
     "is_main",
     "on_request",

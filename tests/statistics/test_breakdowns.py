@@ -70,8 +70,6 @@ def test_classes_against_groupby(measurement: Measurement, classes: tuple[ClassS
         assert low < inside.mean() < high
         assert summary.long_gain_nats.mean == pytest.approx(means[entry.target_class])
         for selection in summary.selections:
-            if selection.context == "mimicry":
-                continue
             gain = gains[selection.key][inside].mean()
             assert mean(selection.gain_sparse_nats) == pytest.approx(gain)
             if selection.context == "real":
@@ -156,7 +154,7 @@ def test_each_class_has_its_own_gate(summary: Summary, classes: tuple[ClassSumma
     assert of_class["function-word"].gate == "failed"  # its windows were made up without long gain
     assert all(e.recovered_fraction is None for e in of_class["function-word"].selections)
     assert of_class["repeat"].gate == "passed"
-    assert all(e.recovered_fraction is not None for e in of_class["repeat"].selections if e.context != "mimicry")
+    assert all(e.recovered_fraction is not None for e in of_class["repeat"].selections)
 
 
 def test_no_class_has_a_recovered_fraction_where_the_gate_of_all_windows_failed(measurement: Measurement) -> None:
@@ -216,8 +214,7 @@ def test_shares_by_distance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for measurement in (everything, some):
         ids = set(measurement.windows["window_id"])
         entries = by_distance(folder, measurement)
-        expected = [key for key in measurement.keys if key.context != "mimicry"]
-        assert [(entry.selector, entry.context, entry.k) for entry in entries] == expected
+        assert [(entry.selector, entry.context, entry.k) for entry in entries] == measurement.keys
         for entry in entries:
             selector, context, k, bins = entry.selector, entry.context, entry.k, entry.bins
             assert [(b.from_tokens, b.to_tokens) for b in bins] == [(d, d) for d in range(9, 21)]

@@ -172,16 +172,9 @@ def test_selectors_in_the_order_of_the_headline(summary: Summary) -> None:
 
 def test_d_stands_beside_its_controls_of_the_same_k(summary: Summary) -> None:
     null = dataclasses.replace(summary.at("attention", "null", 4), prediction_recovered=Estimate(0.77))
-    mimicry = [
-        dataclasses.replace(null, selector=name, context="mimicry", prediction_recovered=Estimate(number))
-        for name, number in (("kl", 0.1), ("greedy-kl", 0.2))
-    ]
     kept = [e for e in summary.selections if e.key != null.key]
-    found = dataclasses.replace(summary, selections=(*kept, null, *mimicry)).prediction_recovered("attention", 4)
+    found = dataclasses.replace(summary, selections=(*kept, null)).prediction_recovered("attention", 4)
     assert (found.real, found.random, found.null) == (Estimate(8.04), Estimate(4.04), Estimate(0.77))
-    assert (found.mimicry, found.mimicry_selector) == (Estimate(0.2), "greedy-kl")
-    none = summary.prediction_recovered("attention", 4)
-    assert (none.mimicry, none.mimicry_selector) == (None, None)
 
 
 def test_what_a_manifest_says_stands_in_the_summary() -> None:

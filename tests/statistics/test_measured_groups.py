@@ -162,11 +162,6 @@ def test_groups_are_counted_by_window_and_context(words: Written) -> None:
                 assert measurement.mean_tokens(key) == pytest.approx(np.average(num_tokens, weights=weights))
                 is_all = [n <= k for n in num_groups(words, context)]
                 assert measurement.all_visible_share(key) == pytest.approx(np.average(is_all, weights=weights))
-    # What imitates the real prediction is chosen among the groups of the null context.
-    assert measurement.num_groups_W("mimicry").tolist() == num_groups(words, "null").tolist()
-    of_mimicry = measurement.all_visible_share(SelectionKey("kl", "mimicry", 4))
-    assert of_mimicry == pytest.approx(np.average(num_groups(words, "null") <= 4, weights=weights))
-    assert of_mimicry != measurement.all_visible_share(SelectionKey("kl", "real", 4))
     assert (num_groups(words, "real") == 4).any() and (num_groups(words, "real") < 4).any()
     assert measurement.num_units == pytest.approx(np.average(num_groups(words, "real"), weights=weights), abs=1e-6)
 

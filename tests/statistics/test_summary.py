@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_up import DRAWS, KS, LENGTHS, MIMICRY, NULL_DRAWS, SEES_TARGET, made_up_tables
+from made_up import DRAWS, KS, LENGTHS, NULL_DRAWS, SEES_TARGET, made_up_tables
 from pandas.testing import assert_frame_equal
 from planted_gains import SELECTORS, made_up, mean, width
 from scipy.stats import linregress
@@ -56,7 +56,7 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
     assert {name: info.sees_target for name, info in measurement.selectors.items()} == SEES_TARGET
     assert measurement.selectors["lasso"].num_evaluations == list(SEES_TARGET).index("lasso")
     expected = {SelectionKey(s, c, k) for s in SEES_TARGET for c in ("real", "null") for k in KS}
-    assert set(measurement.keys) == expected | {SelectionKey(s, "mimicry", k) for s in MIMICRY for k in KS}
+    assert set(measurement.keys) == expected
     with_optimism = [s for s, sees_target in SEES_TARGET.items() if sees_target or s == "random"]
     assert set(measurement.optimisms) == {(s, c, k) for s in with_optimism for c in ("real", "null") for k in KS}
     assert measurement.divergences.columns.equals(measurement.gains.columns)
@@ -227,7 +227,7 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
     }
     assert set(expected_of_windows) == set(WINDOW_QUANTITIES)
     assert {name: summary.of_windows(name).mean for name in WINDOW_QUANTITIES} == pytest.approx(expected_of_windows)
-    assert len(summary.selections) == 14
+    assert len(summary.selections) == 12
     assert (summary.selectors, summary.ks) == (list(SELECTORS), [1, 4])
     for entry in summary.selections:
         selector, context, k = entry.key
@@ -239,16 +239,15 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
             "gain_sparse_nats": gain,
             "prediction_recovered": 1 - weighted(measurement.divergences[selector, context, k]) / from_short,
         }
-        if context != "mimicry":
-            expected["recovered_fraction"] = gain / long_gain
-            up_to_k = [measurement.divergences[selector, context, one] <= 0.05 for one in (1, 4) if one <= k]
-            is_enough = windows["null_kl_short_nats" if context == "null" else "kl_short_nats"] <= 0.05
-            expected["sufficient_share"] = weighted(pd.Series(np.logical_or.reduce([is_enough, *up_to_k])))
-            if selector != "random":
-                expected["gain_over_random_nats"] = gain - of["random", context]
+        expected["recovered_fraction"] = gain / long_gain
+        up_to_k = [measurement.divergences[selector, context, one] <= 0.05 for one in (1, 4) if one <= k]
+        is_enough = windows["null_kl_short_nats" if context == "null" else "kl_short_nats"] <= 0.05
+        expected["sufficient_share"] = weighted(pd.Series(np.logical_or.reduce([is_enough, *up_to_k])))
+        if selector != "random":
+            expected["gain_over_random_nats"] = gain - of["random", context]
         if context == "real":
             expected["excess_gain_nats"] = gain - of[selector, "null"]
-        if context != "mimicry" and selector in ("unmask-one", "random"):
+        if selector in ("unmask-one", "random"):
             expected["optimism_nats"] = weighted(measurement.optimisms[selector, context, k])
             expected["corrected_gain_nats"] = gain - expected["optimism_nats"]
         assert {name: mean(entry.estimate(name)) for name in expected} == pytest.approx(expected)
@@ -258,23 +257,10 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
         summary.at("kl", "real", 2)
 
 
-def test_the_mimicry_floor_is_that_of_the_selector_else_of_greedy_kl_else_of_kl() -> None:
-    summary = summarize(made_up(60, long_gain=0.4))
-    of_kl = summary.at("kl", "mimicry", 4)
-    of_greedy = dataclasses.replace(of_kl, selector="greedy-kl", prediction_recovered=Estimate(0.3))
-    both = dataclasses.replace(summary, selections=(*summary.selections, of_greedy))
-    for numbers, selector, mimic in ((both, "kl", of_kl), (both, "random", of_greedy), (summary, "random", of_kl)):
-        found = numbers.prediction_recovered(selector, 4)
-        assert (found.mimicry_selector, found.mimicry) == (mimic.selector, mimic.prediction_recovered)
-
-
 def test_the_slopes_of_figure_4_take_the_long_gain_of_the_same_context() -> None:
     measurement = made_up(200, long_gain=0.4)
     measurement.windows["weight"] = 1.0
     for entry in summarize(measurement).selections:
-        if entry.context == "mimicry":
-            assert entry.figure4 == LineFit(None, None, None)
-            continue
         x = measurement.gains[entry.key]
         y = measurement.windows["gain_long_nats" if entry.context == "real" else "null_gain_long_nats"]
         expected, fit = linregress(x, y), entry.figure4
@@ -346,7 +332,7 @@ def test_a_failed_gate_hides_fractions_and_is_stated_in_words() -> None:
     assert "GATE FAILED" in gate_words(failed)
     passed = summarize(made_up(200, long_gain=0.5))
     assert passed.gate == "passed" and passed.gate_passed
-    assert all((e.recovered_fraction is None) == (e.context == "mimicry") for e in passed.selections)
+    assert all(e.recovered_fraction is not None for e in passed.selections)
     assert "passed" in gate_words(passed)
 
 

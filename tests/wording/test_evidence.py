@@ -355,12 +355,8 @@ def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> Non
     words = prediction_words(passed, "kl")
     for k in (1, 4):
         of = passed.prediction_recovered("kl", k)
-        assert (
-            f"D({k}) = {interval(of.real)} (random {interval(of.random)}, null context {interval(of.null)}, " in words
-        )
-        assert f"mimicry by kl {interval(of.mimicry)})" in words
+        assert f"D({k}) = {interval(of.real)} (random {interval(of.random)}, null context {interval(of.null)})" in words
     assert words.endswith(NO_EVIDENCE) and "not measured" not in words and "gate" not in words
-    assert passed.prediction_recovered("kl", 1).mimicry == passed.at("kl", "mimicry", 1).prediction_recovered
     assert "No R(k) stands beside it, since the gate did not pass." in prediction_words(failed, "kl")
 
 
@@ -377,18 +373,16 @@ def test_d_of_a_selector_that_sees_the_target_has_its_recovered_fraction(passed:
     words = prediction_words(passed, "unmask-one")
     for k in (1, 4):
         recovered = interval(passed.at("unmask-one", "real", k).recovered_fraction)
-        assert f"R({k}) with its optimism {recovered})" in words and "mimicry by kl" in words
+        assert f"R({k}) with its optimism {recovered})" in words
     assert "R(1)" not in prediction_words(failed, "unmask-one")
 
 
 def test_what_is_missing_beside_d_is_named(passed: Summary) -> None:
-    assert "The mimicry floor was not measured." in prediction_words(without(passed, "mimicry"), "kl")
     assert "D under the null context was not measured." in prediction_words(without(passed, "null"), "kl")
-    for context, said in (("mimicry", "The mimicry floor"), ("null", "D under the null context")):
-        for k in (1, 4):  # missing at one of both k is missing
-            kept = [e for e in passed.selections if e.key != ("kl", context, k)]
-            words = prediction_words(dataclasses.replace(passed, selections=tuple(kept)), "kl")
-            assert words.count("was not measured.") == 1 and f"{said} was not measured." in words
+    for k in (1, 4):  # missing at one of both k is missing
+        kept = [e for e in passed.selections if e.key != ("kl", "null", k)]
+        words = prediction_words(dataclasses.replace(passed, selections=tuple(kept)), "kl")
+        assert words.count("was not measured.") == 1 and "D under the null context was not measured." in words
     for summary, reason in (
         (only("kl"), "random was not measured beside it."),
         (only("random"), "only random was measured."),

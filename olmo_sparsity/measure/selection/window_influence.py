@@ -138,8 +138,6 @@ class PartInfluence:
         entropy_short_W: entropy of the short-context prediction.
         kl_short_to_long_W: KL(p_{}, p_all) under the real context.
         contexts: real and null.
-        mimicry: outcomes of the selectors that can imitate, which choose among the tokens of the null context those that
-            imitate the full-context prediction of the real one. Their divergences are from that prediction.
         screening: by context; empty where nothing is screened.
     """
 
@@ -150,7 +148,6 @@ class PartInfluence:
     entropy_short_W: np.ndarray
     kl_short_to_long_W: np.ndarray
     contexts: dict[str, WindowInfluence]
-    mimicry: dict[str, SelectorOutcome]
     screening: dict[str, ScreeningCheck]
 
 
@@ -217,7 +214,8 @@ def _known_singles(scores: Sequence[WindowScores], *, with_kl: bool) -> SetReadi
         rows_r = np.flatnonzero(np.isnan(known.losses_RA[:-1, 0]) & ~np.isnan(losses_RA[:, 0]))
         known.losses_RA[rows_r] = losses_RA[rows_r]
         if with_kl:
-            known.kl_R[rows_r] = singles.divergences[one.reference].ravel()[rows_r]
+            assert singles.kl_WI is not None, "the predictions keep divergences"
+            known.kl_R[rows_r] = singles.kl_WI.ravel()[rows_r]
         if singles.kl_from_short_WI is not None:
             known.kl_from_short_R[rows_r] = singles.kl_from_short_WI.ravel()[rows_r]
     return known
@@ -249,7 +247,7 @@ def _outcomes(
             for sets, rows_r in zip(all_sets, wanted, strict=True)
             if len(rows_r)
         ]
-        found = iter(one.predictions.read_groups(asked, reference=one.reference if with_kl and is_for_target else None))
+        found = iter(one.predictions.read_groups(asked, with_kl=with_kl and is_for_target))
         for sets, rows_r in zip(all_sets, wanted, strict=True):
             if len(rows_r):
                 readings = next(found)
@@ -282,9 +280,7 @@ def _outcome_by_head(
     """Evaluate the entries that a selector chose by head, for the target, at every k."""
     entries_WLHS = choice.entries_WLHS
     assert entries_WLHS is not None and choice.label == 0
-    readings = scores.predictions.read_entries(
-        entries_WLHS, settings.k, reference=scores.reference if with_kl else None
-    )
+    readings = scores.predictions.read_entries(entries_WLHS, settings.k, with_kl=with_kl)
     kept = [share_of_heads(entries_WLHS[..., :k], scores.num_long_range) > 0 for k in settings.k]
     return SelectorOutcome(
         scores_WI=choice.scores_WI,
@@ -507,11 +503,6 @@ def try_selectors(
     run_selectors(scores, settings, selectors=choosing_by_head, with_kl=False)  # not every model runs such sets
 
 
-def _mimics(settings: InfluenceConfig) -> list[str]:
-    """Return the measured selectors that can imitate another prediction."""
-    return names_where(lambda selector: selector.can_imitate, settings.selectors)
-
-
 def scores_of_contexts(
     evaluator: Evaluator,
     batches: dict[str, WindowBatch],
@@ -536,10 +527,7 @@ def scores_of_contexts(
         or (screening is not None and screening.ranking == "attention"),
         needs=needs_of(settings.selectors),
     )
-    imitated_WV = real.log_p_long_WV if _mimics(settings) else None
-    null = dataclasses.replace(
-        real, windows=batches["null"], imitated_WV=imitated_WV, drawn_labels_WA=labels_WA[:, :NULL_DRAWS]
-    )
+    null = dataclasses.replace(real, windows=batches["null"], drawn_labels_WA=labels_WA[:, :NULL_DRAWS])
     return {
         context: WindowScores(predictions, max_k=max(settings.k), screening=screening)
         for context, predictions in (("real", real), ("null", null))
@@ -562,7 +550,7 @@ def measure_windows(
         train_len: tokens of a training row; None: not known.
     """
     scores = scores_of_contexts(evaluator, batches, settings=settings)
-    real, null = scores["real"], scores["null"]
+    real = scores["real"]
     contexts = {context: measure_context(scores[context], settings) for context in scores}
     checks = {}
     if settings.screen is not None:
@@ -576,6 +564,5 @@ def measure_windows(
         entropy_short_W=real.predictions.entropy_short_W,
         kl_short_to_long_W=real.predictions.kl_short_to_long_W,
         contexts=contexts,
-        mimicry=run_selectors(null.imitating(), settings, selectors=_mimics(settings), with_kl=True),
         screening=checks,
     )

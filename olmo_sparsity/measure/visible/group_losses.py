@@ -5,7 +5,6 @@ They are those of ``read_singles`` and ``all_but_one_losses``, with groups of to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
@@ -29,7 +28,7 @@ def read_single_groups(
     groups: TokenGroups,
     candidates_WJ: torch.Tensor,
     labels_WA: torch.Tensor,
-    references: Sequence[torch.Tensor] = (),
+    reference_WV: Optional[torch.Tensor] = None,
     log_p_short_WV: Optional[torch.Tensor] = None,
     with_optimism: bool = False,
 ) -> SingleReadout:
@@ -41,7 +40,7 @@ def read_single_groups(
         groups: of the windows.
         candidates_WJ: int64, groups; -1 where a window has no more: there the losses and divergences are NaN.
         labels_WA: int64, tokens whose losses are returned.
-        references: log-probabilities p, fp32 [W, V] each; KL(p, prediction) is returned for each.
+        reference_WV: log-probabilities p; where given, KL(p, prediction) is returned, too.
         log_p_short_WV: log-probabilities under the visible set {}; where given, divergences from them are returned, too.
         with_optimism: return the optimism of the best candidate, where ``log_p_short_WV`` is given; of equal candidates that with
             the highest place is the best.
@@ -56,20 +55,23 @@ def read_single_groups(
     ]
     places = [torch.from_numpy(places_R[rows_r]).to(device) for rows_r, _ in by_size]
     losses_WJA = torch.full((*candidates_WJ.shape, labels_WA.shape[1]), torch.nan, device=device)
-    from_short = () if log_p_short_WV is None else (log_p_short_WV,)
-    divergences = tuple(torch.full(candidates_WJ.shape, torch.nan, device=device) for _ in (*references, *from_short))
+    kl_WJ, kl_from_short_WJ = (
+        None if log_p_WV is None else torch.full(candidates_WJ.shape, torch.nan, device=device)
+        for log_p_WV in (reference_WV, log_p_short_WV)
+    )
     best = BestCandidates(log_p_short_WV) if with_optimism and log_p_short_WV is not None else None
     for number, batch, log_q_rV in log_probs_of_sets(evaluator, tokens_WT, sets=rows):
         windows_r, places_r = rows[number].windows_R[batch], places[number][batch]
         losses_WJA[windows_r, places_r] = surprisals(log_q_rV, labels_WA[windows_r])
-        for divergences_WJ, reference_WV in zip(divergences, (*references, *from_short), strict=True):
-            divergences_WJ[windows_r, places_r] = divergence(reference_WV[windows_r], log_q_rV)
-        if best is not None:
-            best.add_rows(windows_r, places_r, log_q_rV=log_q_rV, kl_r=divergences[-1][windows_r, places_r])
+        for kl, log_p_WV in ((kl_WJ, reference_WV), (kl_from_short_WJ, log_p_short_WV)):
+            if kl is not None and log_p_WV is not None:
+                kl[windows_r, places_r] = divergence(log_p_WV[windows_r], log_q_rV)
+        if best is not None and kl_from_short_WJ is not None:
+            best.add_rows(windows_r, places_r, log_q_rV=log_q_rV, kl_r=kl_from_short_WJ[windows_r, places_r])
     return SingleReadout(
         losses_WJA,
-        divergences[: len(references)],
-        kl_from_short_WJ=divergences[-1] if from_short else None,
+        kl_WJ,
+        kl_from_short_WJ,
         optimism_W=None if best is None else best.optimism(),
     )
 

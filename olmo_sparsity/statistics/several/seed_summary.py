@@ -100,8 +100,8 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
 
     Args:
         numbers: of the model.
-        every: also give every k, not only the shown ones, and D(k) with what belongs beside it: that of `random`,
-            under the null context, and of mimicry.
+        every: also give every k, not only the shown ones, and D(k) with what belongs beside it: that of `random`
+            and under the null context.
     """
     mean = numbers.mean
     summaries = (mean, *numbers.of_seeds)

@@ -15,7 +15,6 @@ from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, docu
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import (
-    CONTEXTS,
     LONG_GAIN,
     Lengths,
     Measurement,
@@ -207,7 +206,7 @@ def _edges_of_distances(lengths: Lengths) -> np.ndarray:
 
 
 def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:
-    return [key for key in measurement.keys if key.context in CONTEXTS and key.selector in measurement.of_one_set]
+    return [key for key in measurement.keys if key.selector in measurement.of_one_set]
 
 
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:

@@ -24,10 +24,9 @@ from olmo_sparsity.tables.schemas import RESAMPLED
 
 CONTEXTS = ("real", "null")
 SAME_WINDOWS = ("tokens_sha256", "windows_sha256")  # keys of the manifest, equal where the windows are the same
-MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate the real prediction
 # Columns of ``windows`` that belong to a context.
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
-SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
+SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats"}
 OF_ROW = ("loss_train_len_nats", "loss_train_len_no_gap_nats")  # null where no training row is known
 NUMBERS = (
     *("loss_short_nats", "loss_long_nats", "loss_short_no_gap_nats", *OF_ROW, *LONG_GAIN.values()),
@@ -51,7 +50,7 @@ class SelectionKey(NamedTuple):
 
     Attributes:
         selector: name of the selector.
-        context: ``real``, ``null`` or ``mimicry``.
+        context: ``real`` or ``null``.
         k: number of unmasked long-range tokens, or groups of them.
     """
 
@@ -318,7 +317,7 @@ class _Gathered:
             return
         rows_R, draw_R = window_rows(windows, part["window_id"]), part["draw"].to_numpy()
         values_RK = {column: list_rows(part[column]) for column in self._sums_FKW}
-        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, MIMICRY, *RESAMPLED.values())))
+        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, *RESAMPLED.values())))
         if not self._choices:
             self._choices = [(selector, context) for selector, context, _ in rows_of_choices]
             self._ks = part["k"][0].as_py()

@@ -84,8 +84,7 @@ class SelectionSummary:
 
     Attributes:
         selector: name of the selector.
-        context: ``real``; ``null``; or ``mimicry``, for tokens of the null context that were chosen to imitate the real
-            prediction: a floor for D(k).
+        context: ``real`` or ``null``.
         k: number of unmasked long-range tokens, or groups of them.
         info: whether the selector sees the target, and what it costs.
         mean_tokens: mean number of tokens of J_k; k where the unit is a token. Of a selector by head: of the entries that some
@@ -107,7 +106,7 @@ class SelectionSummary:
         prediction_recovered: D(k), 1 - mean KL(p_all, p_{J_k}) / mean KL(p_all, p_{}). No evidence that the context helps.
         sufficient_share: share of the targets that need at most k of the selector's choice (``spectrum``), within ``TOLERANCE``
             nats; real and null context. No evidence that the context helps.
-        figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window; empty for mimicry.
+        figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window.
     """
 
     selector: str
@@ -155,15 +154,11 @@ class PredictionRecovered:
         real: D(k).
         random: D(k) of as many random tokens, or groups.
         null: D(k) of the selector under the null context.
-        mimicry: D(k) of foreign tokens that were chosen to imitate the real prediction.
-        mimicry_selector: the selector that chose them: the same one if it did, else `greedy-kl` or `kl`.
     """
 
     real: Optional[Estimate]
     random: Optional[Estimate]
     null: Optional[Estimate]
-    mimicry: Optional[Estimate]
-    mimicry_selector: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -323,14 +318,10 @@ class Summary:
             entry = self._by_key.get(SelectionKey(name, context, k))
             return None if entry is None else entry.prediction_recovered
 
-        mimics = (name for name in (selector, "greedy-kl", "kl") if SelectionKey(name, "mimicry", k) in self._by_key)
-        mimic = next(mimics, None)
         return PredictionRecovered(
             real=of(selector, "real"),
             random=of("random", "real"),
             null=of(selector, "null"),
-            mimicry=None if mimic is None else of(mimic, "mimicry"),
-            mimicry_selector=mimic,
         )
 
     def of_windows(self, name: str) -> Optional[Estimate]:
@@ -376,7 +367,8 @@ class Summary:
         blind = [name for name in self.selectors if name != "random" and not self.sees_target(name)]
         choosing_by_head = by_head(blind)
         return sorted(
-            blind, key=lambda name: (name in choosing_by_head, not (name in SELECTORS and SELECTORS[name].can_imitate))
+            blind,
+            key=lambda name: (name in choosing_by_head, not (name in SELECTORS and SELECTORS[name].by_divergence)),
         )
 
     @property
