@@ -281,8 +281,6 @@ def _added_window_columns(windows: InventedWindows) -> dict[str, Any]:
         "resampled_loss_long_nats": _lists(np.stack([loss_short_W + KL_SHORT] * DRAWS, axis=1)),
         "kl_short_to_long_nats": kl_W,
         "entropy_short_nats": loss_short_W,
-        "single_optimism_nats": np.full(num_windows, SELECTORS["unmask-one"].optimism, np.float32),
-        "null_single_optimism_nats": np.full(num_windows, SELECTORS["unmask-one"].optimism, np.float32),
     }
 
 

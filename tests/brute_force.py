@@ -36,25 +36,6 @@ def kl(log_p_V: np.ndarray, log_q_V: np.ndarray) -> float:
     return float((np.exp(log_p_V) * (log_p_V - log_q_V)).sum())
 
 
-def optimism_of_one(log_p_short_V: np.ndarray, singles: np.ndarray) -> float:
-    """Return the optimism of `unmask-one` at k = 1, label by label, as it is defined.
-
-    For every label y' the candidate that gains most is chosen, of equal ones the last. Optimism is the mean gain of this choice
-    on y' minus its mean gain on another label y'', both drawn from the short-context prediction.
-
-    Args:
-        log_p_short_V: log-probabilities of the short-context prediction.
-        singles: log-probabilities with one candidate visible, for each, the nearest last; [candidates, V].
-    """
-    labels, total = range(len(log_p_short_V)), 0.0
-    for label in labels:
-        gains = singles[:, label] - log_p_short_V[label]
-        chosen = max(range(len(singles)), key=lambda j, gains=gains: (gains[j], j))  # type: ignore[misc]
-        on_another = sum(np.exp(log_p_short_V[y]) * (singles[chosen, y] - log_p_short_V[y]) for y in labels)
-        total += np.exp(log_p_short_V[label]) * (gains[chosen] - on_another)
-    return float(total)
-
-
 class Definition:
     """What a model predicts after windows of which it sees the last ``local_len`` tokens and some of the others."""
 

@@ -116,6 +116,7 @@ def made_up_tables(
     selections: list[dict[str, Any]] = []
     for w in range(num):
         doc_id = f"{document[w]:016x}"
+        newest_rng.normal()  # drawn and not used, as below: all other numbers stay the same
         windows.append(
             {
                 "window_id": w,
@@ -147,12 +148,11 @@ def made_up_tables(
                 "resampled_target_ids": added_rng.integers(0, 100, DRAWS),
                 "resampled_loss_short_nats": drawn_short[w],
                 "resampled_loss_long_nats": drawn_short[w] + added_rng.normal(kl_short["real"][w], 0.2, DRAWS),
-                "single_optimism_nats": added_rng.normal(OPTIMISM, 0.02),
-                "null_single_optimism_nats": newest_rng.normal(OPTIMISM, 0.02),
                 "kl_short_to_long_nats": newest_rng.gamma(9.0, kl_short["real"][w] / 9),
                 "entropy_short_nats": short[w] + newest_rng.normal(0.05, 0.2),
             }
         )
+        added_rng.normal()
         for number, (selector, sees_target) in enumerate(SEES_TARGET.items()):
             for context in ("real", "null"):
                 scores = rng.integers(0, 9, M).astype(float)

@@ -185,8 +185,7 @@ def _window(rng: np.random.Generator, of: Planted, w: int, *, document: int) -> 
     if of.draws:
         window["kl_short_to_long_nats"] = rng.gamma(9.0, 0.022)
         if "unmask-one" in of.selectors and of.influence.get("screen") is None:
-            window["single_optimism_nats"] = rng.normal(of.optimism, 0.02)
-            window["null_single_optimism_nats"] = rng.normal(of.optimism, 0.02)
+            rng.normal(of.optimism, 0.02, 2)  # drawn and not used: all other numbers stay the same
     for name in ("group_first", "null_group_first"):
         window[name] = _groups(rng, of)
     return window

@@ -233,8 +233,6 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
         "resampled_target_ids": _stacked([draw.label_ids_W for draw in resampled], num_windows),
         "resampled_loss_short_nats": _stacked([draw.loss_short_W for draw in resampled], num_windows),
         "resampled_loss_long_nats": _stacked([draw.loss_long_W for draw in resampled], num_windows),
-        "single_optimism_nats": unknown if real.single_optimism_W is None else real.single_optimism_W,
-        "null_single_optimism_nats": unknown if null.single_optimism_W is None else null.single_optimism_W,
     }
 
 

@@ -197,14 +197,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.float32(),
             "Entropy of p_{}; its mean is that of loss_short_nats if p_{} is calibrated.",
         ),
-        Column(
-            "single_optimism_nats",
-            pa.float32(),
-            "Optimism of `unmask-one` at k = 1: mean of log q_j(y) - log p_{}(y) + KL(p_{}, q_j) over tokens y drawn from p_{}, "
-            "with q_j the prediction under the visible set {j}, and j the position that is chosen for y; null if `unmask-one` is "
-            "not measured, or screened.",
-        ),
-        Column("null_single_optimism_nats", pa.float32(), "The same under the null context."),
     ),
     "selections": (
         _WINDOW_ID,

@@ -295,12 +295,11 @@ def _optimism(windows: pa.Table, selections: pa.Table, *, selector: str) -> Opti
     """Return the optimism of a selector's choice, one a target and k; None of one that does not see the target."""
     if not SELECTORS[selector].sees_target:
         return None
-    singles = windows["single_optimism_nats"].to_pylist()
-    of_window: list[list[dict[str, Any]]] = [[] for _ in singles]
+    of_window: list[list[dict[str, Any]]] = [[] for _ in range(len(windows))]
     for row in selections.select(["window_id", "selector", "context", *OPTIMISM_COLUMNS]).to_pylist():
         if row["selector"] == selector:
             of_window[row["window_id"]].append(row)
-    found = [optimism_of(rows, single).get(selector) for rows, single in zip(of_window, singles, strict=True)]
+    found = [optimism_of(rows).get(selector) for rows in of_window]
     return [None if values is None else _numbers(np.array(values)) for values in found]
 
 

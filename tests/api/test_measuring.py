@@ -84,7 +84,6 @@ def test_a_measurement_has_the_numbers_of_the_command(of_command: api.Results, m
     columns = ["loss_short_nats", "loss_long_nats", "gain_long_nats", "gain_beyond_nats", "kl_short_nats"]
     for name in [
         *columns,
-        "single_optimism_nats",
         "kl_short_to_long_nats",
         "entropy_short_nats",
         "resampled_loss_short_nats",

@@ -10,7 +10,6 @@ from typing import Optional
 import numpy as np
 import pytest
 import torch
-from brute_force import optimism_of_one
 from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
@@ -98,7 +97,6 @@ def scores_of(
         drawn_labels_WA=drawn_W1,
         num_lasso_masks=MASKS,
         with_kl=True,
-        with_optimism=True,
     )
     return WindowScores(predictions, max_k=max(KS), screening=screening)
 
@@ -290,16 +288,14 @@ def test_what_precedes_a_group_is_shared_where_a_pass_holds_one_row(
 
 @DEFINITIONS
 @pytest.mark.parametrize("path", PATHS)
-def test_optimism_of_the_best_group(
+def test_what_single_groups_cost_on_labels_of_the_local_tokens(
     model: OLMoWithPositions, path: str, visibility: str, anchor_id: Optional[int]
 ) -> None:
     one = scores_of(make_evaluator(model, visibility, anchor_id, path))
     truth = all_subsets(model, visibility, anchor_id)
     singles = one.predictions.singles
-    assert singles.optimism_W is not None and singles.kl_from_short_WI is not None
+    assert singles.kl_from_short_WI is not None
     for w, sizes in enumerate(SIZES):
-        log_q_IV = np.stack([truth.log_p[w, (i,)] for i in range(len(sizes))])
-        assert singles.optimism_W[w] == pytest.approx(optimism_of_one(truth.log_p[w, ()], log_q_IV), abs=2e-5)
         costs = [truth.cost(w, {i}) for i in range(len(sizes))] + [np.nan] * (6 - len(sizes))
         assert singles.kl_from_short_WI[w].tolist() == pytest.approx(costs, abs=2e-5, nan_ok=True)
 

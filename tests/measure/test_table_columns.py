@@ -27,7 +27,6 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
-    optimism_of_one,
     tokens_under,
 )
 from conftest import write_corpus
@@ -174,12 +173,10 @@ def test_windows(
         p_all_null, p_all = (definition.log_q(row, [range(M)])[0] for row in others)
         p_short = definition.log_q(tokens, [[]])[0]
         p_recent = definition.log_q(tokens, [range(M - (TRAIN_LEN - LOCAL), M)])[0]
-        singles = [definition.log_q(row, [{j} for j in range(M)]) for row in (tokens, others[0])]
         draws = [
             np.random.default_rng([SEED, DRAWN_LABELS, w, draw]).standard_exponential(len(p_short)) for draw in (0, 1)
         ]
         labels = [int(np.argmin(race / np.exp(p_short))) for race in draws]
-        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         with_target = [*tokens, target]
         expected = {
             "window_id": w,
@@ -214,8 +211,6 @@ def test_windows(
             "resampled_loss_long_nats": -p_all[labels],
             "kl_short_to_long_nats": kl(p_short, p_all),
             "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
-            "single_optimism_nats": optimisms[0] if tables.name == "exact" else None,
-            "null_single_optimism_nats": optimisms[1] if tables.name == "exact" else None,
         }
         assert_same_row(window, expected)
         null_text = documents[window["null_doc_id"]]

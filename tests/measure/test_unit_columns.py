@@ -24,7 +24,6 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
-    optimism_of_one,
     tokens_under,
 )
 from tokenizers import Tokenizer
@@ -127,8 +126,6 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
         numbers.append(len(real))
         p_short, p_all = definition.log_q(tokens, [[], range(M)])
         p_all_null = definition.log_q(tokens_under(window, "null"), [range(M)])[0]
-        singles = [definition.log_q(tokens, real), definition.log_q(tokens_under(window, "null"), null)]
-        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         race = np.random.default_rng([SEED, DRAWN_LABELS, window["window_id"], 0]).standard_exponential(len(p_short))
         label = int(np.argmin(race / np.exp(p_short)))
         expected = {
@@ -147,8 +144,6 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
             "resampled_loss_long_nats": [-p_all[label]],
             "kl_short_to_long_nats": kl(p_short, p_all),
             "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
-            "single_optimism_nats": None if name == "screened" else optimisms[0],
-            "null_single_optimism_nats": None if name == "screened" else optimisms[1],
         }  # the other columns are about the window, whatever its groups, and tested in test_table_columns
         assert_same_row({column: window[column] for column in expected}, expected)
     if name == "sentence":

@@ -35,7 +35,7 @@ UNEQUAL = TokenGroups(np.stack([np.arange(M), np.repeat(np.arange(4), 4), np.rep
 
 
 def scores_with_labels(
-    groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real", optimism: bool = False
+    groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real"
 ) -> WindowScores:
     """Return the scores of three windows with two drawn labels each."""
     screening = None if screen is None else ScreeningSettings(screen, "patching")
@@ -43,7 +43,7 @@ def scores_with_labels(
         build(NORMED).eval(), groups=groups, window_ids_W=IDS, seed=SEED, context=context, screening=screening
     )
     labels_WA = torch.from_numpy(np.random.default_rng(1).integers(1, VOCAB, (3, 2)))
-    changed = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_WA, with_optimism=optimism)
+    changed = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_WA)
     return dataclasses.replace(scores, predictions=changed)
 
 
@@ -97,20 +97,12 @@ def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optiona
         for w in range(3):
             short, everything = (prediction(w, chosen)[labels_W[w]] for chosen in ([], list(range(members[w][-1] + 1))))
             assert (drawn.loss_short_W[w], drawn.loss_long_W[w]) == pytest.approx((-short, -everything), abs=1e-5)
-    assert measured.single_optimism_W is None
 
 
 def test_what_is_kept_where_it_is_asked_for() -> None:
-    with_optimism = measure_context(
-        scores_with_labels(None, optimism=True), InfluenceConfig(k=[1], selectors=["random"])
-    )
-    assert with_optimism.single_optimism_W is not None
-    alone = scores_with_labels(None, optimism=True)
-    alone = dataclasses.replace(alone, predictions=dataclasses.replace(alone.predictions, drawn_labels_WA=None))
-    without_labels = measure_context(alone, InfluenceConfig(k=[1], selectors=["random"]))
-    assert without_labels.single_optimism_W == pytest.approx(with_optimism.single_optimism_W, abs=1e-6)
-    assert without_labels.resampled == []
     scores = scores_with_labels(None)
+    alone = dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, drawn_labels_WA=None))
+    assert measure_context(alone, InfluenceConfig(k=[1], selectors=["random"])).resampled == []
     assert run_selectors(scores, InfluenceConfig(k=[2]), selectors=[], with_kl=True) == {}
     found = run_selectors(
         scores, InfluenceConfig(k=[2], selectors=["kl"]), selectors=["nearest", "random"], with_kl=False
@@ -120,14 +112,12 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
     assert measure_context(scores, InfluenceConfig(k=[2], selectors=["nearest"])).resampled[1].outcomes == {}
 
 
-@pytest.mark.parametrize(("with_labels", "optimism"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("with_labels", [True, False])
 @pytest.mark.parametrize("with_kl", [True, False])
 @pytest.mark.parametrize("by_head", [False, True], ids=["groups", "entries"])
-def test_what_is_read_of_sets_is_what_was_asked_for(
-    by_head: bool, with_kl: bool, with_labels: bool, optimism: bool
-) -> None:
+def test_what_is_read_of_sets_is_what_was_asked_for(by_head: bool, with_kl: bool, with_labels: bool) -> None:
     """Losses of every label always; a divergence where it is asked for, and is NaN elsewhere; of all tokens it is exactly 0."""
-    scores = scores_with_labels(UNEQUAL, optimism=optimism)
+    scores = scores_with_labels(UNEQUAL)
     evaluator, tokens_WT = scores.evaluator, scores.windows.tokens_WT
     if by_head:
         evaluator = dataclasses.replace(evaluator, visibility="contextual")
@@ -183,7 +173,7 @@ def _check_readings(
         assert (readings.kl_R[r] == 0) == (len(visible) == M)
     else:
         assert np.isnan(readings.kl_R[r])
-    if predictions.drawn_labels_WA is None and not predictions.with_optimism:
+    if predictions.drawn_labels_WA is None:
         assert np.isnan(readings.kl_from_short_R[r])
     else:
         short = predictions.log_p_short_WV[w].double().numpy()

@@ -53,13 +53,11 @@ class SharedSingles:
         losses_WIA: loss({j}) of each label.
         kl_WI: KL(p_all, p_{j}); None where it was not asked for.
         kl_from_short_WI: KL(p_{}, p_{j}); None where it was not asked for.
-        optimism_W: the optimism of the best candidate (``BestCandidates``); None where it was not asked for.
     """
 
     losses_WIA: np.ndarray
     kl_WI: Optional[np.ndarray] = None
     kl_from_short_WI: Optional[np.ndarray] = None
-    optimism_W: Optional[np.ndarray] = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class Predictions:
         drawn_labels_WA: int64, labels besides the target; None: none.
         num_lasso_masks: the number of random visible sets that ``lasso`` fits.
         with_kl: keep the divergences of the single-token unmaskings beside their losses.
-        with_optimism: compute the optimism of the best single unmasking.
         with_attention: the attention under full context will be asked for, so that on the compact path one pass gives both it
             and the full-context prediction.
         needs: what selectors will need of each window (``NEEDS``), so that one pass serves all of them.
@@ -96,7 +93,6 @@ class Predictions:
     drawn_labels_WA: Optional[torch.Tensor] = None
     num_lasso_masks: int = 64
     with_kl: bool = False
-    with_optimism: bool = False
     with_attention: bool = False
     needs: frozenset[str] = frozenset()
     _observed: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -109,14 +105,13 @@ class Predictions:
             windows=self.windows.subset(chosen_w),
             log_p_short_WV=self.log_p_short_WV[rows_w],
             drawn_labels_WA=None,
-            with_optimism=False,
             with_attention=False,
         )
 
     @property
     def with_short_kl(self) -> bool:
         """Whether divergences from the short-context prediction are kept: the optimism of choices needs them."""
-        return self.drawn_labels_WA is not None or self.with_optimism
+        return self.drawn_labels_WA is not None
 
     @property
     def num_long_range(self) -> int:
@@ -266,9 +261,9 @@ class Predictions:
     @cached_property
     def singles(self) -> SharedSingles:
         """The unmaskings of every single group."""
-        return self.unmask(self.all_groups_WI, with_optimism=self.with_optimism)
+        return self.unmask(self.all_groups_WI)
 
-    def unmask(self, candidates_WJ: torch.Tensor, *, with_optimism: bool = False) -> SharedSingles:
+    def unmask(self, candidates_WJ: torch.Tensor) -> SharedSingles:
         """Unmask single candidates, int64 [W, J] groups (-1: none), and return what the model predicts; nothing is cached."""
         tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if self.with_short_kl else None
         labels_WA, reference_WV = self.labels_WA, self.log_p_long_WV if self.with_kl else None
@@ -280,7 +275,6 @@ class Predictions:
                 candidates_WJ=candidates_WJ,
                 reference_WV=reference_WV,
                 log_p_short_WV=log_p_short_WV,
-                with_optimism=with_optimism,
             )
         else:
             singles = read_single_groups(
@@ -291,7 +285,6 @@ class Predictions:
                 labels_WA=labels_WA,
                 reference_WV=reference_WV,
                 log_p_short_WV=log_p_short_WV,
-                with_optimism=with_optimism,
             )
         num_windows, width = self.all_groups_WI.shape
         places_WJ = candidates_WJ % (width + 1)  # -1: behind the last group
@@ -305,7 +298,6 @@ class Predictions:
             losses_WIA=np.stack([at_all_groups(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
             kl_WI=None if singles.kl_WJ is None else at_all_groups(singles.kl_WJ),
             kl_from_short_WI=None if from_short_WJ is None else at_all_groups(from_short_WJ),
-            optimism_W=None if singles.optimism_W is None else singles.optimism_W.cpu().numpy(),
         )
 
     def read_groups(self, sets: Sequence[GroupSets], *, with_kl: bool) -> list[SetReadings]:

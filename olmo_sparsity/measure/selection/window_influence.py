@@ -106,7 +106,6 @@ class WindowInfluence:
     groups: TokenGroups  # of the windows under this context
     outcomes: dict[str, SelectorOutcome]
     resampled: list[ResampledInfluence]  # one entry for each drawn label
-    single_optimism_W: Optional[np.ndarray]  # of ``unmask-one`` at k = 1; None where it is not measured, or screened
 
 
 @dataclass(frozen=True)
@@ -364,7 +363,6 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
             )
             for of_label in of_labels[1:]
         ],
-        single_optimism_W=predictions.singles.optimism_W if predictions.with_optimism else None,
     )
 
 
@@ -522,7 +520,6 @@ def scores_of_contexts(
         drawn_labels_WA=labels_WA,
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
-        with_optimism=screening is None and "unmask-one" in settings.selectors,
         with_attention=any_needs_attention(settings.selectors)
         or (screening is not None and screening.ranking == "attention"),
         needs=needs_of(settings.selectors),
