@@ -32,7 +32,7 @@ from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, 
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.gates import gate_in_words
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.setup import definition_words, estimand_words, is_foreign, null_kind_words, subject_words
+from olmo_sparsity.wording.setup import NULL_WORDS, definition_words, estimand_words, subject_words
 from olmo_sparsity.wording.spectrum import rounding_words
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
 from olmo_sparsity.wording.units import entry_words, unit_words
@@ -135,14 +135,10 @@ def company_words(models: Sequence[ModelAtLengths]) -> str:
 
 def targets_words(models: Sequence[ModelAtLengths]) -> str:
     """Return that the targets are the same at every length, and what the null context is where it is no foreign text."""
-    nulls = [
-        (of.null_context, of.manifest.get("null_contexts") or {})
-        for model in models
-        for of in model.measurements.values()
-    ]
+    nulls = dict.fromkeys(of.null_context for model in models for of in model.measurements.values())
     targets = "The targets, and the foreign text, of a model are the same at every length."
-    if not all(is_foreign(*null) for null in nulls):
-        kinds = " or ".join(dict.fromkeys(null_kind_words(*null) for null in nulls))
+    if "shuffled" in nulls:
+        kinds = " or ".join(NULL_WORDS[null] for null in nulls)
         targets = f"The targets of a model are the same at every length. Null context: {kinds}."
     return f"{targets} Those of other models are their own." if len(models) > 1 else targets
 
@@ -214,7 +210,7 @@ def _words(found: SpectrumByLength) -> str:
     all_spectra = [spectra for model in found.models for spectra in model.spectra.values()]
     rounding = next((words for spectra in all_spectra if (words := rounding_words(spectra))), "")
     entries = f"{words} " if (words := entry_words(visibility)) else ""
-    null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
+    null = NULL_WORDS[first.null_context]
     return (
         f"The smallest measured k that is enough for 50, 80 and 90% of the targets, KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} "
         f"nats, and the share of the targets that need more than at the shortest length, against the length of the full context; "

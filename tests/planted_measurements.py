@@ -282,28 +282,28 @@ PLANTED = {
     # A run; both gates pass; intervals of D(k); every quantity.
     "run": Planted(
         310, {"unmask-one": 0.4, "kl": 0.3, "greedy": 0.45, "nearest": 0.1, "random": 0.05}, [1, 3, 4, 10], ROW,
-        influence={"null_context": "any-source", "min_preceding": 40}, gain_beyond=0.21, overlap=0.13, seed=1,
+        influence={"null_context": "document", "min_preceding": 40}, gain_beyond=0.21, overlap=0.13, seed=1,
     ),
-    # A model from elsewhere, in bf16: no row is known; k counts words of entries; some of its null contexts are of another kind.
+    # A model from elsewhere, in bf16: no row is known; k counts words of entries; its null contexts are shuffled.
     "words": Planted(
         64, {"attention": 0.35, "random": 0.05, "gradient": 0.3}, [1, 2, 6], UNKNOWN, groups=(4, 11), null_same_document=0.3,
         manifest={**PRETRAINED, "visibility": "contextual", "anchor": ANCHOR,
                   "fit": {"checks": [], "anchor": anchor_check("bos", "none", None)},
-                  "null_contexts": {"shuffled": 61, "same-document": 35}, "precision": "bf16"},
+                  "precision": "bf16"},
         influence={"unit": "word", "sampling": "documents", "null_context": "shuffled"}, long_gain=0.11,
         noise=0.3, seed=2,
     ),
     # Too few documents for an interval; given windows; compact positions; no selector blind to the target, no drawn label.
     "few": Planted(
         21, {"unmask-one": 0.4, "random": 0.05}, [2, 5], {**ROW, "train_len": 27, "num_chunks": 1}, draws=0,
-        manifest={"positions": "compact", "split": "held-out"}, influence={"sampling": "given", "null_context": "same-document"},
+        manifest={"positions": "compact", "split": "held-out"}, influence={"sampling": "given", "null_context": "shuffled"},
         seed=3,
     ),
     # The long gain is no more than the cost of the gap; rows as long as the local context, of random positions; screened blocks.
     "gap": Planted(
         59, {"unmask-one": 0.4, "kl": 0.3, "random": 0.05}, [1, 2, 4], {**ROW, "train_len": 11, "pose_method": "randpos"},
         groups=(5, 6), sampled=40, long_gain=0.06, gap_cost=0.14,
-        influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "same-source"},
+        influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "document"},
         overlap=0.0, seed=4,
     ),
     # Selectors that choose by head, of a model whose row is stated; random choices do harm.

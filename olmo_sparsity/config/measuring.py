@@ -84,11 +84,10 @@ class InfluenceConfig:
         most=1000,
     )
     null_context: NullContext = key(
-        "same-source",
-        "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
-        "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
-        "tokens in random order. If the document is too short for same-document, same-source is used; if the source has no "
-        "other document, any-source. The manifest counts the windows of each.",
+        "document",
+        "What takes the place of the long-range tokens in the null context. document: text from another document of the same "
+        "source, or of any source if it has no other. shuffled: the same tokens in random order; also of text that is a single "
+        "document.",
     )
     targets: Literal["any", "word-start"] = key(
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."

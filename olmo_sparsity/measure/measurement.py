@@ -63,7 +63,6 @@ MANIFEST_KEYS = (
     "num_visible_tokens",
     "num_windows",
     "num_documents",
-    "null_contexts",
     "pose",
     "num_parameters",
     "tokenizer_sha256",

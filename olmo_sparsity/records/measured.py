@@ -18,7 +18,7 @@ PositionIDs = Literal["kept", "compact"]
 AnchorChoice = Literal["bos", "none"]
 ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
 Estimand = Literal["targets", "documents", "given"]
-NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
+NullContext = Literal["document", "shuffled"]
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")

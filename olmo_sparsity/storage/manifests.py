@@ -85,7 +85,7 @@ class Influence(Struct):
 
     sampling: Estimand = "documents"
     min_preceding: Optional[int] = None
-    null_context: NullContext = "any-source"
+    null_context: NullContext = "document"
     unit: Unit = "token"
     screen: Optional[int] = None
     seed: int = 0

@@ -19,7 +19,7 @@ from olmo_sparsity.wording.numbers import (
     recovered_words,
 )
 from olmo_sparsity.wording.selection import BLIND, missing_blind_words
-from olmo_sparsity.wording.setup import foreign_words, null_words, row_words
+from olmo_sparsity.wording.setup import NULL_WORDS, foreign_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
@@ -79,7 +79,7 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
     excess = summary.at(selector, "real", k).excess_gain_nats
     if excess is None:
         return words
-    null = foreign_words(summary.null_context, summary.null_contexts)
+    null = foreign_words(summary.null_context)
     return f"{words}{' and' if excess.is_above_zero else ', but not clearly'} more than under {null}"
 
 
@@ -120,8 +120,8 @@ def value_words(summary: Summary) -> str:
     harm = ", so it does harm" if null_gain.is_below_zero else ""
     worth = (
         f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
-        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
-        f"{interval(null_gain, 3)} nats{harm}."
+        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place "
+        f"({NULL_WORDS[summary.null_context]}) is worth {interval(null_gain, 3)} nats{harm}."
     )
     return " ".join(filter(None, (worth, gap_words(summary))))
 

@@ -72,7 +72,7 @@ def cloud_finding(selector: str, entries: Mapping[str, SelectionSummary], summar
     )
     return (
         f"Sparse gain with {counted_of(summary, k)} chosen by {selector} and long gain of a window correlate by {correlations}; "
-        f"a correlation that {foreign_words(summary.null_context, summary.null_contexts)} shows, too, is no finding."
+        f"a correlation that {foreign_words(summary.null_context)} shows, too, is no finding."
     )
 
 

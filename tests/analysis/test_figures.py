@@ -204,7 +204,7 @@ def test_shown(text: str, seen: str) -> None:
 def test_figures_say_what_the_null_context_is(tables: Path, name: str) -> None:
     """The same tokens in another order are no other tokens, and show nothing of their content."""
     found = read(tables, "kl")
-    measured = Measured(tables, found.measurement, dataclasses.replace(found.summary, null_contexts={"shuffled": 180}))
+    measured = Measured(tables, found.measurement, dataclasses.replace(found.summary, null_context="shuffled"))
     (figure,) = figures_of(FIGURES[name](measured))
     words = words_on(figure)
     assert "Null context, in place of the long-range tokens: the same tokens in random order." in words

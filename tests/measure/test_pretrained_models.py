@@ -311,16 +311,14 @@ def test_the_precision_of_a_model_on_a_gpu(
 
 
 def test_one_document_is_enough(config: Config, messages: Messages, tmp_path: Path) -> None:
-    """The null context comes from elsewhere in it, or is shuffled, and the manifest counts both."""
+    """Its null context is shuffled, and the manifest and a message say so."""
     one = write_corpus(tmp_path / "one.jsonl", 1, seed=3)
     few = with_settings(config, data=str(one), num_windows=9, selectors=["kl", "random"])
     folder = measure(few, tmp_path / "llama")
-    counts = read_json(folder / "manifest.json")["null_contexts"]
+    assert read_json(folder / "manifest.json")["influence"]["null_context"] == "shuffled"
     windows = rows_of(folder, "windows")
-    assert set(counts) <= {"same-document", "shuffled"}
-    assert sum(counts.values()) == len(windows) > 0
     assert {window["null_doc_id"] for window in windows} == {windows[0]["doc_id"]}
-    assert any("windows have" in line and "same-source" in line for line in messages)
+    assert any("influence.null_context = document: all text is one document" in line for line in messages)
 
 
 @pytest.mark.parametrize(

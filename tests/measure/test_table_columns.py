@@ -157,7 +157,7 @@ def test_windows(
     drawn = sample_windows(
         store, FULL, num_windows=NUM_WINDOWS, max_per_document=1, seed=SEED, exclude_ids=store.doc_ids_G[is_trained]
     )
-    null = draw_null_contexts(drawn, M, kind="same-source", seed=SEED)
+    null = draw_null_contexts(drawn, M, kind="document", seed=SEED)
     sources = store.source_of(drawn.document_W)
     windows, numbers = rows_of(tables, "windows"), np.arange(NUM_WINDOWS)
     assert len(windows) == NUM_WINDOWS

@@ -179,13 +179,13 @@ def test_d_stands_beside_its_controls_of_the_same_k(summary: Summary) -> None:
 
 def test_what_a_manifest_says_stands_in_the_summary() -> None:
     measurement = made_up(20, long_gain=0.5)
-    assert summarize(measurement).null_context == "any-source" and summarize(measurement).null_contexts == {}
+    assert summarize(measurement).null_context == "document"
     changes = {
-        "influence": {"null_context": "shuffled", "sampling": "given"}, "null_contexts": {"shuffled": 3}, "run_id": "1",
+        "influence": {"null_context": "shuffled", "sampling": "given"}, "run_id": "1",
         "run": "a", "source": "b", "split": "c",
     }  # fmt: skip
     summary = summarize(dataclasses.replace(measurement, manifest={**measurement.manifest, **changes}))
-    assert (summary.null_context, summary.null_contexts, summary.estimand) == ("shuffled", {"shuffled": 3}, "given")
+    assert (summary.null_context, summary.estimand) == ("shuffled", "given")
     assert (summary.run, summary.run_id, summary.source, summary.split) == ("a", "1", "b", "c")
     assert (summary.unit, summary.num_units, summary.lengths) == ("token", 12.0, measurement.lengths)
     bare = {key: value for key, value in measurement.manifest.items() if key != "influence"}

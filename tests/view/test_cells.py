@@ -317,8 +317,7 @@ def test_other_ways_to_compare_have_each_number_under_its_name(by_sparsity: list
         "a",
         tuple(by_sparsity),
         tuple(by_sparsity),
-        "any-source",
-        {},
+        "document",
     )
     for row, of in zip(rows_of(robustness_table(found)), by_sparsity, strict=True):
         assert (row["comparison"].text, row["sparsity from"].text) == (of.analysis.name, "a")

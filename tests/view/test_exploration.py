@@ -127,13 +127,9 @@ def test_the_page_says_what_was_measured(exploration: Exploration, record: Recor
     assert f"olmo-sparsity {__version__}, run runs & co Which earlier" in said and ENTRY_WORDS not in said
     of_model = dataclasses.replace(exploration, setup=ModelSetup.from_manifest(CONTEXTUAL)).to_html()
     assert f"olmo-sparsity {__version__}, model runs &amp; co</p>" in of_model and ENTRY_WORDS in of_model
-    assert dict(exploration._facts())["Null context"] == "text from elsewhere in the same document"
-    several = dataclasses.replace(exploration, null_contexts={"same-document": 7, "shuffled": 124})
+    assert dict(exploration._facts())["Null context"] == "the same tokens in random order"
     no_code = re.sub(r"(?s)<(script|style).*?</\1>", " ", exploration.to_html())
     assert "foreign" not in re.sub("<[^>]*>", " ", no_code) and "null context" in no_code
-    assert dict(several._facts())["Null context"] == (
-        "in 7 windows text from elsewhere in the same document; in 124 windows the same tokens in random order"
-    )
 
 
 def test_the_controls_begin_with_two_selectors_the_tolerance_of_the_record_and_the_largest_k(

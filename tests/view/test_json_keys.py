@@ -148,7 +148,7 @@ def test_columns_of_a_csv_say_what_their_names_say(tmp_path: Path) -> None:
 
 
 def test_what_qualifies_the_numbers_is_in_json_and_csv(tmp_path: Path) -> None:
-    """Screening, even without a sample, the precision, every kind of null context, and the row, stated or not."""
+    """Screening, even without a sample, the precision, the null context, and the row, stated or not."""
     of = {name: Measured.read(write(tmp_path / name, PLANTED[name])).summary for name in ("failed", "words", "heads")}
     in_json = {name: json.loads(json.dumps(summary_json(summary))) for name, summary in of.items()}
     columns = {name: definition_columns(summary) for name, summary in of.items()}
@@ -157,9 +157,7 @@ def test_what_qualifies_the_numbers_is_in_json_and_csv(tmp_path: Path) -> None:
     assert (columns["failed"]["screened"], columns["words"]["screened"]) == ("kl, unmask-one: 6 by attention", "")
     assert (in_json["words"]["precision"], in_json["failed"]["precision"]) == ("bf16", None)
     assert (columns["words"]["precision"], columns["failed"]["precision"]) == ("bf16", "")
-    assert in_json["words"]["null_contexts"] == {"shuffled": 61, "same-document": 35}
-    assert columns["words"]["null_contexts"] == "shuffled: 61, same-document: 35"
-    assert columns["words"]["null_context"] == "shuffled" and in_json["failed"]["null_contexts"] == {}
+    assert columns["words"]["null_context"] == in_json["words"]["null_context"] == "shuffled"
     rows = {name: (of["train_len"], of["train_len_is_stated"]) for name, of in columns.items()}
     assert rows == {"failed": ("9", ""), "words": ("", ""), "heads": ("30", "true")}
 

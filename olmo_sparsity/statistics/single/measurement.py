@@ -172,7 +172,7 @@ class Measurement:
     @property
     def null_context(self) -> NullContext:
         """What the null context is."""
-        kind: NullContext = self.manifest.get("influence", {}).get("null_context", "any-source")
+        kind: NullContext = self.manifest.get("influence", {}).get("null_context", "document")
         return kind
 
     @property

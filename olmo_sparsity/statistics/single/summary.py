@@ -176,8 +176,7 @@ class Summary:
         is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
-        null_context: what the long-range tokens of the null context are to be.
-        null_contexts: the number of windows of each kind of null context, some of which another kind may have replaced.
+        null_context: what the long-range tokens of the null context are.
         unit: what is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``.
         num_units: mean number of long-range tokens of a window, or of groups of them.
         num_windows, num_documents: number of windows, and of documents that they come from.
@@ -220,7 +219,6 @@ class Summary:
     is_fragile: bool
     estimand: Estimand
     null_context: NullContext
-    null_contexts: dict[str, int]
     unit: str
     num_units: float
     num_windows: int
@@ -481,7 +479,6 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         is_fragile=gate == "passed" and is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
-        null_contexts=measurement.manifest.get("null_contexts") or {},
         unit=measurement.unit,
         num_units=measurement.num_units,
         num_windows=len(measurement.windows),
