@@ -76,7 +76,7 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda begun: _prepare(settings, opened, folder=folder, begun=begun),
+        prepare=lambda: _prepare(settings, opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
@@ -136,7 +136,6 @@ def _prepare(
     opened: OpenedModel,
     *,
     folder: Path,
-    begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
     windows = opened.windows(settings)
     num_documents = windows.num_documents
@@ -152,8 +151,6 @@ def _prepare(
     fit = fit_entries(
         opened,
         windows,
-        drawn=settings,
-        begun=begun,
         before_comparing=lambda: try_selectors(
             evaluator_that_fits(), null_contexts, settings=settings, tokenizer=opened.tokenizer
         ),

@@ -175,40 +175,27 @@ def setup_words(run: str, setup: ModelSetup) -> str:
 
 
 def anchor_warning(setup: ModelSetup) -> str:
-    """Return that a mean loss is clearly lower with the other choice of the first token, or that neither choice is known to be
-    better, in one sentence; empty where the chosen one is, or where one document cannot tell."""
+    """Return that a mean loss is clearly lower with the other choice of the first token, in one sentence; empty where none is."""
     check = setup.anchor_check
-    if check is None or check.standard_error_nats is None:
+    if check is None:
         return ""
     of_length = {
         "short": ("with the local tokens alone", check.loss_short_nats, check.standard_error_short_nats),
         "long": ("with all tokens visible", check.loss_long_nats, check.standard_error_nats),
     }
     by = f'with the anchor "{check.text}"' if check.other == "bos" else "without an anchor"
-    lower, alike = [], []
+    lower = []
     for length, choice in check.lower_with.items():
-        visible, losses, error = of_length[length]
-        with_it, without = (f"{losses[each]:.4f}" for each in ("bos", "none"))
-        of_difference = f"standard error of the difference {error:.4f}"
         if choice == check.other:
+            visible, losses, error = of_length[length]
+            with_it, without = (f"{losses[each]:.4f}" for each in ("bos", "none"))
             lower.append(
                 f"the mean loss {visible} is lower {by} ({with_it} nats with it, {without} nats without it, "
-                f"{check.num_windows:,} windows; {of_difference})"
+                f"{check.num_windows:,} windows; standard error of the difference {error:.4f})"
             )
-        alike.append(f"{with_it} and {without} nats {visible} ({of_difference})")
-    if lower:
-        return f"WARNING: this measurement is not of the better first token: {', and '.join(lower)}."
-    if not check.is_undecided:
-        return ""
-    return (
-        f'Whether the anchor "{check.text}" makes the better first token was not decided after {check.num_windows:,} windows: '
-        f"the mean loss with it and without is {', '.join(alike)}."
-    )
+    return f"WARNING: this measurement is not of the better first token: {', and '.join(lower)}." if lower else ""
 
 
 def short_anchor_warning(setup: ModelSetup) -> str:
     """Return ``anchor_warning`` in a few words, for where its numbers have no room; empty where there is none."""
-    words = anchor_warning(setup)
-    if words.startswith("WARNING"):
-        return "WARNING: not of the better first token."
-    return "The better first token was not decided." if words else ""
+    return "WARNING: not of the better first token." if anchor_warning(setup) else ""
