@@ -291,7 +291,7 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
 
 
 def test_a_scaling_is_named_with_its_factor_and_is_of_a_pretrained_model_only() -> None:
-    for method in ("linear", "dynamic", "yarn"):
+    for method in ("linear", "yarn"):
         for number, short in ((4.0, "4"), (2.5, "2.5")):
             keys: dict[str, Any] = {"rope_scaling": method, "rope_factor": number}
             scaled = PretrainedConfig("a/b", revision="main", **keys)

@@ -319,7 +319,6 @@ def check_fit(
             "a shorter influence.full_len"
         )
     latest_WT = tokens_WT[:, -1 - LONGEST_MASKED :]
-    model = _for_text_of(model, latest_WT.shape[1] - 1 + (anchor_id is not None))
     windows = _checked_windows(
         model, latest_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
     )
@@ -336,15 +335,6 @@ def check_fit(
             checks.append(check)
             bar.update()
     return checks
-
-
-def _for_text_of(model: CausalModel, num_tokens: int) -> CausalModel:
-    """Return a model that is one for windows of a certain length as one for texts of so many tokens; others as they are."""
-    from olmo_sparsity.model.transformers_model import TransformersModel  # it needs libraries that runs do not need
-
-    if not isinstance(model, TransformersModel) or model.text_len is None:
-        return model
-    return model.with_text_len(num_tokens)
 
 
 @torch.no_grad()
