@@ -248,8 +248,8 @@ def _check_told(folder: Path, sources: Sources) -> None:
     """
     if unknown := [name for name, sha256 in sources if sha256 is None]:
         raise UserError(
-            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, which was typed in or reads "
-            "more than numbers, texts and arrays; choose another folder, or put the selector into a file"
+            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, whose source is not known; "
+            "choose another folder, or put the selector into a file"
         )
 
 

@@ -9,7 +9,7 @@ a set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
 
 from olmo_sparsity.records.measured import MeasuredLengths
@@ -113,14 +113,11 @@ class OwnSource:
 
     Attributes:
         file: its name, without the folder.
-        sha256: of the source, and of the values that a function reads; None: they cannot be told, as of a function that was
-            typed in.
-        function: that was given from Python; None: the selector is that of a file, or only recorded.
+        sha256: of the file, or of the source of a function that was given from Python; None: it was typed in.
     """
 
     file: str
     sha256: Optional[str]
-    function: object = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ def test_what_each_selector_costs() -> None:
     expected = {
         "unmask-one": 9 + 1, "kl": 9 + 2, "gradient": 3, "attention": 1, "random": 0, "nearest": 0, "mask-one": 9 + 1,
         "greedy": of_selection, "greedy-kl": of_selection + 1, "greedy-patching": 3 * 3 + 1, "lasso": 12, "streaming-llm": 0,
-        **dict.fromkeys(["same-token", "rarest", "bm25", "bm25-word", "sentence-start"], 0),
+        **dict.fromkeys(["same-token", "rarest", "bm25", "sentence-start"], 0),
         **dict.fromkeys(["h2o", "snapkv", "vatp", "key-norm", "quest", "magicpig"], 1),
         **dict.fromkeys([f"{name}-heads" for name in ("h2o", "snapkv", "vatp", "key-norm", "quest", "magicpig", "random")], 1),
     }  # fmt: skip
