@@ -290,7 +290,7 @@ def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[in
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("same-source", "The targets, and the foreign text, of a model are the same at every length."),
+        ("document", "The targets, and the foreign text, of a model are the same at every length."),
         ("shuffled", "of a model are the same at every length. Null context: the same tokens in random order."),
     ],
 )
@@ -298,4 +298,4 @@ def test_the_null_context_has_the_name_of_its_kind(kind: str, said: str) -> None
     influence = {"sampling": "documents", "null_context": kind}
     measured = [planted_length(length, num_documents=40, influence=influence) for length in LENGTHS]
     words = figure_of.targets_words(list(models_of_same_targets(measured, selector="attention", controls=[])))
-    assert said in words and ("foreign text" in words) == kind.endswith("source")
+    assert said in words and ("foreign text" in words) == (kind == "document")
