@@ -235,7 +235,7 @@ def test_what_the_scores_of_each_selector_run(visibility: str, path: str) -> Non
     without = tokens_of(selectors=["random"], **given)
     for name, tokens in expected.items():
         more = tokens_of(selectors=["random", name], **given) - without
-        assert more == (3 if name == "greedy-kl" else 2) * (tokens + of_sets(visibility)), name
+        assert more == 2 * (tokens + of_sets(visibility)), name
 
 
 @pytest.mark.parametrize(("path", "anchor_id"), [("compact", None), ("compact", 1), ("masked", None), ("masked", 1)])

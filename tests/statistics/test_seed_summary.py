@@ -330,7 +330,7 @@ def test_below_the_means_stand_the_controls_of_one_measurement(
     of_kl = numbers.mean.at("kl", "null", 8).prediction_recovered
     assert of_kl is not None
     (row,) = (line for line in lines if line[:2] == ["kl", "8"])
-    assert row[-2] == interval(of_kl, 2)
+    assert row[-1] == interval(of_kl, 2)
     of_seeds = [value(summary.at("unmask-one", "real", 8).corrected_gain_nats) for summary in numbers.of_seeds]
     assert len(set(of_seeds)) == 3 and value(real.corrected_gain_nats) == pytest.approx(np.mean(of_seeds))
 

@@ -302,7 +302,7 @@ def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
 def test_without_random_there_is_no_gain_over_it() -> None:
     measurement = made_up(50, long_gain=1.0)
     alone = measurement.restrict_selectors({"kl": "kl"})
-    assert list(alone.selectors) == ["kl"] and len(alone.keys) == 6 and alone.optimisms.empty
+    assert list(alone.selectors) == ["kl"] and len(alone.keys) == 4 and alone.optimisms.empty
     for entry in summarize(alone).selections:
         assert entry.gain_over_random_nats is None
         assert entry.gain_sparse_nats is not None
