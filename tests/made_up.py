@@ -202,6 +202,9 @@ def made_up_tables(
                 _kl_sparse(kl_short["real"][w], 0.4 * kl_share(selector), rng=added_rng)
                 added_rng.normal(-0.05, 0.1, len(KS))
                 _chosen_by(added_rng)
+                selections.append(
+                    {"window_id": w, "selector": ""}
+                )  # left out below; so the order of the others stays, too
     if words:
         windows[0]["token_texts"][: len(words)] = words
         windows[0]["target_text"] = words[0]
