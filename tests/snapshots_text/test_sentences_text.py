@@ -73,7 +73,7 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
         "setup": [
             summary.lengths.num_chunks and setup.short_positions_words(summary.lengths),
             setup.short_anchor_warning(summary.setup),
-            setup.null_words(summary),
+            setup.NULL_WORDS[summary.null_context],
         ],
     }
     assert json_lines(said) == snapshot
