@@ -41,7 +41,6 @@ class PretrainedConfig:
         "How rotary positions are scaled for longer contexts than those of training, as in transformers. none: as the model "
         "has them. linear: all distances are divided by rope_factor. yarn: YaRN, which begins at train_len, or if it is null "
         "at the model's number of positions.",
-        "Scale rotary positions: linear or yarn, and the factor, such as yarn:4. Default: none.",
     )
     rope_factor: Optional[float] = key(
         None, "The factor of rope_scaling, by which the context grows. null: there is no scaling.", least=1, most=10**4
