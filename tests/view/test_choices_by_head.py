@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 
 from analysis import compare as compare_figure
@@ -90,9 +87,4 @@ def test_windows_show_choices_of_one_set_only(tables: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="show: h2o-heads chooses by head"):
         show_window(tables, 0, console=terminal(), selector="h2o-heads")
     page = write_report(tables, tmp_path / "page.html").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(
-        page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0]
-    )
-    assert {of["name"] for of in data["selectors"]} == {"h2o", "random"}
-    assert all(set(window["selections"]) == {"h2o", "random"} for window in data["windows"])
-    assert "h2o-heads" in page and np.isfinite(data["first_k"])
+    assert "h2o-heads" in page and "Shown is what h2o chose at k = " in page
