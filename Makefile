@@ -71,7 +71,7 @@ evidence: $(READY)
 curve: SEEDS ?= 0
 curve: $(READY)
 	$(call each_seed,context-curve,$(FOUR_WAY),runs)
-	$(BIN)/python -m analysis.context_curve $(call runs_of,$(FOUR_WAY),runs) --out runs/figures
+	$(BIN)/python -m analysis context_curve $(call runs_of,$(FOUR_WAY),runs) --out runs/figures
 
 seeds: SEEDS ?= 0 1 2
 seeds: $(READY)
@@ -89,7 +89,7 @@ hypothesis: SEEDS ?= 101 102 103 104 105
 hypothesis: $(READY)
 	$(call each_seed,$(REACTIONS),$(HYPOTHESIS),runs/hypothesis)
 	$(BIN)/olmo-sparsity hypothesis --every $(RUNS_OF_TEST)
-	$(BIN)/python -m analysis.hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
+	$(BIN)/python -m analysis hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
 
 # The causal twin of it: of_NAME holds the task and the keys of the runs NAME-seedN. The seeds of a name are one model.
@@ -107,7 +107,7 @@ twin: SEEDS ?= 101 102 103 104 105 106
 twin: $(READY)
 	@set -e; $(foreach run,$(TWIN:%=runs/twin/%),$(call evaluate,$(run)))
 	$(BIN)/olmo-sparsity synth summary $(TWIN:%=--run runs/twin/%)
-	$(BIN)/python -m analysis.inside_and_beyond $(TWIN:%=--run runs/twin/%) --out runs/twin/figures
+	$(BIN)/python -m analysis inside_and_beyond $(TWIN:%=--run runs/twin/%) --out runs/twin/figures
 
 # Figure 1 has a run for each K_train; figures 2 and 3 have one for each way to give position IDs.
 K_TRAIN ?= 2 4
@@ -122,7 +122,7 @@ SYNTHETIC = $(call with_seeds,$(K_TRAIN:%=parity-K%) $(METHODS:%=scratchpad-%) $
 figures-synthetic: SEEDS ?= 0
 figures-synthetic: $(READY)
 	@set -e; $(foreach run,$(SYNTHETIC:%=runs/synthetic/%),$(call evaluate,$(run)))
-	$(BIN)/python -m analysis.synthetic $(SYNTHETIC:%=--run runs/synthetic/%) --out runs/synthetic/figures
+	$(BIN)/python -m analysis synthetic $(SYNTHETIC:%=--run runs/synthetic/%) --out runs/synthetic/figures
 
 real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml $(if $(DATA),--data '$(DATA)')
@@ -142,7 +142,7 @@ lengths: $(READY) $(SMOLLM2)
 	influence.min_preceding=$$longest influence.max_windows_per_document=1 influence.resampled_draws=0 influence.anchor=bos \
 	influence.windows_per_part=5 $(if $(DATA),--data '$(DATA)'); \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-	$(BIN)/python -m analysis.spectrum_by_length $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
+	$(BIN)/python -m analysis spectrum_by_length $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
 		--out $(RUN)/figures
 
 # Runs even if the file is there: the script compares it with its known hash.

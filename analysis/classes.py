@@ -163,6 +163,3 @@ def draw(measured: Measured) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfMeasurement(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

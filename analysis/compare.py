@@ -1,6 +1,6 @@
 """Figure of measurements side by side: the values of each, and differences from the first, with 95% intervals.
 
-``python -m analysis.compare --run runs/demo --run runs/demo-no-pose``; ``--run runs/demo:kl`` compares by that selector.
+``python -m analysis compare --run runs/demo --run runs/demo-no-pose``; ``--run runs/demo:kl`` compares by that selector.
 """
 
 from __future__ import annotations
@@ -177,6 +177,3 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfRuns(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

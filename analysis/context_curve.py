@@ -1,6 +1,6 @@
 """Figure of context curves: the loss of the target against the number of visible recent tokens, of one run or several.
 
-``python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --run runs/demo-randpos --run runs/demo-ceiling`` draws
+``python -m analysis context_curve --run runs/demo --run runs/demo-no-pose --run runs/demo-randpos --run runs/demo-ceiling`` draws
 the four-way run, prints what each model gains beyond the training row, and writes the numbers into ``context-curve.json``. Runs
 that differ in the seed of training only are one model: a line through the mean over the seeds, and a dot for each seed.
 """
@@ -17,7 +17,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from olmo_sparsity.config.keys import counted
-from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -218,15 +217,4 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     yield draw_compared(compare_curves(runs))
 
 
-def draw_and_print(runs: list[Path]) -> Iterator[Drawn]:
-    """As ``draw``, and print what each model gains beyond the training row."""
-    compared = compare_curves(runs)
-    for line in gain_beyond_lines(compared):
-        print(printable(line))
-    yield draw_compared(compared)
-
-
 FIGURE = FigureOfRuns(draw, is_of=lambda run: bool(list_finished(run, "context-curve")))
-
-if __name__ == "__main__":
-    FigureOfRuns(draw_and_print).command()

@@ -102,6 +102,3 @@ def draw(measured: Measured) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfMeasurement(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

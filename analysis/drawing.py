@@ -1,6 +1,6 @@
-"""What the scripts of this folder declare as ``FIGURE``, and the command line that each has.
+"""What the files of this folder declare as ``FIGURE``, and what their command lines share.
 
-Every figure of one measurement, or of one run, is drawn by ``olmo-sparsity figures``: a new script needs no entry elsewhere.
+Every figure of one measurement, or of one run, is drawn by ``olmo-sparsity figures``: a new file needs no entry elsewhere.
 """
 
 from __future__ import annotations
@@ -11,104 +11,48 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any, Union
 
 import typer
 
-from olmo_sparsity.errors import UserError, only_one, printable, usage_line
+from olmo_sparsity.errors import UserError, printable, usage_line
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.storage.folders import check_writable
-from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_tables
 
 from .output import Drawn, save
-from .paper import Width, drawn_for, folder_for
+from .paper import folder_for
 
-DEFAULT_RUN = Path("runs/demo")
 UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's base class of mistakes in arguments
-WidthOption = Annotated[
-    Width,
-    typer.Option(
-        help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
-    ),
-]
 
 
 @dataclass(frozen=True)
 class FigureOfMeasurement:
-    """A figure of one measurement.
-
-    Attributes:
-        draw: draws it, in one picture or several.
-    """
+    """A figure of one measurement, in one picture or several."""
 
     draw: Callable[[Measured], Iterator[Drawn]]
-
-    def command(self) -> None:
-        """Run the command line of the script."""
-        command_of([self])
 
 
 @dataclass(frozen=True)
 class FigureOfRuns:
-    """A figure of whole runs, one or several.
+    """A figure of whole runs, one or several, in one picture or several.
 
     Attributes:
-        draw: draws it, in one picture or several.
+        draw: draws it.
         is_of: whether it can be drawn of a run alone, so that it belongs to the run's figures.
     """
 
     draw: Callable[[list[Path]], Iterator[Drawn]]
     is_of: Callable[[Path], bool] = lambda run: False
 
-    def command(self) -> None:
-        """Run the command line of the script."""
 
-        def command(
-            run: Annotated[list[Path], typer.Option(help="Folder of a run; may be repeated.")] = [DEFAULT_RUN],  # noqa: B006
-            out: Annotated[
-                Optional[Path], typer.Option(help="Folder for the pictures. Default: figures/ of the first run.")
-            ] = None,
-            width: WidthOption = Width.screen,
-        ) -> None:
-            first = run[0] if run[0].exists() else Path(str(run[0]).rpartition(":")[0])  # RUN:SELECTOR
-            with mistakes_in_one_line(), drawn_for(width):
-                print_pictures(self.draw(run), out or first / "figures")
+@dataclass(frozen=True)
+class FigureOfLengths:
+    """A figure of measurements of the same targets at several lengths, by the folders of their tables."""
 
-        run_command(command)
+    draw: Callable[[list[Path]], Iterator[Drawn]]
 
 
-def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
-    """Run the command line of figures of a measurement."""
-
-    def command(
-        run: Annotated[
-            Optional[list[Path]],
-            typer.Option(help=f"Folder of the run. Default: that of --tables, or {DEFAULT_RUN}.", show_default=False),
-        ] = None,
-        tables: Annotated[
-            Optional[list[Path]], typer.Option(help="Influence folder. Default: the run's newest.", show_default=False)
-        ] = None,
-        out: Annotated[
-            Optional[Path], typer.Option(help="Folder for the pictures. Default: RUN/figures/NAME OF THE TABLES.")
-        ] = None,
-        width: WidthOption = Width.screen,
-    ) -> None:
-        with mistakes_in_one_line(), drawn_for(width):
-            advice = "these figures are of one measurement; draw each by itself"
-            of_run = only_one("--run", run, advice=advice)
-            shown = only_one("--tables", tables, advice=advice) or newest_shown(of_run or DEFAULT_RUN)
-            folder = of_run or run_of_tables(shown)
-            if out is None:
-                if folder is None:
-                    raise UserError(
-                        f"{shown}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
-                    )
-                out = figures_folder(folder, shown)
-            measured = Measured.read(shown)
-            for figure in figures:
-                print_pictures(figure.draw(measured), out)
-
-    run_command(command)
+Figure = Union[FigureOfMeasurement, FigureOfRuns, FigureOfLengths]
 
 
 def run_command(command: Callable[..., None]) -> None:
@@ -140,12 +84,6 @@ def _advice(error: Any) -> str:
         return ""
     options = [f"--{param.name}" for param in error.ctx.command.params if param.name in ("run", "tables")]
     return f"; name a folder with {' or '.join(options)}"
-
-
-def print_pictures(drawn: Iterable[Drawn], out: Path) -> None:
-    """Save pictures into a folder, and print their paths."""
-    for path in saved(drawn, out):
-        print(printable(str(path)))
 
 
 def saved(drawn: Iterable[Drawn], out: Path) -> Iterator[Path]:

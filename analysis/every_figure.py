@@ -9,23 +9,40 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional, TypeVar
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.storage.folders import check_writable
 from olmo_sparsity.tables.reading import figures_folder, newest_shown
 
-from .drawing import FigureOfMeasurement, FigureOfRuns, saved
+from .drawing import Figure, FigureOfMeasurement, FigureOfRuns, saved
 from .paper import Width, drawn_for
 
-Figure = TypeVar("Figure", FigureOfMeasurement, FigureOfRuns)
+Kind = TypeVar("Kind", FigureOfMeasurement, FigureOfRuns)
 
 
-def figures_of(kind: type[Figure]) -> list[Figure]:
-    """Return what the scripts beside this one declare as ``FIGURE``, of one of the two kinds, by the names of the scripts."""
-    folder = [str(Path(__file__).parent)]
-    modules = [importlib.import_module(f".{found.name}", __package__) for found in pkgutil.iter_modules(folder)]
-    declared = [getattr(module, "FIGURE", None) for module in modules]
-    return [figure for figure in declared if isinstance(figure, kind)]
+def declared() -> dict[str, Figure]:
+    """Return what the files beside this one declare as ``FIGURE``, by their names."""
+    names = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.name != "__main__"]
+    modules = {name: importlib.import_module(f".{name}", __package__) for name in names}
+    return {name: module.FIGURE for name, module in modules.items() if hasattr(module, "FIGURE")}
+
+
+def figures_of(kind: type[Kind]) -> list[Kind]:
+    """Return the figures of one kind."""
+    return [figure for figure in declared().values() if isinstance(figure, kind)]
+
+
+def figure_named(name: str) -> Figure:
+    """Return the figure that a file declares.
+
+    Raises:
+        UserError: there is no such figure.
+    """
+    figures = declared()
+    if name not in figures:
+        raise UserError(f"{name}: there is no such figure; choose of {', '.join(figures)}")
+    return figures[name]
 
 
 def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen") -> Iterator[Path]:

@@ -69,8 +69,7 @@ SEEING_WORDS = (
 RESAMPLED_WORDS = (
     "In the row of the resampled target the label is drawn from the short-context prediction ({draws} draws of each window), so "
     "that no token informs about it: the cloud shows what selection gains on such a label, less what showing any set costs on "
-    "it. Optimism, above it, is the mean of this gain plus that cost, KL(p_short, p_J); of unmask-one at k = 1 it is exact, over "
-    "all labels, unless candidates were screened. "
+    "it. Optimism, above it, is the mean of this gain plus that cost, KL(p_short, p_J). "
 )
 BLIND_WORDS = (
     "This selector does not see the target: its gain over random holds no optimism. Above the panels stands R(k), under the null "
@@ -326,6 +325,3 @@ def _drawn(measured: Measured, selector: str, *, drawn: DrawnTargets) -> Drawn:
 
 
 FIGURE = FigureOfMeasurement(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

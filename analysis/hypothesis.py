@@ -1,6 +1,6 @@
 """Figure of the hypothesis: the gain from beyond the training row against how sparse the reaction is.
 
-``python -m analysis.hypothesis --run runs/hypothesis/demo-seed101 --run ...`` draws the runs that ``olmo-sparsity hypothesis``
+``python -m analysis hypothesis --run runs/hypothesis/demo-seed101 --run ...`` draws the runs that ``olmo-sparsity hypothesis``
 prints, and writes the numbers into ``hypothesis.json``.
 """
 
@@ -94,6 +94,3 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfRuns(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

@@ -1,6 +1,6 @@
 """Figure of the causal twin: accuracy with the deciding tokens inside the training row and beyond it, against their number.
 
-``python -m analysis.inside_and_beyond --run runs/twin/sum-pose-seed101 --run ...`` draws the runs that
+``python -m analysis inside_and_beyond --run runs/twin/sum-pose-seed101 --run ...`` draws the runs that
 ``olmo-sparsity synth summary`` prints, a panel for each way they were trained, and writes the numbers into
 ``inside-and-beyond.json``.
 """
@@ -84,6 +84,3 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfRuns(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

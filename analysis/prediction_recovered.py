@@ -1,4 +1,4 @@
-"""Figure of D(k), the share of the prediction that k tokens recover, always beside R(k), random, null context and mimicry."""
+"""Figure of D(k), the share of the prediction that k tokens recover, always beside R(k), random and the null context."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from .style import (
 WORDS = (
     "D(k): of the divergence KL(p_all, p_{{}}) between the prediction with all tokens and that with the local tokens alone, the "
     "share that k {units} take away. No label enters: D says how few {units} reproduce the model's reaction to the long context, "
-    "useful or not, and is no evidence that the context helps. Compare it with random, with D under the null context, and with "
-    "the mimicry floor: {units} of the null context, chosen to imitate the prediction of the real context (pale: the same "
-    "selectors on the real context). R(k) says what the {units} are worth; pale: selectors that see the "
+    "useful or not, and is no evidence that the context helps. Compare it with random and with D under the null context. "
+    "R(k) says what the {units} are worth; pale: selectors that see the "
     "target, whose R(k) holds their optimism. "
     "Means over windows with 95% intervals by bootstrap over documents; vertical axes linear up to 1, logarithmic beyond."
 )
@@ -41,18 +40,15 @@ PALE = 0.3
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of D(k): its title, its line, and whether the line of the real context stands behind it."""
+    """A panel of D(k): its title and its line."""
 
     title: str
     line: Line
-    beside_real: bool = False
 
 
-REAL = Line("prediction_recovered")
 PANELS = (
-    Panel("D(k), real context", REAL),
+    Panel("D(k), real context", Line("prediction_recovered")),
     Panel("D(k), null context", Line("prediction_recovered", "null", "null")),
-    Panel("D(k), mimicry floor", Line("prediction_recovered", "mimicry", "mimicry"), beside_real=True),
 )
 
 
@@ -65,8 +61,6 @@ def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[s
     axis.set_title(panel.title)
     for selector, spread in spreads(selectors, summary.ks).items():
         if _has(summary, selector, panel.line):
-            if panel.beside_real:
-                draw_line(axis, selector, line=REAL, summary=summary, spread=spread, alpha=PALE)
             draw_line(axis, selector, line=panel.line, summary=summary, spread=spread, alpha=1.0)
     if not axis.lines:
         write_nothing_measured(axis)
@@ -95,7 +89,7 @@ def _draw_recovered_fraction(axis: Axes, summary: Summary, *, selectors: list[st
 def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``prediction-recovered``."""
     summary, selectors = measured.summary, ordered(measured.measurement)
-    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(13.5, 3.8), layout="constrained")
     *of_prediction, of_gain = axes.flat
     for axis, panel in zip(of_prediction, PANELS, strict=True):
         _draw_panel(axis, panel, summary=summary, selectors=selectors)
@@ -107,13 +101,10 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         signed_log(axis, "y")
     _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))
     handles = [legend_entry(name) for name in selectors]
-    handles += [context_entry(context) for context in ("real", "null", "mimicry")]
+    handles += [context_entry(context) for context in ("real", "null")]
     words = f"{WORDS.format(units=units_of(summary))} {no_interval_words('D(k)', summary.num_documents)}".rstrip()
     caption(figure, summary, words=words, handles=handles)
     yield Drawn(figure, "prediction-recovered", reaction_finding(summary))
 
 
 FIGURE = FigureOfMeasurement(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

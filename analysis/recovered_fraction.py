@@ -46,9 +46,8 @@ BLIND_WORDS = (
 )
 SEEING_WORDS = (
     "Target seen: part of what these selectors gain is optimism, how much more a choice gains on the label that it was made for "
-    "than on another one, of labels drawn from the short-context prediction (of unmask-one at k = 1 exact, over all labels, "
-    "unless candidates were screened); corrected gain is sparse gain minus optimism, and dotted, under the null context, the "
-    "placebo, which must not be above 0."
+    "than on another one, of labels drawn from the short-context prediction; corrected gain is sparse gain minus optimism, and "
+    "dotted, under the null context, the placebo, which must not be above 0."
 )
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. {groups} Real minus null: sparse gain minus that under "
@@ -214,6 +213,3 @@ def draw(measured: Measured) -> Iterator[Drawn]:
 
 
 FIGURE = FigureOfMeasurement(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

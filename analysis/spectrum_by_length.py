@@ -1,12 +1,12 @@
 """Figure of the dependency spectrum against the length: how many tokens most targets need, and how many targets need more.
 
-``python -m analysis.spectrum_by_length --tables A --tables B ... --out FOLDER``: measurements of one model, or several, at
+``python -m analysis spectrum_by_length --tables A --tables B ... --out FOLDER``: measurements of one model, or several, at
 several lengths and of the same targets (``influence.min_preceding``), such as ``make lengths`` makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -14,12 +14,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.same_targets import read_length
+from olmo_sparsity.statistics.several.same_targets import ModelAtLengths, read_length
 from olmo_sparsity.statistics.several.spectrum_by_length import (
     Growth,
     LongerKey,
@@ -28,24 +28,17 @@ from olmo_sparsity.statistics.several.spectrum_by_length import (
     spectrum_by_length,
 )
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
+from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum, chosen_family
 from olmo_sparsity.statistics.single.summary import gate_of
-from olmo_sparsity.wording.setup import null_kind_words
+from olmo_sparsity.wording.gates import gate_in_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import NULL_WORDS, definition_words, estimand_words, subject_words
 from olmo_sparsity.wording.spectrum import rounding_words
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
 from olmo_sparsity.wording.units import entry_words, unit_words
 
-from .drawing import run_command
-from .of_lengths import (
-    add_mark,
-    command_of_lengths,
-    company_words,
-    make_room,
-    set_length_axis,
-    targets_words,
-    write_gates_not_passed,
-)
-from .output import Drawn, caption_text
+from .drawing import FigureOfLengths
+from .output import Drawn, caption_text, write_above
 from .spectrum import family_label
 from .style import LINE_LOOKS, LOOKS, context_entry, dodges
 
@@ -53,6 +46,101 @@ NAME = "spectrum-by-length"
 ALL_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1, "linestyle": "-."}
 POWERS = tuple(2**i for i in range(24))
 MOST_TICKS = 7
+MARK_POINTS = 7  # height of a mark
+PANEL_POINTS = 140  # height of a panel, about
+MOST_MARKS = 0.6  # of a panel, that marks take at most
+
+
+def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
+    """Make the axis of lengths logarithmic, with a tick at each."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    if len(lengths) == 1:  # else lines side by side would fill the panel, and look like several lengths
+        axis.set_xlim(lengths[0] / 2, lengths[0] * 2)
+    axis.minorticks_off()
+    axis.grid(color="#DDDDDD", linewidth=0.5)
+    axis.set_axisbelow(True)
+
+
+def add_mark(
+    axis: Axes, words: str, *, at: tuple[float, float], below: dict[tuple[int, float], int], length: int, color: str
+) -> None:
+    """Write a mark in place of a point that no measured k reaches; marks of the same length and k stand on one another.
+
+    Args:
+        axis: the panel.
+        words: the mark.
+        at: its place.
+        below: number of the topmost mark of each length and k, which this one is added to.
+        length: of the full context.
+        color: of the line.
+    """
+    number = below[length, at[1]] = below.get((length, at[1]), -1) + 1
+    axis.annotate(
+        words, at, xytext=(0, 1 + MARK_POINTS * number), textcoords="offset points", ha="center", va="bottom",
+        fontsize=MARK_POINTS - 1, color=color, annotation_clip=False,
+    )  # fmt: skip
+
+
+def make_room(axis: Axes, below: Mapping[tuple[int, float], int]) -> None:
+    """Extend a panel whose scale is set so that its marks, and those that stand on them, are inside."""
+    if not below:
+        return
+    scale = axis.yaxis.get_transform()
+    low, high = scale.transform(np.array(axis.get_ylim()))
+    places = {key: float(scale.transform(np.array([key[1]]))[0]) for key in below}
+    low = min([low, *places.values()])
+    for key, number in below.items():
+        share = min(MOST_MARKS, (2 + MARK_POINTS * (number + 1)) / PANEL_POINTS)
+        high = max(high, low + (places[key] - low) / (1 - share))
+    axis.set_ylim(*scale.inverted().transform(np.array([low, high])))
+
+
+def _not_passed(model: ModelAtLengths) -> list[str]:
+    """Return where the gate failed, and where it is not assessed: there too few documents give an interval."""
+    by_verdict: dict[str, list[str]] = {}
+    for length, gain in model.gate_gains_nats.items():
+        if (gate := gate_of(gain)) != "passed":
+            verdict = "FAILED" if gate == "failed" else f"is {gate_in_words(gate)}"
+            by_verdict.setdefault(verdict, []).append(f"{length:,}")
+    return [f"{verdict} at full_len {', '.join(lengths)}" for verdict, lengths in by_verdict.items()]
+
+
+def gate_words(model: ModelAtLengths) -> str:
+    """Return the long gain at each length, and at which the gate did not pass."""
+    not_passed = _not_passed(model)
+    gains = ", ".join(f"{length:,}: {interval(gain, 3)}" for length, gain in model.long_gains_nats.items())
+    verdict = f"the gate {' and '.join(not_passed)}" if not_passed else "the gate passed at every length"
+    return f"{model.name}: long gain, nats, at {gains}: {verdict}."
+
+
+def write_gates_not_passed(figure: Figure, models: Iterable[ModelAtLengths]) -> None:
+    """Write above a figure at which lengths a gate did not pass."""
+    above = [f"{model.name}: gate {' and '.join(verdicts)}" for model in models if (verdicts := _not_passed(model))]
+    if above:
+        write_above(figure, above)
+
+
+def company_words(models: Sequence[ModelAtLengths]) -> str:
+    """Return the gates, of which models and definition the numbers are, and whose targets they are."""
+    subjects = "; ".join(subject_words(model.run, model.setup) for model in models)
+    data = "; ".join(
+        f"{len(of_model.windows):,} windows of {of_model.num_documents:,} documents ({of_model.manifest['source']}, "
+        f"{of_model.manifest['split']}), {estimand_words(of_model.estimand, of_model.lengths)}"
+        for of_model in (next(iter(model.measurements.values())) for model in models)
+    )
+    gates = " ".join(gate_words(model) for model in models)
+    return f"{gates} {subjects[0].upper()}{subjects[1:]}; {definition_words(models[0].setup)}. {data}."
+
+
+def targets_words(models: Sequence[ModelAtLengths]) -> str:
+    """Return that the targets are the same at every length, and what the null context is where it is no foreign text."""
+    nulls = dict.fromkeys(of.null_context for model in models for of in model.measurements.values())
+    targets = "The targets, and the foreign text, of a model are the same at every length."
+    if "shuffled" in nulls:
+        kinds = " or ".join(NULL_WORDS[null] for null in nulls)
+        targets = f"The targets of a model are the same at every length. Null context: {kinds}."
+    return f"{targets} Those of other models are their own." if len(models) > 1 else targets
 
 
 def _look(family: str, context: str) -> dict[str, Any]:
@@ -122,7 +210,7 @@ def _words(found: SpectrumByLength) -> str:
     all_spectra = [spectra for model in found.models for spectra in model.spectra.values()]
     rounding = next((words for spectra in all_spectra if (words := rounding_words(spectra))), "")
     entries = f"{words} " if (words := entry_words(visibility)) else ""
-    null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
+    null = NULL_WORDS[first.null_context]
     return (
         f"The smallest measured k that is enough for 50, 80 and 90% of the targets, KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} "
         f"nats, and the share of the targets that need more than at the shortest length, against the length of the full context; "
@@ -200,18 +288,18 @@ def draw_found(found: SpectrumByLength) -> Drawn:
     return Drawn(figure, NAME, finding, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 
 
-def draw(tables: list[Path], selector: str = "attention") -> Iterator[Drawn]:
-    """Draw ``spectrum-by-length`` from influence folders, and print what the targets need at each length.
+def draw(tables: list[Path]) -> Iterator[Drawn]:
+    """Draw ``spectrum-by-length`` from influence folders.
 
     Raises:
         UserError: the measurements cannot be compared.
     """
-    found = spectrum_by_length([read_length(folder) for folder in tables], selector=selector)
-    for model in found.models:
-        for sentence in length_sentences(found, model):
-            print(printable(sentence))
-    yield draw_found(found)
+    measured = [read_length(folder) for folder in tables]
+    common = [
+        name for name in measured[0].measurement.selectors if all(name in m.measurement.selectors for m in measured)
+    ]
+    selector = chosen_family([name for name in common if not measured[0].measurement.selectors[name].sees_target])
+    yield draw_found(spectrum_by_length(measured, selector=selector or "attention"))
 
 
-if __name__ == "__main__":
-    run_command(command_of_lengths(draw))
+FIGURE = FigureOfLengths(draw)

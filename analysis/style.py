@@ -38,13 +38,11 @@ LINE_LOOKS: dict[str, dict[str, Any]] = {
     "real": {"linestyle": "-"},
     "null": {"linestyle": ":"},
     "resampled": {"linestyle": "-."},
-    "mimicry": {"linestyle": "-."},
 }
 CONTEXT_WORDS = {
     "real": "real context",
     "null": "null context",
     "resampled": "resampled target (optimism)",
-    "mimicry": "mimicry (null tokens that imitate)",
 }
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},
@@ -178,23 +176,6 @@ def band(axis: Axes, x: Any, *, estimates: Sequence[Optional[Estimate]], color: 
 def mark_of_one(x: Sized, marker: str = "_") -> str:
     """Return the marker of a line that has none: of one place alone, where a line has no length."""
     return marker if len(x) == 1 else ""
-
-
-def bars_side_by_side(
-    axis: Axes, x: Sequence[float], lines: Sequence[tuple[dict[str, Any], Sequence[Optional[Estimate]]]]
-) -> None:
-    """Draw lines with their intervals as bars beside one another, on a logarithmic axis, with gaps where there are none.
-
-    Args:
-        axis: the panel.
-        x: where the lines have points, rising.
-        lines: how each is drawn, and its estimates.
-    """
-    for (look, estimates), shift in zip(lines, dodges(len(lines), x), strict=True):
-        means, lows, highs = _with_gaps(estimates)
-        places = np.asarray(x, dtype=float) * shift
-        axis.plot(places, means, linewidth=0.8, markersize=3.5, **look)
-        axis.vlines(places, lows, highs, color=look["color"], linewidth=1.1)
 
 
 def signed_log(axis: Axes, which: str) -> None:

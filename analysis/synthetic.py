@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,6 @@ from olmo_sparsity.statistics.length_generalization import (
     of_encodings,
     of_methods,
     of_sparsity_alone,
-    place_sweeps,
-    split_by_places,
     task_runs,
 )
 from olmo_sparsity.statistics.synthetic import (
@@ -30,7 +27,7 @@ from olmo_sparsity.statistics.synthetic import (
     predicted_accuracy,
     read_accuracies,
 )
-from olmo_sparsity.tables.reading import list_finished, newest_finished
+from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import (
     distinct_words,
@@ -43,8 +40,7 @@ from olmo_sparsity.wording.synthetic_tasks import (
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
-from .style import mark_of_one
-from .synthetic_places import draw_places, draw_seeds, seeds_words
+from .style import band, mark_of_one
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99")
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p", "X", "h")
@@ -52,12 +48,6 @@ THEORY: dict[str, Any] = {"color": "black", "linestyle": "--"}
 NUM_VALUES = 10  # of variable assignment
 LOGARITHMIC = 15  # times the shortest length is the longest one where lengths are drawn on a logarithmic axis
 MORE_THAN_TRAINED = 4  # k up to K_train and so many more are drawn; of larger ones alone, the smallest
-# What the titles and captions do not name of each panel where these tell how tokens are planted in training.
-ALIKE_IN_PLACES = tuple(
-    field.name
-    for field in dataclasses.fields(Setting)
-    if field.name not in ("task", "modulus", "background", "locality", "spread")
-)
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 
 
@@ -117,6 +107,28 @@ def _at_words(one: Accuracy) -> str:
     return f"{interval(one.right)} at k = {one.k} in prompts of {one.length} tokens"
 
 
+def _draw_seeds(axis: Axes, x: Sequence[float], points: Sequence[Accuracy], *, color: str, **looks: Any) -> None:
+    """Draw the accuracies of one setting: the means as a line, and a thin line for each seed; one seed alone with its band."""
+    if len(points[0].of_seeds) == 1:
+        band(axis, x, estimates=[one.right for one in points], color=color, **looks)
+        return
+    thin: dict[str, Any] = {"color": color, "linestyle": looks.get("linestyle", "-"), "linewidth": 0.6, "alpha": 0.5}
+    thin |= {"marker": mark_of_one(x, "."), "markersize": 3}
+    for values in zip(*(one.of_seeds for one in points), strict=True):
+        axis.plot(x, values, **thin)
+    axis.plot(x, [one.right.mean for one in points], color=color, linewidth=1.6, markersize=3.5, **looks)
+
+
+def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
+    """Return what ``_draw_seeds`` shows of seeds."""
+    counts = sorted({len(one.of_seeds) for one in accuracies})
+    if counts == [1]:
+        return "One training seed, so the intervals (95%) hold the choice of sequences only"
+    numbers = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    alone = "; a band, where there is one seed: the 95% interval over sequences" if counts[0] == 1 else ""
+    return f"Thick: the mean over {numbers} training seeds; thin: each of them{alone}"
+
+
 def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
     """Draw Figure 1: a panel for each K_train, a line for each k up to K_train and ``MORE_THAN_TRAINED``."""
     smallest: dict[Setting, int] = {}
@@ -150,7 +162,7 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         for number, k in enumerate(sparsities):
             points = [one for one in own if one.k == k]
             if points:
-                draw_seeds(axis, [one.length for one in points], points, **_look(number))
+                _draw_seeds(axis, [one.length for one in points], points, **_look(number))
         lengths = sorted({one.length for one in own})
         _draw_chance(axis, setting, lengths, k=1)
         guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
@@ -169,7 +181,7 @@ def _draw_parity(accuracies: list[Accuracy], learned: Learned) -> Drawn:
         f"{'Sparse parity' if first.modulus == 2 else f'Sum modulo {first.modulus}'}{' in text' * (first.background == 'text')}: "
         "accuracy against the length of the prompt, for k planted "
         f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
-        f"{first.train_lengths[1]} tokens (grey). {seeds_words(accuracies)}. {encoding_words(first)}, position IDs "
+        f"{first.train_lengths[1]} tokens (grey). {_seeds_words(accuracies)}. {encoding_words(first)}, position IDs "
         f"below {first.max_position}. Dashed (drawn slightly above 1): the accuracy that the theory "
         f"predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training."
         f"{_learned_caption(learned, settings)}",
@@ -229,7 +241,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
                 if not points:
                     continue
                 own = [one.length for one in points]
-                draw_seeds(axis, own, points, **look)
+                _draw_seeds(axis, own, points, **look)
                 if setting.positions == "predicted":
                     tokens = [one.tokens_right.mean for one in points]
                     axis.plot(own, tokens, color=look["color"], linestyle=":", linewidth=1.2, marker=mark_of_one(own))
@@ -265,7 +277,7 @@ def _draw_methods(task: str, name: str, words: Callable[[Setting], str] = method
             figure,
             f"{title.capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
-            f"{seeds_words(accuracies)}.{predicts}"
+            f"{_seeds_words(accuracies)}.{predicts}"
             f"{_learned_caption(learned, settings)}{not_drawn}",
             handles=handles,
             columns=2,
@@ -296,15 +308,14 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     Raises:
         UserError: no run has a table.
     """
-    answers = _answers(runs)
+    answers = [newest_finished(run, "synthetic") for run in runs if (run / "synthetic").is_dir()]
     if not answers:
         raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
-    plain, placed = split_by_places(answers)
-    found = read_accuracies(plain)
+    found = read_accuracies(answers)
     if any(one.place for one in found):
         raise UserError(
             "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
-            "`python -m analysis.inside_and_beyond` draws them"
+            "`python -m analysis inside_and_beyond` draws them"
         )
     learned = num_learned(task_runs(answers))
     settings = [one.setting for one in found]
@@ -322,25 +333,6 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     trained = [one for one in found if one.setting in encodings and one.k <= one.setting.max_sparsity]
     if trained:
         yield _draw_methods("parity", "synthetic-encodings", encoding_words)(trained, learned)
-    in_places = read_accuracies(placed)
-    for sweep in place_sweeps(placed, in_places, learned):
-        of_sweep = [one for one in in_places if sweep.holds(one.setting)]
-        _only_setting([one.setting for one in of_sweep], *ALIKE_IN_PLACES)
-        yield draw_places(of_sweep, learned, sweep)
-
-
-def _answers(runs: list[Path]) -> list[Path]:
-    """Return of each run that was evaluated the newest tables without ``synthetic.test_placed``, and the newest with it."""
-    folders = []
-    for run in runs:
-        if (run / "synthetic").is_dir():
-            newest_finished(run, "synthetic")  # says that nothing was measured
-            for group in split_by_places(list_finished(run, "synthetic")):
-                folders += group[-1:]
-    return folders
 
 
 FIGURE = FigureOfRuns(draw)
-
-if __name__ == "__main__":
-    FIGURE.command()

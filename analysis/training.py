@@ -1,6 +1,6 @@
 """Figure of training: losses, held-out loss by position, learning rate, gradient norm and speed, of one run or several.
 
-``python -m analysis.training --run runs/demo --run runs/demo-no-pose`` draws a run and its twin; it also draws runs that are
+``python -m analysis training --run runs/demo --run runs/demo-no-pose`` draws a run and its twin; it also draws runs that are
 still training. It reads only ``metrics.jsonl`` and ``manifest.json``.
 """
 
@@ -234,6 +234,3 @@ def _has_metrics(run: Path) -> bool:
 
 
 FIGURE = FigureOfRuns(draw, is_of=_has_metrics)
-
-if __name__ == "__main__":
-    FIGURE.command()

@@ -49,7 +49,7 @@ BASE = (
 COMMANDS = {
     "prepare": "prepare --config {base}/tiny.yaml data.cache_dir={out}/data",
     "train": "train --config {base}/tiny.yaml --run {out}/run",
-    "influence": f"influence {MEASURE} --out {{out}}/tables influence.save_candidates=true",
+    "influence": f"influence {MEASURE} --out {{out}}/tables",
     "merge": "merge {base}/share0 {base}/share1 --out {out}/merged",
     "context-curve": f"context-curve {MEASURE} --out {{out}}/curve",
     "synth train": f"synth train parity {SYNTH} --run {{out}}/parity",

@@ -281,8 +281,6 @@ def _added_window_columns(windows: InventedWindows) -> dict[str, Any]:
         "resampled_loss_long_nats": _lists(np.stack([loss_short_W + KL_SHORT] * DRAWS, axis=1)),
         "kl_short_to_long_nats": kl_W,
         "entropy_short_nats": loss_short_W,
-        "single_optimism_nats": np.full(num_windows, SELECTORS["unmask-one"].optimism, np.float32),
-        "null_single_optimism_nats": np.full(num_windows, SELECTORS["unmask-one"].optimism, np.float32),
     }
 
 
@@ -299,7 +297,6 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
         has_draws = invented.sees_target or selector == "random"
         contexts += [(RESAMPLED["real"], draw) for draw in range(DRAWS if has_draws else 0)]
         contexts += [(RESAMPLED["null"], 0)] if has_draws else []
-        contexts += [("mimicry", 0)] if selector == "kl" else []
         for context, draw in contexts:
             is_new = context == RESAMPLED["null"] or (context == RESAMPLED["real"] and not invented.sees_target)
             of_context = newest_rng if is_new else rng

@@ -24,7 +24,6 @@ SEES_TARGET = {
     "unmask-one": True, "mask-one": True, "greedy": True, "kl": False, "greedy-kl": False, "gradient": True,
     "attention": False, "lasso": True, "nearest": False, "random": False,
 }  # fmt: skip
-IMITATES = ("kl", "greedy-kl")
 CONTEXTS = ("real", "null")
 GATE = 1e-9  # at which the derivative is taken
 
@@ -35,25 +34,6 @@ RANDOM_SCORES, LASSO_MASKS, SCREENING_SAMPLE, DRAWN_LABELS = 3, 4, 5, 6
 def kl(log_p_V: np.ndarray, log_q_V: np.ndarray) -> float:
     """Return KL(p, q) in nats."""
     return float((np.exp(log_p_V) * (log_p_V - log_q_V)).sum())
-
-
-def optimism_of_one(log_p_short_V: np.ndarray, singles: np.ndarray) -> float:
-    """Return the optimism of `unmask-one` at k = 1, label by label, as it is defined.
-
-    For every label y' the candidate that gains most is chosen, of equal ones the last. Optimism is the mean gain of this choice
-    on y' minus its mean gain on another label y'', both drawn from the short-context prediction.
-
-    Args:
-        log_p_short_V: log-probabilities of the short-context prediction.
-        singles: log-probabilities with one candidate visible, for each, the nearest last; [candidates, V].
-    """
-    labels, total = range(len(log_p_short_V)), 0.0
-    for label in labels:
-        gains = singles[:, label] - log_p_short_V[label]
-        chosen = max(range(len(singles)), key=lambda j, gains=gains: (gains[j], j))  # type: ignore[misc]
-        on_another = sum(np.exp(log_p_short_V[y]) * (singles[chosen, y] - log_p_short_V[y]) for y in labels)
-        total += np.exp(log_p_short_V[label]) * (gains[chosen] - on_another)
-    return float(total)
 
 
 class Definition:
@@ -155,7 +135,7 @@ class Choice:
 
 
 def tokens_under(window: dict[str, Any], context: str) -> list[int]:
-    """Return the tokens of a row of `windows`; ``mimicry`` chooses among those of the null context."""
+    """Return the tokens of a row of `windows`."""
     tokens, foreign = list(window["token_ids"]), list(window["null_token_ids"])
     return tokens if context in ("real", "resampled") else [*foreign, *tokens[len(foreign) :]]
 
@@ -176,12 +156,12 @@ def choices(
     p_all = {context: definition.log_q(tokens_under(window, context), [everything])[0] for context in CONTEXTS}
 
     def choice(context: str, label: int) -> Choice:
-        foreign = context in ("null", "null-resampled", "mimicry")
+        foreign = context in ("null", "null-resampled")
         return Choice(
             definition,
             tokens_under(window, context),
             label,
-            p_all["null" if context in ("null", "null-resampled") else "real"],
+            p_all["null" if foreign else "real"],
             [seed, 0, window["window_id"], int(foreign)],
             groups and groups["null" if foreign else "real"],
         )
@@ -192,8 +172,6 @@ def choices(
         for context in ("resampled", "null-resampled") if SEES_TARGET[name] or name == "random" else ():
             for draw, label in enumerate(window["resampled_target_ids"][: None if context == "resampled" else 1]):
                 yield name, context, draw, choice(context, label)
-        if name in IMITATES:
-            yield name, "mimicry", 0, choice("mimicry", window["target_id"])
 
 
 def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_alpha: float) -> np.ndarray:

@@ -77,4 +77,4 @@ def made_up_exploration(
         unseen=unseen_words(texts),
     )
     setup = ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)
-    return Exploration("made <b>up</b>.txt", "runs & co", setup, {"same-document": num_targets}, record)
+    return Exploration("made <b>up</b>.txt", "runs & co", setup, "shuffled", record)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from made_up import KS, MODEL, PRETRAINED, made_up_tables
 
-from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, TrainingConfig, to_dict
+from olmo_sparsity.config import Config, ContextConfig, PoseConfig, TrainingConfig, to_dict
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
@@ -70,18 +70,6 @@ def made_up_measurement(run: Path, long_gain: float, **settings: Any) -> Path:
         },
     )
     return folder
-
-
-def made_up_ladder(folder: Path, seeds: tuple[int, ...] = (0,)) -> list[Path]:
-    """Write runs of three sizes of model, each with these seeds; the larger the model, the larger its long gain."""
-    runs = []
-    for number, width in enumerate((64, 128, 256)):
-        for seed in seeds:
-            run = made_up_run(folder / f"d{width}-seed{seed}", seed=seed, model=ModelConfig(d_model=width))
-            long_gain = 0.3 + 0.1 * number + 0.03 * (seed - float(np.mean(seeds)))
-            made_up_measurement(run, long_gain, num_parameters=400_000 * 3**number)
-            runs.append(run)
-    return runs
 
 
 def made_up_curve(

@@ -53,5 +53,5 @@ def answers(
         }
         for number, (length, k, place) in enumerate(cells) for w in range(num_rows)
     ]  # fmt: skip
-    test_placed = [place for place in places if place]
-    return write(folder, "synthetic", "answers", rows, setting, test_placed=test_placed, **manifest)
+    test_row_len = 8 if any(places) else None
+    return write(folder, "synthetic", "answers", rows, setting, test_row_len=test_row_len, **manifest)

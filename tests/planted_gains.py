@@ -56,9 +56,9 @@ def made_up(
                     mean += signal * (context == "real")
                 gains[selector, context, k] = mean + shift + rng.normal(0, 0.1, num)
     frame = pd.DataFrame(gains)
-    frame["kl", "mimicry", 1], frame["kl", "mimicry", 4] = rng.normal(0, 0.1, num), rng.normal(0, 0.1, num)
+    rng.normal(0, 0.1, (2, num))  # drawn and not used: all other numbers stay the same
     frame.columns.names = ["selector", "context", "k"]
-    divergences = pd.DataFrame(rng.gamma(1, 0.05, frame.shape), columns=frame.columns)
+    divergences = pd.DataFrame(rng.gamma(1, 0.05, (num, frame.shape[1] + 2))[:, :-2], columns=frame.columns)
     optimisms = {
         (selector, context, k): optimism * k * (selector == "unmask-one") + shift + rng.normal(0, 0.1, num)
         for context in ("real", "null")

@@ -17,7 +17,6 @@ from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas_of, tables_of
 from olmo_sparsity.text.target_classes import CLASSES
 
-MIMICRY = ("kl", "greedy-kl")
 TEXTS = [
     "The",
     " focus",
@@ -83,7 +82,7 @@ class Planted:
         optimism: of a selector that sees the target, at k = 1, in nats.
         overlap: share of windows that share text with training; None: not known.
         groups: how many groups a window has, at least and at most; None: every token is one.
-        sampled: windows whose exact choice, or whose pairs, were measured.
+        sampled: windows whose exact choice was measured.
         null_same_document: share of windows whose null context is of their own document.
         seed: of all numbers but the following.
         reactions: seed of noise in the divergences and the long gains, by which models differ on the same windows; None: no such.
@@ -122,7 +121,7 @@ def write(folder: Path, of: Planted) -> Path:
     document_W = np.r_[np.arange(of.num_documents), rng.integers(0, of.num_documents, of.num_documents // 2)]
     rng.shuffle(document_W)
     windows = [_window(rng, of, w, document=int(document)) for w, document in enumerate(document_W)]
-    rows: dict[str, list[dict[str, Any]]] = {"windows": windows, "selections": [], "screening": [], "pairs": []}
+    rows: dict[str, list[dict[str, Any]]] = {"windows": windows, "selections": [], "screening": []}
     for window in windows:
         rows["selections"] += _selections(rng, of, window)
         if window["window_id"] < of.sampled:
@@ -186,8 +185,7 @@ def _window(rng: np.random.Generator, of: Planted, w: int, *, document: int) -> 
     if of.draws:
         window["kl_short_to_long_nats"] = rng.gamma(9.0, 0.022)
         if "unmask-one" in of.selectors and of.influence.get("screen") is None:
-            window["single_optimism_nats"] = rng.normal(of.optimism, 0.02)
-            window["null_single_optimism_nats"] = rng.normal(of.optimism, 0.02)
+            rng.normal(of.optimism, 0.02, 2)  # drawn and not used: all other numbers stay the same
     for name in ("group_first", "null_group_first"):
         window[name] = _groups(rng, of)
     return window
@@ -211,11 +209,11 @@ def _selections(rng: np.random.Generator, of: Planted, window: dict[str, Any]) -
         contexts = [("real", 0), ("null", 0)]
         if of.draws and (sees or name == "random"):
             contexts += [(RESAMPLED["real"], draw) for draw in range(of.draws)] + [(RESAMPLED["null"], 0)]
-        if name in MIMICRY:
-            contexts.append(("mimicry", 0))
         for context, draw in contexts:
             rows.append(_selection(rng, of, window, name, share=share, context=context, draw=draw))
             rows[-1]["num_evaluations"] = 5 * number + 2
+        if name in ("kl", "greedy-kl"):  # drawn and not used: all other numbers stay the same
+            _selection(rng, of, window, name, share=share, context="null", draw=0)
     return rows
 
 
@@ -224,7 +222,7 @@ def _selection(
 ) -> dict[str, Any]:
     """Return a row of ``selections``: of k tokens a share of the long gain that grows with k, and optimism."""
     sees, num_long_range, full = SELECTORS[name].sees_target, of.context["num_long_range"], of.context["full_len"]
-    is_null = context in ("null", RESAMPLED["null"], "mimicry")
+    is_null = context in ("null", RESAMPLED["null"])
     firsts = window["null_group_first" if is_null else "group_first"]
     ends = [*firsts[1:], num_long_range]
     scores = rng.integers(-2, 9, len(firsts)) / 4
@@ -242,16 +240,14 @@ def _selection(
         )
     else:
         cost_K, short, long = None, window["loss_short_nats"], window["gain_long_nats"]
-        long = {"null": window["null_gain_long_nats"], "mimicry": -0.05}.get(context, long)
+        long = window["null_gain_long_nats"] if context == "null" else long
         gain_K = (
             of.random_gain * of.long_gain * np.sqrt(ks) if name == "random" and context == "real" else long * share_K
         ) + luck_K
         gain_K = gain_K + rng.normal(0, 0.08, len(ks))
         kl = window["null_kl_short_nats" if context == "null" else "kl_short_nats"]
         share_K = share_K * min(1.0, _noise(of, window["window_id"], 3, list(of.selectors).index(name)))
-        kl_K = (
-            kl * (1 - share_K * {"mimicry": 0.4, "null": 0.8}.get(context, 1.0)) * np.exp(rng.normal(0, 0.1, len(ks)))
-        )
+        kl_K = kl * (1 - share_K * (0.8 if context == "null" else 1.0)) * np.exp(rng.normal(0, 0.1, len(ks)))
     tokens_K = [sum(ends[g] - firsts[g] for g in order[:k]) for k in of.ks]
     if by_head([name]):
         tokens_K = [min(num_long_range, k + int(rng.integers(1, 4))) for k in of.ks]
@@ -269,14 +265,7 @@ def _sample(
 ) -> None:
     """Add what was measured of a window of the random sample."""
     row = {"window_id": window["window_id"], "doc_id": window["doc_id"], "context": context, "k": list(of.ks)}
-    single, num = rng.gamma(1.2, 0.06), len(of.ks)
-    pair = {
-        "single_positions": [1],
-        "kl_single_nats": single,
-        "pair_positions": [1, 2],
-        "kl_pair_nats": single * rng.uniform(0, 1),
-    }
-    rows["pairs"].append(row | pair)
+    num, _ = len(of.ks), (rng.gamma(1.2, 0.06), rng.uniform(0, 1))  # not used: all other numbers stay the same
     for name in of.selectors:
         if SELECTORS[name].criterion:
             lost = {"recall": rng.uniform(0.5, 1, num), "gain_lost_nats": rng.normal(0.05, 0.04, num)}
@@ -293,38 +282,38 @@ PLANTED = {
     # A run; both gates pass; intervals of D(k); every quantity.
     "run": Planted(
         310, {"unmask-one": 0.4, "kl": 0.3, "greedy": 0.45, "nearest": 0.1, "random": 0.05}, [1, 3, 4, 10], ROW,
-        influence={"null_context": "any-source", "min_preceding": 40}, gain_beyond=0.21, overlap=0.13, seed=1,
+        influence={"null_context": "document", "min_preceding": 40}, gain_beyond=0.21, overlap=0.13, seed=1,
     ),
-    # A model from elsewhere, in bf16: no row is known; k counts words of entries; some of its null contexts are of another kind.
+    # A model from elsewhere, in bf16: no row is known; k counts words of entries; its null contexts are shuffled.
     "words": Planted(
         64, {"attention": 0.35, "random": 0.05, "gradient": 0.3}, [1, 2, 6], UNKNOWN, groups=(4, 11), null_same_document=0.3,
         manifest={**PRETRAINED, "visibility": "contextual", "anchor": ANCHOR,
                   "fit": {"checks": [], "anchor": anchor_check("bos", "none", None)},
-                  "null_contexts": {"shuffled": 61, "same-document": 35}, "precision": "bf16"},
+                  "precision": "bf16"},
         influence={"unit": "word", "sampling": "documents", "null_context": "shuffled"}, long_gain=0.11,
         noise=0.3, seed=2,
     ),
     # Too few documents for an interval; given windows; compact positions; no selector blind to the target, no drawn label.
     "few": Planted(
         21, {"unmask-one": 0.4, "random": 0.05}, [2, 5], {**ROW, "train_len": 27, "num_chunks": 1}, draws=0,
-        manifest={"positions": "compact", "split": "held-out"}, influence={"sampling": "given", "null_context": "same-document"},
+        manifest={"positions": "compact", "split": "held-out"}, influence={"sampling": "given", "null_context": "shuffled"},
         seed=3,
     ),
     # The long gain is no more than the cost of the gap; rows as long as the local context, of random positions; screened blocks.
     "gap": Planted(
         59, {"unmask-one": 0.4, "kl": 0.3, "random": 0.05}, [1, 2, 4], {**ROW, "train_len": 11, "pose_method": "randpos"},
         groups=(5, 6), sampled=40, long_gain=0.06, gap_cost=0.14,
-        influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "same-source"},
+        influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "document"},
         overlap=0.0, seed=4,
     ),
-    # Selectors that choose by head, of a model whose row is stated; random choices do harm; every pair of some windows.
+    # Selectors that choose by head, of a model whose row is stated; random choices do harm.
     "heads": Planted(
         70, {"h2o-heads": 0.25, "h2o": 0.2, "random-heads": 0.04, "random": 0.02}, [1, 2], sampled=66, random_gain=-0.4,
         context={**UNKNOWN, "train_len": 30, "train_len_is_stated": True, "max_position": 4096}, gain_beyond=0.004,
         manifest={**PRETRAINED, "model": {**MODEL, "revision": None, "name": "models/own/step70", "rope_scaling": "yarn:4",
                   "dtype": "float32"}, "visibility": "contextual",
                   "fit": {"checks": [], "anchor": anchor_check("none", None, None)}},
-        influence={"pairs_windows": 66}, seed=5,
+        seed=5,
     ),
     # The gates fail; the row is shorter than the local context; nothing was drawn into the sample of screening.
     "failed": Planted(

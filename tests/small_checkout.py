@@ -106,7 +106,7 @@ def answer(command: list[str], cwd: Path) -> tuple[int, str, str]:
             *rest,
         ]:
             process = Started(run_small_command, tuple(rest), cwd=cwd, processes=int(number))
-        case ["python", "-m", module, *rest] if module.startswith("analysis."):
+        case ["python", "-m", ("analysis" | "analysis.gallery") as module, *rest]:
             process = Started(run_figure, module, tuple(rest), cwd=cwd)
         case ["python", "scripts/find_tables.py", *_]:
             done = subprocess.run(

@@ -76,19 +76,17 @@ STARTED_BY = {
 # Figure -> (folder of the checkout that it is started in, its arguments); the others are drawn from the demo.
 DEMO = ("runs", ("--run", "demo"))
 FIGURES = {
-    "choices": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130", "--k", "1")),
     "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
     "inside_and_beyond": ("runs/twin", ("--run", "sum-pose-seed0", "--run", "sum-ceiling-seed0")),
-    "scale": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "synthetic": ("runs/synthetic", ("--run", "parity-K2-seed0")),
 }
 STARTED = sorted(
     path.stem
     for path in (ROOT / "analysis").glob("*.py")
-    if path.stem == "__main__" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    if path.stem == "gallery" or "\nFIGURE = " in path.read_text(encoding="utf-8")
 )
 
 
@@ -143,8 +141,10 @@ def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]
     cwd = checkout.folder / folder
     out = cwd / "docs" / "images" if name == "gallery" else cwd / "drawn" / name
     out.mkdir(parents=True)
-    asked = (*arguments, *(() if name == "gallery" else ("--out", f"drawn/{name}")))
-    drawing = Started(run_figure, f"analysis.{name}", asked, cwd=cwd)
+    if name == "gallery":
+        drawing = Started(run_figure, "analysis.gallery", arguments, cwd=cwd)
+    else:
+        drawing = Started(run_figure, "analysis", (name, *arguments, "--out", f"drawn/{name}"), cwd=cwd)
     _, errors = drawing.communicate()
     assert drawing.returncode == 0, errors
     pictures = list(out.glob("*.png"))

@@ -51,7 +51,7 @@ def test_curve_measures_the_four_and_draws_them(environment: Path) -> None:
         for name in names
     ]
     options = " ".join(f"--run runs/{name}" for name in names)
-    assert commands == [*measured, f"python -m analysis.context_curve {options} --out runs/figures"]
+    assert commands == [*measured, f"python -m analysis context_curve {options} --out runs/figures"]
     _, commands = make(environment, "curve", "SEEDS=0 2")
     assert len(commands) == 9
     assert (
@@ -115,7 +115,7 @@ def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(enviro
     assert commands == [
         f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 {same} --data books/*.jsonl",
         f"olmo-sparsity {options}/64of128 --full-len 128 --k 64 {same} --data books/*.jsonl",
-        "python -m analysis.spectrum_by_length --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
+        "python -m analysis spectrum_by_length --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
         "--out runs/lengths/figures",
     ]
     _, commands = make(environment, "lengths", f"SMOLLM2={weights}", "RUN=runs/others")

@@ -29,7 +29,7 @@ def vary(folder: Path, *, unit: str = "token", **manifest: Any) -> Path:
         unit: what k counts; of words, windows have 3 to 10 groups of tokens, other ones under the null context.
         manifest: further entries of the manifest; ``influence`` is added to.
     """
-    settings = {"sampling": "targets", "seed": 7, "windows_seed": 5, "k": KS, "null_context": "same-source"}
+    settings = {"sampling": "targets", "seed": 7, "windows_seed": 5, "k": KS, "null_context": "document"}
     settings |= {"unit": unit} if unit != "token" else {}
     settings |= manifest.pop("influence", {})
     written = {**read_json(folder / "manifest.json"), **manifest, "influence": settings}
@@ -69,7 +69,7 @@ def _vary_selection(row: dict[str, Any], firsts: dict[tuple[int, str], list[int]
     row["scores"] = [score - 4 for score in row["scores"]]
     if unit == "token":
         return
-    of_groups = firsts[row["window_id"], "null" if row["context"] in ("null", "null-resampled", "mimicry") else "real"]
+    of_groups = firsts[row["window_id"], "null" if row["context"] in ("null", "null-resampled") else "real"]
     ends = [*of_groups[1:], M]
     row["scores"] = row["scores"][: len(of_groups)]
     order = np.argsort(-np.array(row["scores"]), kind="stable")[: KS[-1]].tolist()

@@ -72,7 +72,7 @@ class ChosenWindows:
                 "token_texts": [texts[:-1] for texts in self.texts],
                 "target_id": tokens_WT[:, -1],
                 "target_text": [texts[-1] for texts in self.texts],
-                "null_context": self.null_contexts.kinds,
+                "null_context": self.null_contexts.kind,
             }
         )
 

@@ -84,7 +84,7 @@ def explore(
         source=source,
         run=manifest["run"],
         setup=setup,
-        null_contexts=null_contexts.counts(),
+        null_context=null_contexts.kind,
         record=record_of(
             tables["windows"],
             tables["selections"],

@@ -113,9 +113,7 @@ def _identified(
     model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
 ) -> tuple[InfluenceConfig, OpenedModel, str]:
     """Return the settings of a measurement of windows, the model with their text, and the fingerprint."""
-    kinds: list[Any] = list(windows.null_contexts.counts())
-    if len(kinds) == 1:
-        settings = dataclasses.replace(settings, null_context=kinds[0])
+    settings = dataclasses.replace(settings, null_context=windows.null_contexts.kind)
     text = MeasuredText(
         windows.windows.store,
         windows.source,

@@ -231,8 +231,6 @@ def settings_of_text(
         resampled_draws=resampled_draws,
         unit=unit,
         screen=None,
-        save_candidates=False,
-        pairs_windows=0,
     )
 
 

@@ -49,8 +49,7 @@ class Results:
             gains and divergences in nats, one entry a k.
         manifest: what was measured, and how.
         folder: the influence folder that the tables were read from; None: they were measured in memory.
-        others: the optional tables that were measured in memory, by name: ``candidates`` (``influence.save_candidates``),
-            ``screening`` (``influence.screen``) and ``pairs`` (``influence.pairs_windows``).
+        others: the optional tables that were measured in memory, by name: ``screening`` (``influence.screen``).
     """
 
     windows: pd.DataFrame
@@ -156,8 +155,8 @@ class Results:
             ``sees_target``, ``num_evaluations``, ``k``, and the columns of ``selections`` that have an entry a k, which is
             missing where it was not measured.
 
-            ``loss_long_nats`` and ``gain_long_nats`` are those of the row's context, of ``mimicry`` those of the null one. With a
-            drawn label in place of the target the three columns of losses of the window are missing.
+            ``loss_long_nats`` and ``gain_long_nats`` are those of the row's context. With a drawn label in place of the target
+            the three columns of losses of the window are missing.
         """
         per_k = [column.name for column in COLUMNS["selections"] if column.as_many_as == "k"]
         selections = self.selections.reset_index(drop=True)
@@ -171,7 +170,7 @@ class Results:
             tidy[name] = np.concatenate([np.empty(0), *filled]).astype(np.float64)
         of_null = {f"null_{name}": name for name in ("loss_long_nats", "gain_long_nats")}
         tidy = self.windows[[*OF_WINDOW, *of_null]].merge(tidy, on="window_id")
-        is_null = tidy["context"].isin(["null", "mimicry"])
+        is_null = tidy["context"] == "null"
         for name, shown in of_null.items():
             tidy[shown] = tidy[shown].where(~is_null, tidy[name])
         tidy.loc[tidy["context"].isin(list(RESAMPLED.values())), LOSSES_OF_WINDOW] = np.nan

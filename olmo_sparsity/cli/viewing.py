@@ -267,9 +267,7 @@ def summary(
     tables: TablesOption = None,
     every: Annotated[
         bool,
-        typer.Option(
-            "--every", help="Also print every k and context, the target classes and the agreement of selectors."
-        ),
+        typer.Option("--every", help="Also print every k and context, and the target classes."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     as_csv: Annotated[

@@ -133,10 +133,6 @@ class Config:
             f"influence.k = {too_large}: there {are} only {groups} (full_len {lengths.full_len} - local_len "
             f"{lengths.local_len}); use smaller values, for example with --k",
         )
-        require(
-            self.influence.pairs_windows == 0 or lengths.num_long_range > 1,
-            f"influence.pairs_windows = {self.influence.pairs_windows}: there is no pair, {groups}",
-        )
         screen, selectors = self.influence.screen, self.influence.selectors
         require(
             screen is None or not set(SCREENED).isdisjoint(selectors),

@@ -84,11 +84,10 @@ class InfluenceConfig:
         most=1000,
     )
     null_context: NullContext = key(
-        "same-source",
-        "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
-        "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
-        "tokens in random order. If the document is too short for same-document, same-source is used; if the source has no "
-        "other document, any-source. The manifest counts the windows of each.",
+        "document",
+        "What takes the place of the long-range tokens in the null context. document: text from another document of the same "
+        "source, or of any source if it has no other. shuffled: the same tokens in random order; also of text that is a single "
+        "document.",
     )
     targets: Literal["any", "word-start"] = key(
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
@@ -181,18 +180,6 @@ class InfluenceConfig:
         "Find out which windows hold 13 consecutive tokens of the training text. This reads all of the training text once, 10 to "
         "20 million tokens a second. false: the column train_overlap is null.",
     )
-    save_candidates: bool = key(
-        False,
-        "Also write the table candidates: the loss with each single token unmasked.",
-    )
-    pairs_windows: int = key(
-        0,
-        "Also unmask every pair of long-range tokens in this number of windows, the first ones, which are a random sample. The "
-        "least divergence of any pair decides exactly which targets need at most two tokens. It takes M (M + 1) / 2 evaluations "
-        "a window and context. 0: none.",
-        least=0,
-        most=10**9,
-    )
     windows_per_part: int = key(
         256,
         "Largest number of windows in one part file; fewer where they take more than about half a million tokens of work. An "
@@ -215,10 +202,6 @@ class InfluenceConfig:
             "long-range tokens, which have read one another, hold the positions that they had",
         )
         check_unit(self.unit)
-        require(
-            self.pairs_windows == 0 or self.unit == "token",
-            f"influence.pairs_windows = {self.pairs_windows}: pairs are of tokens; leave it out, or influence.unit = {self.unit}",
-        )
         require_rising("influence.k", self.k)
         self._check_selectors()
         choosing = names_where(lambda selector: selector.needs_entries, self.selectors)

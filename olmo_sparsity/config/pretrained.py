@@ -12,7 +12,7 @@ from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 from olmo_sparsity.records.measured import plain_name, telling_name
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
+RopeScaling = Literal["none", "linear", "yarn"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class PretrainedConfig:
     rope_scaling: RopeScaling = key(
         "none",
         "How rotary positions are scaled for longer contexts than those of training, as in transformers. none: as the model "
-        "has them. linear: all distances are divided by rope_factor. dynamic: dynamic NTK, whose base grows with the length of "
-        "the text. yarn: YaRN. dynamic and yarn begin at train_len, or if it is null at the model's number of positions.",
+        "has them. linear: all distances are divided by rope_factor. yarn: YaRN, which begins at train_len, or if it is null "
+        "at the model's number of positions.",
     )
     rope_factor: Optional[float] = key(
         None, "The factor of rope_scaling, by which the context grows. null: there is no scaling.", least=1, most=10**4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal, Optional
 
@@ -13,14 +12,8 @@ TaskName = Literal["parity", "variables"]
 Background = Literal["noise", "text"]
 TaskPositions = Literal["pose", "randpos", "shifted", "coupled", "predicted"]
 TaskScaling = Literal["none", "linear", "yarn"]
-# Of planted tokens: "inside", in the last tokens of a prompt, as many as a row has; "beyond", before them; or one of test_placed.
-Place = str
-
-
-def read_place(place: Place) -> tuple[Optional[int], int]:
-    """Return (locality or None, spread) of one of ``synthetic.test_placed``."""
-    locality, spread = place.split("/")
-    return (None if locality == "any" else int(locality)), int(spread)
+# Of planted tokens: in the last tokens of a prompt, as many as a row has, or before them.
+Place = Literal["inside", "beyond"]
 
 
 @dataclass(frozen=True)
@@ -101,11 +94,6 @@ class SyntheticConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    test_placed: list[str] = key(
-        [],
-        "parity: evaluate with the planted tokens placed in each of these ways, L/S: within L consecutive tokens (any: anywhere "
-        "in the prompt) and at least S apart, such as 8/1. []: as in training.",
-    )
     test_rows: int = key(
         400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
     )
@@ -175,31 +163,6 @@ class SyntheticConfig:
             "factor out",
         )
         self._check_row_len()
-        self._check_placed()
-
-    def _check_placed(self) -> None:
-        """Check that the ways in which planted tokens are placed can be read, and leave room for the largest k."""
-        require(
-            not self.test_placed or (self.task == "parity" and self.test_row_len is None),
-            f"synthetic.test_placed = {list(self.test_placed)}: only for synthetic.task = parity without synthetic.test_row_len",
-        )
-        require(
-            len(set(self.test_placed)) == len(self.test_placed),
-            f"synthetic.test_placed = {list(self.test_placed)}: must name each way once",
-        )
-        for place in self.test_placed:
-            require(
-                re.fullmatch("([1-9][0-9]{0,5}|any)/[1-9][0-9]{0,5}", place) is not None,
-                f"synthetic.test_placed: {place!r} must be L/S, tokens and least distance, such as 8/1 or any/4",
-            )
-            locality, spread = read_place(place)
-            needed = self.tokens_needed(self.test_sparsity[-1], spread=spread)
-            room = min(locality or self.test_lengths[0], self.test_lengths[0])
-            require(
-                needed <= room,
-                f"synthetic.test_placed: {place} has no room for k = {self.test_sparsity[-1]}, which takes {needed} of {room} "
-                "tokens",
-            )
 
     def _check_row_len(self) -> None:
         """Check that the tokens inside and beyond the row of evaluated prompts hold the largest k."""
@@ -224,7 +187,7 @@ class SyntheticConfig:
     def places(self, length: int) -> tuple[Optional[Place], ...]:
         """Return where the planted tokens of evaluated prompts of a length lie; None: as in training, anywhere in the prompt."""
         if self.test_row_len is None:
-            return tuple(self.test_placed) or (None,)
+            return (None,)
         return ("inside",) if length <= self.test_row_len else ("inside", "beyond")
 
     def places_planted(self, length: int, place: Optional[Place]) -> tuple[int, int]:
@@ -232,9 +195,9 @@ class SyntheticConfig:
         row_begin = max(0, length - (self.test_row_len or length))
         return (0, row_begin) if place == "beyond" else (row_begin if place == "inside" else 0, length)
 
-    def tokens_needed(self, k: int, *, spread: Optional[int] = None) -> int:
-        """Return the tokens of the shortest prompt with sparsity ``k``, without the query; of a parity with another spread."""
-        return (k - 1) * (spread or self.spread) + 1 if self.task == "parity" else 2 * k
+    def tokens_needed(self, k: int) -> int:
+        """Return the tokens of the shortest prompt with sparsity ``k``, without the query."""
+        return (k - 1) * self.spread + 1 if self.task == "parity" else 2 * k
 
     def row_len(self, length: int, k: int) -> int:
         """Return the tokens of a prompt of ``length`` and its response."""

@@ -22,7 +22,6 @@ FREE_TO_TRAIN = frozenset(
         ("synthetic", "test_lengths"),
         ("synthetic", "test_sparsity"),
         ("synthetic", "test_row_len"),
-        ("synthetic", "test_placed"),
         ("synthetic", "test_rows"),
         ("synthetic", "test_seed"),
         ("synthetic", "rope_scaling"),

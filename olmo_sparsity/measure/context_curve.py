@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import pyarrow as pa
@@ -136,7 +136,7 @@ def measure_context_curve(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda begun: _prepare(settings, opened, lengths=lengths, folder=folder, begun=begun),
+        prepare=lambda: _prepare(settings, opened, lengths=lengths, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
@@ -147,11 +147,10 @@ def _prepare(
     *,
     lengths: list[int],
     folder: Path,
-    begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
     windows = opened.windows(settings, full_len=lengths[-1])
     num_documents = windows.num_documents
-    fit = fit_entries(opened, windows, drawn=settings, begun=begun)
+    fit = fit_entries(opened, windows)
     evaluator = opened.evaluator(settings, full_len=lengths[-1])
     schema = schemas(opened.lengths.num_long_range)["curve"]
     logger.info(

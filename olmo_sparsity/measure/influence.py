@@ -76,7 +76,7 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda begun: _prepare(settings, opened, folder=folder, begun=begun),
+        prepare=lambda: _prepare(settings, opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
@@ -136,7 +136,6 @@ def _prepare(
     opened: OpenedModel,
     *,
     folder: Path,
-    begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
     windows = opened.windows(settings)
     num_documents = windows.num_documents
@@ -152,16 +151,13 @@ def _prepare(
     fit = fit_entries(
         opened,
         windows,
-        drawn=settings,
-        begun=begun,
         before_comparing=lambda: try_selectors(
             evaluator_that_fits(), null_contexts, settings=settings, tokenizer=opened.tokenizer
         ),
     )
-    null_counts = null_contexts.counts()
-    if set(null_counts) != {settings.null_context}:
+    if null_contexts.kind != settings.null_context:
         logger.info(
-            f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
+            f"influence.null_context = {settings.null_context}: all text is one document, so its tokens are shuffled instead"
         )
     train_overlap_W = None
     # A window with its target may be too short to hold what is looked for.
@@ -212,10 +208,13 @@ def prepare_windows(
         measure_part=InfluenceParts(evaluator, tables, lengths.train_len).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
-            "influence": {**settings_record(settings), **_screened_by(settings, evaluator, lengths.full_len)},
+            "influence": {
+                **settings_record(settings),
+                **_screened_by(settings, evaluator, lengths.full_len),
+                "null_context": null_contexts.kind,
+            },
             **({"own_selectors": own} if (own := own_entries(settings.selectors)) else {}),
             "num_documents": windows.num_documents,
-            "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,
             **({} if opened.pose is None else {"pose": to_dict(opened.pose)}),
             **fit,
@@ -267,9 +266,3 @@ class InfluenceParts:
         )
         part = measure_windows(self.evaluator, batches, settings=settings, train_len=self.train_len)
         return self.tables.of_part(window_ids_W, part)
-
-
-def _fallbacks(null_counts: dict[str, int], kind: str) -> str:
-    """Return words about the windows that have another kind of null context than asked for."""
-    others = [f"{number:,} windows have {other} instead" for other, number in null_counts.items() if other != kind]
-    return f"{', '.join(others)}; their documents are too short for it, or the only ones of their source or text"

@@ -56,12 +56,8 @@ class InfluenceTables:
             "windows": self._windows(window_ids_W, part),
             "selections": self._selections(window_ids_W, part),
         }
-        if self.settings.save_candidates:
-            tables["candidates"] = self._candidates(window_ids_W, part)
         if self.settings.screen is not None:
             tables["screening"] = self._screening(window_ids_W, part)
-        if self.settings.pairs_windows:
-            tables["pairs"] = self._pairs(window_ids_W, part)
         return tables
 
     def _windows(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
@@ -165,23 +161,6 @@ class InfluenceTables:
             else _lists_of_k(outcome.kl_short_to_sparse_WK),
         }
 
-    def _candidates(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
-        losses = {}
-        for context, influence in part.contexts.items():
-            assert influence.loss_single_WI is not None, "measured where save_candidates is set"
-            losses[context] = _rows_of_groups(influence.loss_single_WI, influence.groups)
-        rows = [
-            {
-                "window_id": window_id,
-                "context": context,
-                **_bounds(influence.groups, w, np.arange(influence.groups.num_groups_W[w])),
-                "loss_single_nats": losses[context][w],
-            }
-            for w, window_id in enumerate(window_ids_W.tolist())
-            for context, influence in part.contexts.items()
-        ]
-        return pa.Table.from_pylist(rows, schema=self._schema("candidates"))
-
     def _screening(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
         doc_ids = self.windows.doc_ids(window_ids_W)
         rows = [
@@ -199,23 +178,6 @@ class InfluenceTables:
             for i, w in enumerate(check.sample_w.tolist())
         ]
         return pa.Table.from_pylist(rows, schema=self._schema("screening"))
-
-    def _pairs(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
-        doc_ids = self.windows.doc_ids(window_ids_W)
-        rows = [
-            {
-                "window_id": window_ids_W[w],
-                "doc_id": doc_ids[w],
-                "context": context,
-                "single_positions": [pairs.single_w[i]],
-                "kl_single_nats": pairs.kl_single_w[i],
-                "pair_positions": pairs.pair_w2[i],
-                "kl_pair_nats": pairs.kl_pair_w[i],
-            }
-            for context, pairs in part.pairs.items()
-            for i, w in enumerate(pairs.sample_w.tolist())
-        ]
-        return pa.Table.from_pylist(rows, schema=self._schema("pairs"))
 
     def _schema(self, table: str) -> pa.Schema:
         chooses_by_head = bool(by_head(self.settings.selectors))
@@ -248,12 +210,6 @@ def _group_columns(part: PartInfluence) -> dict[str, Any]:
     }
 
 
-def _bounds(groups: TokenGroups, w: int, groups_S: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the first and the last position of some groups of a window."""
-    first_S = groups.first_WI[w, groups_S]
-    return {"group_first": first_S, "group_last": first_S + groups.sizes_WI[w, groups_S] - 1}
-
-
 def _loss_columns(part: PartInfluence) -> dict[str, Any]:
     """Return the columns of ``windows`` that hold losses and divergences."""
     real, null = part.contexts["real"], part.contexts["null"]
@@ -277,8 +233,6 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
         "resampled_target_ids": _stacked([draw.label_ids_W for draw in resampled], num_windows),
         "resampled_loss_short_nats": _stacked([draw.loss_short_W for draw in resampled], num_windows),
         "resampled_loss_long_nats": _stacked([draw.loss_long_W for draw in resampled], num_windows),
-        "single_optimism_nats": unknown if real.single_optimism_W is None else real.single_optimism_W,
-        "null_single_optimism_nats": unknown if null.single_optimism_W is None else null.single_optimism_W,
     }
 
 
@@ -293,9 +247,6 @@ def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
             if selector in resampled.outcomes:
                 outcome, name = resampled.outcomes[selector], RESAMPLED[context]
                 choices.append(_Choice(selector, name, draw, resampled.loss_short_W, outcome, influence.groups))
-    if selector in part.mimicry:
-        groups = part.contexts["null"].groups
-        choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector], groups))
     return choices
 
 
@@ -315,13 +266,3 @@ def _lists_of_k(values_WK: np.ndarray) -> pa.ListArray:
 def _stacked(values: Sequence[np.ndarray], num_windows: int) -> list[np.ndarray]:
     """Return for each window its entry of every array."""
     return list(np.stack(values, axis=1)) if values else [np.empty(0)] * num_windows
-
-
-def _rows_of_groups(values_WI: np.ndarray, groups: TokenGroups) -> list[Any]:
-    """Return the values of each window's groups, with None in place of NaN: a missing value is null in the tables."""
-    if not np.isnan(values_WI).any():
-        return list(values_WI)
-    return [
-        [None if np.isnan(value) else value for value in values[:num_groups]]
-        for values, num_groups in zip(values_WI.tolist(), groups.num_groups_W.tolist(), strict=True)
-    ]

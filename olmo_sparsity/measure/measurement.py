@@ -63,7 +63,6 @@ MANIFEST_KEYS = (
     "num_visible_tokens",
     "num_windows",
     "num_documents",
-    "null_contexts",
     "pose",
     "num_parameters",
     "tokenizer_sha256",
@@ -105,8 +104,8 @@ class MeasurementPlan:
         folder: where the tables go.
         config: the experiment; the folder of a pretrained model records it.
         opened: the model that is measured, and its text.
-        prepare: chooses the windows and sets up the model, given the ``fit`` of the manifest of tables that were begun. It is
-            called only if something is left to measure, and before anything is deleted.
+        prepare: chooses the windows and sets up the model. It is called only if something is left to measure, and before
+            anything is deleted.
     """
 
     kind: str
@@ -114,7 +113,7 @@ class MeasurementPlan:
     folder: Path
     config: Config
     opened: OpenedModel
-    prepare: Callable[[Optional[dict[str, Any]]], PreparedMeasurement]
+    prepare: Callable[[], PreparedMeasurement]
 
 
 def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Share = WHOLE) -> Path:
@@ -128,14 +127,11 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     Raises:
         UserError: the folder holds another measurement, or something else.
     """
-    begun = None
     if is_folder_of_kind(plan.folder, plan.kind) and not overwrite:
         sources = sources_of(plan.config.influence.selectors)
         if is_measured(plan.folder, plan.kind, run_id=plan.run_id, sources=sources):
             return plan.folder
-        # It is of the same model, text and windows: the fingerprint is the same.
-        begun = read_manifest_of(plan.folder).get("fit")
-    prepared = plan.prepare(begun)
+    prepared = plan.prepare()
     opened = plan.opened
     if opened.record is not None:
         begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
@@ -252,8 +248,8 @@ def _check_told(folder: Path, sources: Sources) -> None:
     """
     if unknown := [name for name, sha256 in sources if sha256 is None]:
         raise UserError(
-            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, which was typed in or reads "
-            "more than numbers, texts and arrays; choose another folder, or put the selector into a file"
+            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, whose source is not known; "
+            "choose another folder, or put the selector into a file"
         )
 
 

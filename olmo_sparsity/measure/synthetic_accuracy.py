@@ -175,7 +175,6 @@ def evaluate_synthetic(
         [getattr(settings, name) for name in EVALUATED_KEYS],
         # Folders from before there were these have the ID that they were written with.
         *([settings.test_row_len] if settings.test_row_len else []),
-        *([settings.test_placed] if settings.test_placed else []),
         *([opened.background.text_sha256] if opened.background.text_sha256 else []),
         *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
     )
@@ -190,7 +189,6 @@ def evaluate_synthetic(
     manifest = _manifest(config, run, opened=opened, run_id=run_id, num_windows=num_windows)
     manifest |= {"rope_scaling": settings.rope_scaling, "rope_factor": settings.rope_factor}
     manifest["test_row_len"] = settings.test_row_len
-    manifest["test_placed"] = list(settings.test_placed)
     schema = schemas_of(manifest)["answers"]
     # A part is a cell, unless the folder was begun with parts of another size.
     answers = functools.lru_cache(maxsize=1)(lambda cell: _answers(config, opened, cell=cell))

@@ -97,11 +97,6 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     tokens = 2 * (real + long + prefix) + 2 * lengths.local_len  # these with and without the gap
     draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=True)
-    imitating = names_where(lambda selector: selector.can_imitate, settings.selectors)
-    tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=True)
-    if settings.pairs_windows:
-        share = min(1.0, settings.pairs_windows / settings.num_windows)
-        tokens += int(2 * share * _tokens_of_pairs(settings, lengths))
     screened = [name for name in SCREENED if name in settings.selectors]
     if settings.screen is not None and screened:
         exact = sum(SELECTORS[name].num_tokens(settings, lengths) for name in screened)
@@ -109,13 +104,6 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
             exact += lengths.num_long_range * (lengths.local_len + 1)
         tokens += int(2 * settings.screen_sample * exact)
     return tokens
-
-
-def _tokens_of_pairs(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
-    """Return the tokens that unmasking every position and every pair of a window takes."""
-    many = lengths.num_long_range
-    in_front = int(settings.visibility == "hidden")  # entries of a prefix are not run again
-    return many * (lengths.local_len + in_front) + many * (many - 1) // 2 * (lengths.local_len + 2 * in_front)
 
 
 def _tokens_of_choices(

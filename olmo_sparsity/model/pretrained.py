@@ -155,7 +155,11 @@ def _open_with_transformers(
         raw = _load(files, settings, config=config, device=device, dtype=dtype, safe=safe)
         if settings.rope_factor is not None:
             rope_scaling.check_scaled(raw, name=name, method=settings.rope_scaling)
-    can_be_longer = settings.train_len is not None and rope_scaling.rope_parameters(config) is not None
+    original = rope_scaling.original_positions(config)
+    own_max_position = own_max_position if original is None else original
+    can_be_longer = (
+        settings.train_len is not None and original is None and rope_scaling.rope_parameters(config) is not None
+    )
     is_longer = can_be_longer and own_max_position is not None and (longest or 0) > own_max_position
     model = TransformersModel(raw, max_position=longest if is_longer else own_max_position)
     _check_same_vocabulary(name, own.tokenizer, vocab_size=model.vocab_size)

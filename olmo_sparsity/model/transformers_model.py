@@ -26,7 +26,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits, requiring_grad
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.observation import Observer
-from olmo_sparsity.model.rope_scaling import LengthDependentFrequencies
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe
@@ -42,14 +41,12 @@ _recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of th
 class TransformersModel:
     """A causal language model of ``transformers``. It computes the logits of the last token only."""
 
-    def __init__(self, model: Any, *, max_position: Optional[int] = None, text_len: Optional[int] = None):
+    def __init__(self, model: Any, *, max_position: Optional[int] = None):
         """Take over a model: it is put in evaluation mode, without gradients of its weights.
 
         Args:
             model: of transformers.
             max_position: rows may have position IDs below this; None: below what its configuration says.
-            text_len: position IDs of a window. Where the frequencies of its positions depend on the length of the text, keys and
-                values of the beginning of a window have those of the whole window.
 
         Raises:
             UserError: it takes no position IDs, or does not say how many there are.
@@ -68,8 +65,6 @@ class TransformersModel:
                 "it has (max_position_embeddings)"
             )
         self._max_position = int(max_position or own)
-        self._text_len = text_len
-        self._frequencies = LengthDependentFrequencies(model)
         self._window, self._all_layers_slide = _sliding_window(model.config.get_text_config(decoder=True))
 
     @property
@@ -92,20 +87,6 @@ class TransformersModel:
     def max_position(self) -> int:
         """The number of position IDs that rows may have: those that the model was made for, or more where it was said."""
         return self._max_position
-
-    @property
-    def text_len(self) -> Optional[int]:
-        """The number of position IDs of the windows that it is for; None: it is for any text."""
-        return self._text_len
-
-    def with_text_len(self, text_len: int) -> TransformersModel:
-        """Return the same model for windows of ``text_len`` position IDs; the weights are shared."""
-        return TransformersModel(self._model, max_position=self._max_position, text_len=text_len)
-
-    @property
-    def has_length_dependent_positions(self) -> bool:
-        """Whether the frequencies of its positions depend on the length of the text (dynamic NTK, LongRoPE)."""
-        return self._frequencies.is_used
 
     @property
     def architecture(self) -> str:
@@ -178,9 +159,7 @@ class TransformersModel:
         """
         cache = self._cache()
         mask = self._mask_of_rows(tokens_BP, positions_BP, allowed_BTT=allowed_BPP)
-        self._run(
-            tokens_BP, positions_BP, text_len=self._text_len, attention_mask=mask, past_key_values=cache, use_cache=True
-        )
+        self._run(tokens_BP, positions_BP, attention_mask=mask, past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
                 raise UserError(
@@ -281,13 +260,9 @@ class TransformersModel:
         copied = copy.deepcopy(self._model)
         for parameter in copied.parameters():
             parameter.data = parameter.data.to(dtype)
-        return TransformersModel(copied, max_position=self._max_position, text_len=self._text_len)
+        return TransformersModel(copied, max_position=self._max_position)
 
-    def _run(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, text_len: Optional[int] = None, **options: Any
-    ) -> Any:
-        """Run rows; ``text_len``: position IDs of the text that they begin, where it is longer than they are."""
-        self._frequencies.set_for(positions_BT, text_len=text_len)
+    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
         with self._model.get_output_embeddings().register_forward_pre_hook(_contiguous):
             return self._model(
                 input_ids=tokens_BT, position_ids=positions_BT, logits_to_keep=1, return_dict=True, **options

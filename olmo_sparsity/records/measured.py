@@ -18,7 +18,7 @@ PositionIDs = Literal["kept", "compact"]
 AnchorChoice = Literal["bos", "none"]
 ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
 Estimand = Literal["targets", "documents", "given"]
-NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
+NullContext = Literal["document", "shuffled"]
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
@@ -154,7 +154,7 @@ class AnchorCheck:
         loss_long_nats: with all tokens, of each choice.
         standard_error_short_nats: of the difference of the two means with the local tokens alone; None: it is not known.
         standard_error_nats: the same with all tokens.
-        lower_with: the choice with which each mean is lower; None: these windows do not decide it.
+        lower_with: the choice with which each mean is clearly lower; None: neither.
     """
 
     chosen: AnchorChoice
@@ -170,17 +170,6 @@ class AnchorCheck:
     def other(self) -> AnchorChoice:
         """The choice with which the model was not measured."""
         return "none" if self.chosen == "bos" else "bos"
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether more windows would change nothing: a mean is lower with the other choice, or both with the chosen one."""
-        found = set(self.lower_with.values())
-        return self.other in found or None not in found
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether neither mean is known to be lower with either choice."""
-        return not any(self.lower_with.values())
 
 
 def telling_name(path: PurePath) -> str:

@@ -7,7 +7,6 @@ data: name, meaning and look.
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
 import hashlib
 import inspect
@@ -37,7 +36,6 @@ RESERVED = "all"  # stands for several selectors
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 LONGEST_MEANING = 200
 BUILT_IN_ALONE = "explore takes built-in selectors only; influence takes those of your own"
-PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)  # values that their repr tells apart
 # Of own selectors that name none: markers, which the package does not use, and colours in figures, on light pages, on dark ones.
 MARKERS = ("$a$", "$b$", "$c$", "$d$", "$e$", "$f$", "$n$", "$u$")
 COLORS = (
@@ -135,7 +133,11 @@ def _source_of(function: object) -> OwnSource:
     """Return where a function comes from; of one that was typed in, as far as that is known."""
     called = _called(function)
     file = inspect.getsourcefile(called) if inspect.isfunction(called) else None
-    return OwnSource(printable(Path(file or "<function>").name), _sha256_of(function), function)
+    try:
+        sha256 = hashlib.sha256(inspect.getsource(called).encode()).hexdigest()  # type: ignore[arg-type]
+    except (OSError, TypeError):  # typed in, or no function
+        sha256 = None
+    return OwnSource(printable(Path(file or "<function>").name), sha256)
 
 
 def _called(function: object) -> object:
@@ -143,73 +145,6 @@ def _called(function: object) -> object:
     while isinstance(function, functools.partial):
         function = function.func
     return function
-
-
-def _sha256_of(function: object) -> Optional[str]:
-    """Return the hash of the source of a function and of the values that it reads; None: they cannot be told."""
-    try:
-        told = _told(function, module=getattr(_called(function), "__module__", ""))
-    except (OSError, TypeError, ValueError, RecursionError):  # it has no source, or a cell is empty
-        return None
-    return hashlib.sha256(told.encode()).hexdigest()
-
-
-def _told(value: Any, *, module: str, within: tuple[object, ...] = ()) -> str:
-    """Return a text that differs where plain values differ, or the sources of functions and the values that they read.
-
-    Args:
-        value: plain, or a function.
-        module: that of the selector; of what another module names only the name is told, as of what a file imports.
-        within: the functions that read the value.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    import numpy as np
-
-    def all_of(values: Iterable[object]) -> list[str]:
-        return [_told(each, module=module, within=within) for each in values]
-
-    if type(value) in PLAIN or (isinstance(value, np.generic) and not value.dtype.hasobject):
-        return f"{type(value).__name__} {value!r}"
-    if isinstance(value, (set, frozenset)):
-        return f"set {sorted(all_of(value))}"
-    if type(value) in (tuple, list, dict):
-        return f"{type(value).__name__} {all_of(value.items() if isinstance(value, dict) else value)}"
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return f"array {value.dtype.descr} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, functools.partial):
-        return f"partial {all_of((value.func, value.args, value.keywords))}"
-    if isinstance(value, types.CodeType):
-        return f"code {all_of((value.co_code, value.co_names, value.co_consts))}"
-    if name := _imported_name(value, module):
-        return name
-    if not inspect.isfunction(value):
-        raise TypeError(f"{type(value).__name__} is not plain")
-    if value in within:  # it calls itself
-        return f"function {value.__qualname__}"
-    within = (*within, value)
-    code, cells, found = value.__code__, value.__closure__ or (), value.__globals__
-    read = {name: found[name] for name in sorted(_globals_read(code)) if name in found}
-    read |= dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
-    # A line may hold several functions without a name.
-    values = (value.__defaults__, value.__kwdefaults__, read, code if value.__name__ == "<lambda>" else None)
-    return inspect.getsource(code) + (str(all_of(values)) if any(values) else "")
-
-
-def _imported_name(value: object, module: str) -> Optional[str]:
-    """Return the name of a module, or of what a module other than this one defines; None of anything else."""
-    if isinstance(value, types.ModuleType):
-        return f"module {value.__name__}"
-    home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    is_there = home in sys.modules and name is not None and vars(sys.modules[home]).get(name) is value
-    return f"{home}.{name}" if is_there and home != module else None
-
-
-def _globals_read(code: types.CodeType) -> set[str]:
-    """Return the names of the globals that code reads, with those of the functions inside it."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-    return names.union(*(_globals_read(const) for const in code.co_consts if isinstance(const, types.CodeType)))
 
 
 def declare(selector: Selector) -> None:
@@ -449,7 +384,7 @@ def own_entries(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "file": own.file,
-            "sha256": _sha256(own),
+            "sha256": own.sha256,
             "needs": sorted(SELECTORS[name].needs),
             "sees_target": SELECTORS[name].sees_target,
             "meaning": SELECTORS[name].meaning.replace("{{", "{").replace("}}", "}"),
@@ -462,12 +397,7 @@ def own_entries(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def sources_of(names: Iterable[str]) -> list[tuple[str, Optional[str]]]:
     """Return (name, hash of the source) of the selectors of one's own among some names."""
-    return [(name, _sha256(own)) for name in names if (own := SELECTORS[name].own) is not None]
-
-
-def _sha256(own: OwnSource) -> Optional[str]:
-    """Return the hash of a source; of a function that was given from Python, with the values that it reads now."""
-    return own.sha256 if own.function is None else _sha256_of(own.function)
+    return [(name, own.sha256) for name in names if (own := SELECTORS[name].own) is not None]
 
 
 def declare_recorded(entries: object, *, where: str) -> None:

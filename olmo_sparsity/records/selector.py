@@ -9,7 +9,7 @@ a set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
 
 from olmo_sparsity.records.measured import MeasuredLengths
@@ -113,14 +113,11 @@ class OwnSource:
 
     Attributes:
         file: its name, without the folder.
-        sha256: of the source, and of the values that a function reads; None: they cannot be told, as of a function that was
-            typed in.
-        function: that was given from Python; None: the selector is that of a file, or only recorded.
+        sha256: of the file, or of the source of a function that was given from Python; None: it was typed in.
     """
 
     file: str
     sha256: Optional[str]
-    function: object = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Selector:
         entries_by_head: of a policy that chooses by head: returns the entries that each head of keys of each layer keeps, the
             best first, int64 [W, layers, H, max k]. Its ``score`` is the share of the heads that keep an entry. None: one set
             serves all heads.
-        can_imitate: whether it chooses by a divergence from a prediction, so that it can imitate another prediction.
+        by_divergence: whether it chooses by the divergence from the full-context prediction.
         is_control: whether it shows what a choice without knowledge gains.
         is_main: whether it is shown where there is no room for all.
         on_request: measured only where it is named, since it costs several times as much as the others.
@@ -170,7 +167,7 @@ class Selector:
     needs: frozenset[str] = frozenset()
     needs_entries: bool = False
     entries_by_head: Optional[Callable[[ScoredWindows], np.ndarray]] = None
-    can_imitate: bool = False
+    by_divergence: bool = False
     is_control: bool = False
     is_main: bool = False
     on_request: bool = False

@@ -230,7 +230,7 @@ SELECTORS: dict[str, Selector] = {
             num_evaluations=lambda size: size.num_candidates + 2,
             cost="M + 2",
             singles="kl",
-            can_imitate=True,
+            by_divergence=True,
             is_main=True,
         ),
         Selector(
@@ -317,7 +317,7 @@ SELECTORS: dict[str, Selector] = {
             cost="k M - k (k - 1) / 2 + 1",
             num_tokens=_forward_selection_tokens,
             steps="kl",
-            can_imitate=True,
+            by_divergence=True,
             on_request=True,
         ),
         Selector(
@@ -332,7 +332,7 @@ SELECTORS: dict[str, Selector] = {
             cost="3 a round + 1",
             num_tokens=_greedy_patching_tokens,
             needs_entries=True,
-            can_imitate=True,
+            by_divergence=True,
             by_name_only=True,
         ),
         Selector(

@@ -6,20 +6,14 @@ Nothing here ranks a run that has not learned: its accuracy beyond the training 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 import numpy as np
 
-from olmo_sparsity.config.synthetic import read_place
-from olmo_sparsity.statistics.intervals.bootstrap import of_some
-from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
-from olmo_sparsity.statistics.intervals.shares import Share, ShareDifference
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting, TableOfSeed, read_accuracies, tables_by_setting
-from olmo_sparsity.tables.reading import read_manifest
 
 LEVEL = 0.95  # the accuracy of a task that is learned, and of a length at which it holds
 
@@ -37,8 +31,8 @@ class TaskRun:
         minutes: training time; None: not recorded.
         validation_loss_nats: held-out loss at the end, of prompts as in training; None: not recorded.
         ended_by: the key that ended training: ``steps`` or ``stop_loss``; None: not recorded.
-        accuracy_within: share of right responses to the evaluated prompts that are as in training: its lengths, k up to K_train,
-            its places of planted tokens. None: none was evaluated.
+        accuracy_within: share of right responses to the evaluated prompts that are as in training: its lengths, k up to K_train.
+            None: none was evaluated.
     """
 
     setting: Setting
@@ -61,32 +55,13 @@ def task_runs(folders: Iterable[Path]) -> list[TaskRun]:
     """Return the runs of folders of ``synth eval``, by setting and seed.
 
     Raises:
-        UserError: a folder has no finished table, or two are of one setting and seed, and evaluated in the same ways.
+        UserError: a folder has no finished table, or two are of one setting and seed.
     """
-    found: dict[tuple[Setting, int], TaskRun] = {}
-    for (setting, seed), of_seed in _answers_by_seed(folders):
-        found.setdefault((setting, seed), _task_run(setting, of_seed))
-    return list(found.values())
-
-
-def split_by_places(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the folders of ``synth eval`` without ``synthetic.test_placed``, and those with it.
-
-    A setting and seed may be evaluated both ways, so the two are read apart.
-    """
-    plain: list[Path] = []
-    placed: list[Path] = []
-    for folder in folders:
-        (placed if read_manifest(folder, "synthetic").get("test_placed") else plain).append(folder)
-    return plain, placed
-
-
-def _answers_by_seed(folders: Iterable[Path]) -> Iterator[tuple[tuple[Setting, int], TableOfSeed]]:
-    """Yield the tables by setting and seed, of those without ``synthetic.test_placed`` first."""
-    for group in split_by_places(folders):
-        for setting, seeds in tables_by_setting(group).items():
-            for of_seed in sorted(seeds, key=lambda one: one.manifest["training_seed"]):
-                yield (setting, of_seed.manifest["training_seed"]), of_seed
+    return [
+        _task_run(setting, of_seed)
+        for setting, seeds in tables_by_setting(folders).items()
+        for of_seed in sorted(seeds, key=lambda one: one.manifest["training_seed"])
+    ]
 
 
 def _task_run(setting: Setting, of_seed: TableOfSeed) -> TaskRun:
@@ -112,7 +87,7 @@ def _is_as_trained(setting: Setting, table: Mapping[str, np.ndarray]) -> np.ndar
     is_trained_R = (table["length_tokens"] >= shortest) & (table["length_tokens"] <= longest)
     is_trained_R &= table["sparsity"] <= setting.max_sparsity
     if "place" in table:
-        is_trained_R &= np.isin(table["place"], ["inside", setting.placed])
+        is_trained_R &= table["place"] == "inside"
     return np.asarray(is_trained_R)
 
 
@@ -140,7 +115,7 @@ def of_sparsity_alone(settings: Iterable[Setting]) -> list[Setting]:
     found = [
         one
         for one in everything
-        if (one.task, one.scratchpad, one.positions, one.placed) == ("parity", False, "pose", "any/1")
+        if (one.task, one.scratchpad, one.positions, one.is_placed_anywhere) == ("parity", False, "pose", True)
         and one.num_chunks > 1
     ]
 
@@ -158,7 +133,11 @@ def of_methods(settings: Iterable[Setting], task: str) -> list[Setting]:
     Those of the task with a scratchpad, and without one those of the same training lengths, K_train and modulus; of variable
     assignment all, where none has a scratchpad. Encodings that the paper does not have are there with a scratchpad alone.
     """
-    own = [one for one in dict.fromkeys(settings) if (one.task, one.background, one.placed) == (task, "noise", "any/1")]
+    own = [
+        one
+        for one in dict.fromkeys(settings)
+        if (one.task, one.background, one.is_placed_anywhere) == (task, "noise", True)
+    ]
     twins = {task_of(one) for one in own if one.scratchpad}
     return [
         one
@@ -180,7 +159,7 @@ def of_encodings(settings: Iterable[Setting]) -> list[Setting]:
     own = [
         one
         for one in dict.fromkeys(settings)
-        if (one.task, one.scratchpad, one.background, one.placed) == ("parity", False, "noise", "any/1")
+        if (one.task, one.scratchpad, one.background, one.is_placed_anywhere) == ("parity", False, "noise", True)
     ]
     tasks = [task_of(one) for one in own if one.num_chunks == 1]
     found = [one for one in own if task_of(one) in tasks[:1]]
@@ -201,7 +180,6 @@ class Furthest:
     Attributes:
         setting: what was trained.
         k: sparsity of the evaluated sequences.
-        place: as in ``Accuracy``.
         length: of the mean over the seeds.
         low: of the lower ends of its intervals; an accuracy without an interval may be anything from 0 to 1.
         high: of the upper ends.
@@ -212,7 +190,6 @@ class Furthest:
 
     setting: Setting
     k: int
-    place: Optional[str]
     length: Optional[int]
     low: Optional[int]
     high: Optional[int]
@@ -222,14 +199,14 @@ class Furthest:
 
 
 def furthest_lengths(accuracies: Sequence[Accuracy]) -> list[Furthest]:
-    """Return how far each setting holds, by k and place, in the order in which the accuracies name them."""
-    cells: dict[tuple[Setting, int, Optional[str]], list[Accuracy]] = {}
+    """Return how far each setting holds, by k, in the order in which the accuracies name them."""
+    cells: dict[tuple[Setting, int], list[Accuracy]] = {}
     for one in accuracies:
-        cells.setdefault((one.setting, one.k, one.place), []).append(one)
+        cells.setdefault((one.setting, one.k), []).append(one)
     return [_furthest(*cell, sorted(own, key=lambda one: one.length)) for cell, own in cells.items()]
 
 
-def _furthest(setting: Setting, k: int, place: Optional[str], own: Sequence[Accuracy]) -> Furthest:
+def _furthest(setting: Setting, k: int, own: Sequence[Accuracy]) -> Furthest:
     lengths = [one.length for one in own]
 
     def reached(values: Iterable[float]) -> Optional[int]:
@@ -244,7 +221,6 @@ def _furthest(setting: Setting, k: int, place: Optional[str], own: Sequence[Accu
     return Furthest(
         setting=setting,
         k=k,
-        place=place,
         length=reached(one.right.mean for one in own),
         low=reached(low for low, _ in ends),
         high=reached(high for _, high in ends),
@@ -255,208 +231,16 @@ def _furthest(setting: Setting, k: int, place: Optional[str], own: Sequence[Accu
 
 
 @dataclass(frozen=True)
-class LinearBound:
-    """A bound on the error, 1 - accuracy, that is linear in length / training length, fitted to one corner of a sweep.
-
-    That it is linear is an assumption: the constants of the bound of arXiv 2502.16792 are unknown.
-
-    Attributes:
-        setting: the corner: what was trained.
-        place: the corner: how planted tokens were placed in evaluation.
-        k: of the corner.
-        slope: the smallest with which no upper end of the corner's errors lies above the line.
-    """
-
-    setting: Setting
-    place: str
-    k: int
-    slope: float
-
-    def error(self, one: Accuracy) -> float:
-        """Return the bound for the length of an accuracy."""
-        return self.slope * length_ratio(one)
-
-    def is_broken(self, one: Accuracy) -> bool:
-        """Return whether the whole interval of the error lies above the bound."""
-        high = one.right.mean if one.right.high is None else one.right.high
-        return 1 - high > self.error(one)
-
-
-def length_ratio(one: Accuracy) -> float:
-    """Return the length of the prompts over the longest prompt of training."""
-    return one.length / one.setting.train_lengths[1]
-
-
-def fit_bound(accuracies: Sequence[Accuracy]) -> Optional[LinearBound]:
-    """Return the bound of a sweep of ``synthetic.test_placed``; None where its corner was not evaluated.
-
-    The corner is the setting with the smallest locality and, of those, the smallest spread, evaluated as it was trained, at the
-    largest k.
-    """
-    settings = {one.setting for one in accuracies if one.place is not None and one.place == one.setting.placed}
-    if not settings:
-        return None
-    corner = min(settings, key=lambda setting: (setting.locality or np.inf, setting.spread))
-    own = [one for one in accuracies if one.setting == corner and one.place == corner.placed]
-    k = max(one.k for one in own)
-    errors = [
-        (1 - (one.right.mean if one.right.low is None else one.right.low)) / length_ratio(one)
-        for one in own
-        if one.k == k
-    ]
-    return LinearBound(corner, corner.placed, k, max(errors))
-
-
-@dataclass(frozen=True)
-class PlaceEffect:
-    """How much the accuracy of a setting depends on where planted tokens lie in evaluation.
-
-    Attributes:
-        setting: what was trained.
-        k: sparsity of the evaluated sequences, the largest.
-        difference: accuracy at the nearest place of the sweep minus that at the farthest, the mean over the evaluated lengths
-            beyond those of training. Its interval is over sequences, and seeds where there are several; it has none where a place
-            has too few sequences.
-    """
-
-    setting: Setting
-    k: int
-    difference: Estimate
-
-
-@dataclass(frozen=True)
-class PlaceSweep:
-    """Evaluations with ``synthetic.test_placed``, of one task on one background.
-
-    Attributes:
-        background: ``noise`` or ``text``.
-        near: the place with the smallest locality and, of those, the smallest spread.
-        far: that with the largest of both.
-        effects: by setting; none where one place was evaluated, or nothing beyond the training lengths.
-        bound: None where its corner was not evaluated.
-        num_broken: accuracies without the corner whose whole interval lies below what the bound allows.
-        num_held: the others of them.
-        modulus: of the sums of planted values; 2: their parity.
-        num_unlearned: settings that are left out, because not every seed has learned the task.
-    """
-
-    background: str
-    near: str
-    far: str
-    effects: tuple[PlaceEffect, ...]
-    bound: Optional[LinearBound]
-    num_broken: int
-    num_held: int
-    modulus: int = 2
-    num_unlearned: int = 0
-
-    def holds(self, setting: Setting) -> bool:
-        """Return whether the evaluations of a setting are of this sweep."""
-        return (setting.background, setting.modulus) == (self.background, self.modulus)
-
-
-def place_size(place: str) -> tuple[float, int]:
-    """Return locality and spread of one of ``synthetic.test_placed``, by which places are ordered; anywhere is the last."""
-    locality, spread = read_place(place)
-    return (np.inf if locality is None else locality), spread
-
-
-def place_sweeps(
-    folders: Iterable[Path], accuracies: Sequence[Accuracy], learned: Mapping[Setting, tuple[int, int]]
-) -> list[PlaceSweep]:
-    """Return a sweep for each background and modulus of folders of ``synth eval`` with ``synthetic.test_placed``.
-
-    Args:
-        folders: with finished tables.
-        accuracies: what ``read_accuracies`` returns of them.
-        learned: of ``num_learned``. What not every seed has learned is left out, but of the corner that the bound is fitted to.
-
-    Raises:
-        UserError: a folder has no finished table.
-    """
-    tables = tables_by_setting(folders)
-    of_tasks: dict[tuple[str, int], list[Accuracy]] = {}
-    for one in accuracies:
-        of_tasks.setdefault((one.setting.background, one.setting.modulus), []).append(one)
-    return [_sweep(of_task, tables, learned) for of_task in of_tasks.values()]
-
-
-def _sweep(
-    accuracies: Sequence[Accuracy],
-    tables: Mapping[Setting, Sequence[TableOfSeed]],
-    learned: Mapping[Setting, tuple[int, int]],
-) -> PlaceSweep:
-    settings = {one.setting for one in accuracies}
-    places = sorted({one.place for one in accuracies if one.place is not None}, key=place_size)
-    bound = fit_bound(accuracies)
-    in_full = {setting for setting in settings if every_seed_learned(learned, setting)}
-    effects = [
-        _place_effect(setting, [one.columns for one in of_seeds], near=places[0], far=places[-1])
-        for setting, of_seeds in tables.items()
-        if setting in in_full and len(places) > 1
-    ]
-    held = [
-        not bound.is_broken(one)
-        for one in accuracies
-        if bound is not None
-        and one.setting in in_full
-        and (one.setting, one.place, one.k) != (bound.setting, bound.place, bound.k)
-    ]
-    return PlaceSweep(
-        background=accuracies[0].setting.background,
-        modulus=accuracies[0].setting.modulus,
-        near=places[0],
-        far=places[-1],
-        effects=tuple(one for one in effects if one is not None),
-        bound=bound,
-        num_broken=held.count(False),
-        num_held=held.count(True),
-        num_unlearned=len(settings) - len(in_full),
-    )
-
-
-def _place_effect(
-    setting: Setting, seeds: Sequence[Mapping[str, np.ndarray]], *, near: str, far: str
-) -> Optional[PlaceEffect]:
-    first = seeds[0]
-    k = int(first["sparsity"].max())
-    chosen_R = (first["sparsity"] == k) & (first["length_tokens"] > setting.train_lengths[1])
-    is_near_W, is_far_W = (first["place"][chosen_R] == place for place in (near, far))
-    if not (is_near_W.any() and is_far_W.any()):
-        return None
-    sums = [
-        {
-            "near": seed["right"][chosen_R] * is_near_W.astype(float),
-            "far": seed["right"][chosen_R] * is_far_W.astype(float),
-            "num_near": is_near_W.astype(float),
-            "num_far": is_far_W.astype(float),
-        }
-        for seed in seeds
-    ]
-
-    def difference(totals: Mapping[str, np.ndarray]) -> dict[str, ShareDifference]:
-        shares = (Share(totals[place], totals[f"num_{place}"]) for place in ("near", "far"))
-        return {"difference": ShareDifference(*shares)}
-
-    found = estimates_of_model(sums, difference)["difference"]
-    for num in ("num_near", "num_far"):
-        found = of_some(found, sums[0][num])
-    return PlaceEffect(setting, k, bounded(found, least=-1.0))
-
-
-@dataclass(frozen=True)
 class Generalization:
     """What runs of synthetic tasks show of length generalization.
 
     Attributes:
         runs: by setting and seed.
-        furthest: how far each setting holds, by k and place.
-        sweeps: of the places of planted tokens, by background and modulus.
+        furthest: how far each setting holds, by k.
     """
 
     runs: tuple[TaskRun, ...]
     furthest: tuple[Furthest, ...]
-    sweeps: tuple[PlaceSweep, ...]
 
     def has_learned(self, setting: Setting) -> bool:
         """Return whether all seeds of a setting have learned the task, so that it may be ranked."""
@@ -469,14 +253,7 @@ def read_generalization(folders: Sequence[Path]) -> Generalization:
     Raises:
         UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
     """
-    plain, placed = split_by_places(folders)
-    in_places, runs = read_accuracies(placed), task_runs(folders)
-    learned = num_learned(runs)
-    return Generalization(
-        runs=tuple(runs),
-        furthest=tuple(furthest_lengths(read_accuracies(plain) + in_places)),
-        sweeps=tuple(place_sweeps(placed, in_places, learned)),
-    )
+    return Generalization(runs=tuple(task_runs(folders)), furthest=tuple(furthest_lengths(read_accuracies(folders))))
 
 
 def reaches_further(first: Furthest, second: Furthest) -> bool:

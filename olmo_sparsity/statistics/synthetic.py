@@ -63,9 +63,9 @@ class Setting:
     spread: int = 1
 
     @property
-    def placed(self) -> str:
-        """How planted tokens are placed in training, as ``synthetic.test_placed`` writes it."""
-        return f"{self.locality or 'any'}/{self.spread}"
+    def is_placed_anywhere(self) -> bool:
+        """Whether planted tokens may lie anywhere in the prompts of training."""
+        return self.locality is None and self.spread == 1
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class Accuracy:
         right: share of right responses, the mean over the seeds, with its interval.
         tokens_right: the same where wrong position IDs are forgiven.
         of_seeds: share of right responses of each seed.
-        place: of the planted tokens, ``inside`` the row or ``beyond`` it, or one of ``synthetic.test_placed``; None: as in
-            training.
+        place: of the planted tokens, ``inside`` the row or ``beyond`` it; None: as in training.
     """
 
     setting: Setting

@@ -85,11 +85,9 @@ class Influence(Struct):
 
     sampling: Estimand = "documents"
     min_preceding: Optional[int] = None
-    null_context: NullContext = "any-source"
+    null_context: NullContext = "document"
     unit: Unit = "token"
     screen: Optional[int] = None
-    save_candidates: bool = False
-    pairs_windows: int = 0
     seed: int = 0
     windows_seed: int = 0
     k: list[int] = []
@@ -157,7 +155,6 @@ class SyntheticTables(AnyTables, kw_only=True):
     rope_scaling: TaskScaling = "none"
     rope_factor: Optional[float] = None
     test_row_len: Optional[Count] = None
-    test_placed: list[str] = []
     locality: Optional[Count] = None
     spread: Count = 1
     ended_by: Optional[str] = None

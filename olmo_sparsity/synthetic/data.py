@@ -11,7 +11,7 @@ import torch
 
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.synthetic import Place, read_place
+from olmo_sparsity.config.synthetic import Place
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -127,8 +127,6 @@ def draw_sequences(
     row_len: int,
     background: Optional[Background] = None,
     within: Optional[tuple[int, int]] = None,
-    locality: Optional[int],
-    spread: int,
 ) -> Sequences:
     """Draw sequences of a task.
 
@@ -140,8 +138,6 @@ def draw_sequences(
         row_len: T.
         background: of a parity task; None: noise of ``num_noise`` tokens.
         within: first position at which a parity task plants tokens, and the end of these; None: the whole prompt.
-        locality: tokens of the interval that holds the planted tokens of a parity task; None: all of them.
-        spread: least distance of two of them.
     """
     if settings.task == "variables":
         return variable_sequences(
@@ -155,8 +151,8 @@ def draw_sequences(
         scratchpad=settings.scratchpad,
         row_len=row_len,
         modulus=settings.modulus,
-        locality=locality,
-        spread=spread,
+        locality=settings.locality,
+        spread=settings.spread,
         within=within,
     )
 
@@ -185,18 +181,12 @@ def evaluated_sequences(
         config: the experiment.
         length: tokens of each prompt, without the query.
         k: the sparsity.
-        place: where the planted tokens lie, as ``test_row_len`` or ``test_placed`` says; None: as in training.
+        place: where the planted tokens lie, as ``test_row_len`` says; None: as in training.
         background: as in ``draw_sequences``.
     """
     settings = config.synthetic
-    within, place_seed = None, PLACE_SEEDS.get(place, [])
-    locality, spread = settings.locality, settings.spread
-    if place is not None and place in settings.test_placed:
-        locality, spread = read_place(place)
-        place_seed = [3, locality or 0, spread]
-    elif place is not None:
-        within = settings.places_planted(length, place)
-    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *place_seed])
+    within = None if place is None else settings.places_planted(length, place)
+    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *PLACE_SEEDS[place]])
     sequences = draw_sequences(
         settings,
         rng,
@@ -205,8 +195,6 @@ def evaluated_sequences(
         row_len=settings.row_len(length, k),
         background=background,
         within=within,
-        locality=locality,
-        spread=spread,
     )
     return _placed(config, rng, sequences, training=False)
 
@@ -227,8 +215,6 @@ def training_sequences(
         k_B=k_B,
         row_len=row_len,
         background=background,
-        locality=settings.locality,
-        spread=settings.spread,
     )
     return _placed(config, rng, sequences, training=True)
 

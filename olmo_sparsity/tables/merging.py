@@ -29,11 +29,9 @@ logger = logging.getLogger(__name__)
 # The columns that, together with the window, identify a row of each table.
 KEYS = {
     "selections": ["selector", "context", "draw"],
-    "candidates": ["context"],
     "screening": ["selector", "context"],
-    "pairs": ["context"],
 }
-SAMPLED = ("screening", "pairs")  # tables that hold a sample of the windows
+SAMPLED = ("screening",)  # tables that hold a sample of the windows
 # The keys that must have the same value in the manifests of two folders whose parts are merged.
 SAME_IN_MANIFESTS = (
     "run_id",

@@ -30,7 +30,7 @@ class Column:
         one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
         only_of_groups: is there where ``influence.unit`` is not token.
         also_by_head: is there, too, where a selector chooses by head.
-        only_of_places: is there where ``synthetic.test_row_len`` or ``test_placed`` is given.
+        only_of_places: is there where ``synthetic.test_row_len`` is given.
         least: the smallest number that it may hold.
         is_position: its numbers are long-range positions, 0 to M - 1.
         as_many_as: the column whose lists have as many entries, row by row.
@@ -53,9 +53,7 @@ class Column:
 ROW_MEANINGS = {
     "windows": "one window",
     "selections": "one window, selector, context and draw",
-    "candidates": "one window and context (`influence.save_candidates`)",
     "screening": "one sampled window, screened selector and context (`--screen`)",
-    "pairs": "one sampled window and context (`influence.pairs_windows`)",
     "curve": "one window",
     "answers": "one sequence of a synthetic task",
 }
@@ -199,14 +197,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.float32(),
             "Entropy of p_{}; its mean is that of loss_short_nats if p_{} is calibrated.",
         ),
-        Column(
-            "single_optimism_nats",
-            pa.float32(),
-            "Optimism of `unmask-one` at k = 1: mean of log q_j(y) - log p_{}(y) + KL(p_{}, q_j) over tokens y drawn from p_{}, "
-            "with q_j the prediction under the visible set {j}, and j the position that is chosen for y; null if `unmask-one` is "
-            "not measured, or screened.",
-        ),
-        Column("null_single_optimism_nats", pa.float32(), "The same under the null context."),
     ),
     "selections": (
         _WINDOW_ID,
@@ -217,8 +207,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.string(),
             "`real`; `null`; `resampled`: real context, with a drawn token as the target, for selectors that see the target, and "
             "for `random`, whose choice stays the same; `null-resampled`: the same under the null context, for the first drawn "
-            "token; `mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl`, "
-            "`greedy-kl` and `greedy-patching`.",
+            "token.",
         ),
         Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts.", least=0),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
@@ -287,7 +276,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "kl_sparse_nats",
             _FLOATS,
-            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context (mimicry: of the real one); null with a drawn token.",
+            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context; null with a drawn token.",
             as_many_as="k",
         ),
         Column(
@@ -296,31 +285,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "KL(p_{}, p_{J_k}) for each k, what showing J_k costs on a token drawn from p_{}; null in contexts without a drawn "
             "token.",
             as_many_as="k",
-        ),
-    ),
-    "candidates": (
-        _WINDOW_ID,
-        _CONTEXT,
-        Column(
-            "group_first",
-            _INT32S,
-            "First position of each group, in order.",
-            only_of_groups=True,
-            is_position=True,
-        ),
-        Column(
-            "group_last",
-            _INT32S,
-            "Last position of each group, in order.",
-            only_of_groups=True,
-            is_position=True,
-            as_many_as="group_first",
-        ),
-        Column(
-            "loss_single_nats",
-            _FLOATS,
-            "Loss with the local tokens and one long-range token, or one group, visible, for each of them in order.",
-            True,
         ),
     ),
     "screening": (
@@ -343,25 +307,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             as_many_as="k",
         ),
     ),
-    "pairs": (
-        _WINDOW_ID,
-        _DOC_ID,
-        _CONTEXT,
-        Column(
-            "single_positions",
-            _INT32S,
-            "The long-range position j with the least KL(p_all, p_{j}) of all; of equal ones the nearest.",
-            is_position=True,
-        ),
-        Column("kl_single_nats", pa.float32(), "KL(p_all, p_{j}) of this position."),
-        Column(
-            "pair_positions",
-            _INT32S,
-            "The two long-range positions with the least KL(p_all, p_{i, j}) of all pairs, rising; of equal pairs the nearest.",
-            is_position=True,
-        ),
-        Column("kl_pair_nats", pa.float32(), "KL(p_all, p_{i, j}) of this pair."),
-    ),
     "curve": (
         _WINDOW_ID,
         _DOC_ID,
@@ -382,8 +327,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "place",
             pa.string(),
-            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them; or "
-            "one of `synthetic.test_placed`. The column is there where one of these keys is given.",
+            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them. "
+            "The column is there where this key is given.",
             only_of_places=True,
         ),
         Column("response_ids", _INT32S, "Token IDs that the model generated."),
@@ -405,7 +350,7 @@ def schemas(
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
-        has_places: whether ``synthetic.test_row_len`` or ``test_placed`` is given.
+        has_places: whether ``synthetic.test_row_len`` is given.
         chooses_by_head: whether a selector chooses by head.
     """
     has_groups = unit != "token"
@@ -433,7 +378,7 @@ def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
     return schemas(
         manifest["context"]["num_long_range"],
         settings.get("unit", "token"),
-        has_places=manifest.get("test_row_len") is not None or bool(manifest.get("test_placed")),
+        has_places=manifest.get("test_row_len") is not None,
         chooses_by_head=bool(by_head(settings.get("selectors", ()))),
     )
 
@@ -442,8 +387,6 @@ def tables_of(manifest: dict[str, Any]) -> list[str]:
     """Return the tables that the folder of a manifest has when it is complete, in the order of its kind."""
     settings = manifest.get("influence", {})
     optional = {
-        "candidates": settings.get("save_candidates", False),
         "screening": settings.get("screen") is not None,
-        "pairs": settings.get("pairs_windows", 0) > 0,
     }
     return [name for name in KINDS[manifest["kind"]].tables if optional.get(name, True)]

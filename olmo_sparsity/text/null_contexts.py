@@ -1,8 +1,5 @@
 """Null contexts: the tokens that take the place of a window's long-range tokens.
 
-Where a document is too short, or has no companion of its source, the window gets the next kind of ``FALLBACKS``; where the text
-has a single document, that of ``ALONE``.
-
 Shape letters: G documents of the store, W windows, M long-range positions; g and w: some of them.
 """
 
@@ -13,22 +10,9 @@ from typing import Optional
 
 import numpy as np
 
+from olmo_sparsity.records.measured import NullContext
 from olmo_sparsity.text.windows import Windows
 
-# Kinds of null contexts, and what a window gets that cannot have its kind, where there are two documents of different text.
-FALLBACKS: dict[str, Optional[str]] = {
-    "same-source": "any-source",
-    "any-source": None,
-    "same-document": "same-source",
-    "shuffled": None,
-}
-# The same where all text is one document, or copies of it.
-ALONE: dict[str, Optional[str]] = {
-    "same-source": "same-document",
-    "any-source": "same-document",
-    "same-document": "shuffled",
-    "shuffled": None,
-}
 STRETCHES, SHUFFLES = 2, 22  # purposes of random generators; a change would change the null contexts
 
 
@@ -41,20 +25,20 @@ class NullContexts:
         num_long_range: M, the number of long-range tokens of a window.
         seed: of the draw.
         start_W: int64; index in the store's tokens of the first token of each null context, before it is shuffled.
-        kinds: kind of each window's null context, of ``FALLBACKS``.
+        kind: what they are.
     """
 
     windows: Windows
     num_long_range: int
     seed: int
     start_W: np.ndarray
-    kinds: list[str]
+    kind: NullContext
 
     def places(self, window_ids_w: np.ndarray) -> np.ndarray:
         """Return where the long-range tokens of the null context of these windows stand in the store, int64 [w, M]."""
         index_wM = self.start_W[window_ids_w, None] + np.arange(self.num_long_range)
-        for row, window in enumerate(window_ids_w.tolist()):
-            if self.kinds[window] == "shuffled":
+        if self.kind == "shuffled":
+            for row, window in enumerate(window_ids_w.tolist()):
                 index_wM[row] = np.random.default_rng([self.seed, SHUFFLES, window]).permutation(index_wM[row])
         return index_wM
 
@@ -73,12 +57,8 @@ class NullContexts:
         store = self.windows.store
         return [f"{int(i):016x}" for i in store.doc_ids_G[store.document_of(self.start_W[window_ids_w])]]
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of windows with each kind of null context, for the kinds that occur."""
-        return {kind: self.kinds.count(kind) for kind in FALLBACKS if kind in self.kinds}
 
-
-def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed: int) -> NullContexts:
+def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: NullContext, seed: int) -> NullContexts:
     """Draw the null context of every window; each is a function of the seed, the window's number and the window.
 
     It is drawn as for a window of ``min_preceding`` tokens, and its last M tokens are taken. So the null contexts of the same
@@ -87,50 +67,25 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
     Args:
         windows: the windows.
         num_long_range: M, the number of long-range tokens of a window.
-        kind: ``same-source``: from a window of another document of the same source; ``any-source``: of any other document;
-            ``same-document``: from elsewhere in the same document, without overlap with the window and its target;
-            ``shuffled``: the window's own long-range tokens in random order. The document is drawn uniformly, then the place.
+        kind: ``document``: from a window of another document, of the same source where that has one, drawn uniformly, then the
+            place; ``shuffled``: the window's own long-range tokens in random order. Where all text is one document, or copies
+            of it, every window is shuffled.
         seed: seed of the draw.
     """
-    start_W = np.empty(len(windows), dtype=np.int64)
-    kinds = []
-    num_left_out = windows.min_preceding - windows.full_len
     doc_id_g = windows.store.doc_ids_G[windows.eligible_g]
-    fallbacks = FALLBACKS if (doc_id_g != doc_id_g[0]).any() else ALONE
-    lenders: dict[str, _Lenders] = {}  # made when the first window needs them: they order all eligible documents
+    if kind == "shuffled" or not (doc_id_g != doc_id_g[0]).any():
+        return NullContexts(windows, num_long_range, seed, windows.start_W.astype(np.int64), "shuffled")
+    of_source, of_any = _Lenders(windows, by_source=True), None
+    start_W = np.empty(len(windows), dtype=np.int64)
     for window in range(len(windows)):
         rng = np.random.default_rng([seed, STRETCHES, window])
-        tried: Optional[str] = kind
-        start = None
-        while start is None:
-            assert tried is not None, "there is a document of another text, or the window can be shuffled"
-            kind_of_window = tried
-            if tried == "shuffled":
-                start = int(windows.start_W[window])
-            elif tried == "same-document":
-                start = _draw_elsewhere(windows, window, num_tokens=num_long_range + num_left_out, rng=rng)
-            else:
-                if tried not in lenders:
-                    lenders[tried] = _Lenders(windows, by_source=tried == "same-source")
-                start = lenders[tried].draw(window, rng)
-            tried = fallbacks[tried]
-        start_W[window] = start if kind_of_window == "shuffled" else start + num_left_out
-        kinds.append(kind_of_window)
-    return NullContexts(windows, num_long_range, seed, start_W, kinds)
-
-
-def _draw_elsewhere(windows: Windows, window: int, *, num_tokens: int, rng: np.random.Generator) -> Optional[int]:
-    """Draw a stretch of the document that overlaps neither the tokens that precede the target nor the target. None: no room."""
-    store, document = windows.store, windows.document_W[window]
-    begin, end = int(store.begins_G[document]), int(store.ends_G[document]) - 1  # without EOS
-    target = int(windows.start_W[window]) + windows.full_len
-    behind = target + 1
-    num_before = max(0, target - windows.min_preceding - num_tokens - begin + 1)
-    num_behind = max(0, end - num_tokens - behind + 1)
-    if num_before + num_behind == 0:
-        return None
-    drawn = int(rng.integers(num_before + num_behind))
-    return begin + drawn if drawn < num_before else behind + drawn - num_before
+        start = of_source.draw(window, rng)
+        if start is None:  # no document of another text in this source
+            of_any = of_any or _Lenders(windows, by_source=False)
+            start = of_any.draw(window, rng)
+        assert start is not None, "there is a document of another text"
+        start_W[window] = start + windows.min_preceding - windows.full_len
+    return NullContexts(windows, num_long_range, seed, start_W, "document")
 
 
 class _Lenders:

@@ -8,12 +8,10 @@ from typing import Any
 from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary
-from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
-from olmo_sparsity.statistics.single.pairs import PairSpectra
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
@@ -87,7 +85,6 @@ def summary_json(summary: Summary) -> Json:
         "is_fragile": summary.is_fragile,
         "estimand": summary.estimand,
         "null_context": summary.null_context,
-        "null_contexts": summary.null_contexts,
         "unit": summary.unit,
         "num_windows": summary.num_windows,
         "num_documents": summary.num_documents,
@@ -122,7 +119,6 @@ def definition_columns(summary: Summary) -> dict[str, str]:
         "train_len": str(lengths.train_len or ""),
         "train_len_is_stated": "true" if lengths.train_len_is_stated else "",
         "null_context": summary.null_context,
-        "null_contexts": ", ".join(f"{kind}: {number}" for kind, number in summary.null_contexts.items()),
         "k_unit": summary.unit,
         "visibility": setup.visibility,
         "positions": setup.positions,
@@ -163,22 +159,9 @@ def _curve_json(spectrum: Spectrum) -> Json:
     }
 
 
-def pairs_json(pairs: PairSpectra) -> Json:
-    """The spectra up to two tokens, where every pair was measured; a null k is more than the largest of ``ks``."""
-    return {
-        **record_json(pairs, without=("by_curve",)),
-        "curves": [_curve_json(spectrum) for spectrum in pairs.by_curve.values()],
-    }
-
-
 def class_json(entry: ClassSummary) -> Json:
     """An entry of ``classes``."""
     return {**record_json(entry, without=("summary",)), **summary_json(entry.summary)}
-
-
-def agreement_json(pair: Agreement) -> Json:
-    """An entry of ``agreement``."""
-    return {**record_json(pair), "overlap": [record_json(overlap, spread=("share",)) for overlap in pair.overlap]}
 
 
 def comparison_row_json(row: ComparisonRow) -> Json:

@@ -12,18 +12,14 @@ from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.subjects import Subject
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
-from olmo_sparsity.statistics.single.pairs import pair_spectra
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, spectra
 from olmo_sparsity.statistics.single.summary import QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
-    agreement_json,
     class_json,
     comparison_json,
     definition_columns,
-    pairs_json,
     record_json,
     spectra_json,
     summary_json,
@@ -40,12 +36,9 @@ from olmo_sparsity.view.result_table import (
     words,
 )
 from olmo_sparsity.view.summary_tables import (
-    REFERENCE,
-    agreement_table,
     blind_table,
     every_table,
     loss_table,
-    pairs_table,
     screening_item,
     selection_table,
     spectrum_table,
@@ -127,16 +120,13 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
 
     Args:
         tables: an influence folder.
-        every: also print one row a selector, context and k, effective sparsity, target classes, and the agreement of selectors;
-            JSON and CSV always hold them.
+        every: also print one row a selector, context and k, effective sparsity, and target classes; JSON and CSV always hold
+            them.
         form: what to print it as.
     """
     measured = Measured.read(tables)
     measurement, summary = measured.measurement, measured.summary
     every = every or form in (Form.json, Form.csv)
-    # Agreement reads every score of the tables, so it is computed only where it is shown.
-    pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
-    every_pair = pair_spectra(tables, measurement)
     of_spectra = measured.spectra if every else spectra(measurement, tolerances=[TOLERANCE])
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
@@ -145,9 +135,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 "verdict": verdict,
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
-                "agreement": [agreement_json(pair) for pair in pairs],
                 "screening": [record_json(loss) for loss in measured.screening],
-                "pairs": None if every_pair is None else pairs_json(every_pair),
                 "spectrum": {
                     **spectra_json(measured.spectra),
                     "words": spectrum_sentences(measured.spectra, summary),
@@ -173,18 +161,16 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     )
     items += [Sentence(sentence, is_bold=True) for sentence in gates if sentence]
     if summary.blind_selectors:
-        items.append(blind_table(summary, pairs))
+        items.append(blind_table(summary))
     if summary.seeing_selectors:
         items.append(Sentence(selection_words(summary)))
-        items.append(selection_table(summary, pairs))
+        items.append(selection_table(summary))
     items.append(spectrum_table(of_spectra, summary))
     items += [Sentence(sentence) for sentence in spectrum_sentences(of_spectra, summary)]
-    if every_pair is not None:
-        items.append(pairs_table(every_pair, of_spectra, summary))
     if (of_screening := screening_item(measured, every=every)) is not None:
         items.append(of_screening)
     if every:
-        items += [*every_table(measured), agreement_table(pairs, k=summary.end_ks[-1])]
+        items += every_table(measured)
     print_in(form, items, summary=summary)
 
 

@@ -26,7 +26,6 @@ from olmo_sparsity.tables.reading import read_parts, read_windows
 from olmo_sparsity.tables.schemas import RESAMPLED
 from olmo_sparsity.text.units import shown_texts
 
-SINGLE = "unmask-one"
 GROUP_FIRST = {"real": "group_first", "null": "null_group_first"}  # columns of ``windows``
 
 
@@ -238,23 +237,15 @@ def excerpt_of_rows(
             for choice in selections
             if choice["context"] in LONG_GAIN and not by_head([choice["selector"]])
         },
-        optimism_nats=optimism_of(selections, row["single_optimism_nats"]),
+        optimism_nats=optimism_of(selections),
     )
 
 
-def optimism_of(selections: list[dict[str, Any]], of_single: Optional[float]) -> dict[str, list[float]]:
-    """Return the optimism of each selector that sees the target, one a k; none of tables that do not hold it.
-
-    That of `unmask-one` at k = 1 is ``of_single``, an expectation over all labels, where the table has it.
-    """
+def optimism_of(selections: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the optimism of each selector that sees the target, one a k; none of tables that do not hold it."""
     of_draws: dict[str, list[np.ndarray]] = {}
-    ks: list[int] = []
     for row in selections:
         costs_K = row["kl_short_to_sparse_nats"]
         if row["context"] == RESAMPLED["real"] and row["sees_target"] and costs_K is not None:
             of_draws.setdefault(row["selector"], []).append(np.add(row["gain_sparse_nats"], costs_K))
-            ks = row["k"]
-    optimism: dict[str, list[float]] = {name: np.mean(values, axis=0).tolist() for name, values in of_draws.items()}
-    if of_single is not None and SINGLE in optimism and 1 in ks:
-        optimism[SINGLE][ks.index(1)] = of_single
-    return optimism
+    return {name: np.mean(values, axis=0).tolist() for name, values in of_draws.items()}

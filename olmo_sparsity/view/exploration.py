@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.errors import printable
+from olmo_sparsity.records.measured import NullContext
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, SHORT_DIVERGENCE
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -25,7 +26,7 @@ from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import optimism_of, ranks_of
 from olmo_sparsity.view.one_window import SEES_TARGET
 from olmo_sparsity.wording.exploration import DOCUMENT_GATE_WORDS, found_words, unmeasured_words
-from olmo_sparsity.wording.setup import null_kind_words, setup_words
+from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
 from olmo_sparsity.wording.tokens import unseen_words
 from olmo_sparsity.wording.units import entry_words, unit_words
 
@@ -136,14 +137,14 @@ class Exploration:
         source: name of the document.
         run: name of the run, or of the folder of a model's results.
         setup: the model, the definition of visible and the anchor.
-        null_contexts: number of targets with each kind of null context.
+        null_context: what the null context is.
         record: the document and its numbers.
     """
 
     source: str
     run: str
     setup: ModelSetup
-    null_contexts: dict[str, int]
+    null_context: NullContext
     record: Record
 
     @property
@@ -198,7 +199,7 @@ class Exploration:
             ("Measured", setup_words(self.run, self.setup)),
             ("Targets", f"{record.num_targets:,} of the {len(record.texts):,} tokens of {self.source}"),
             ("Lengths", f"local {record.local_len} + long-range {far} = full {record.full_len} tokens"),
-            ("Null context", null_kind_words(next(iter(self.null_contexts)), self.null_contexts)),
+            ("Null context", NULL_WORDS[self.null_context]),
         ]
 
     def __repr__(self) -> str:
@@ -295,12 +296,11 @@ def _optimism(windows: pa.Table, selections: pa.Table, *, selector: str) -> Opti
     """Return the optimism of a selector's choice, one a target and k; None of one that does not see the target."""
     if not SELECTORS[selector].sees_target:
         return None
-    singles = windows["single_optimism_nats"].to_pylist()
-    of_window: list[list[dict[str, Any]]] = [[] for _ in singles]
+    of_window: list[list[dict[str, Any]]] = [[] for _ in range(len(windows))]
     for row in selections.select(["window_id", "selector", "context", *OPTIMISM_COLUMNS]).to_pylist():
         if row["selector"] == selector:
             of_window[row["window_id"]].append(row)
-    found = [optimism_of(rows, single).get(selector) for rows, single in zip(of_window, singles, strict=True)]
+    found = [optimism_of(rows).get(selector) for rows in of_window]
     return [None if values is None else _numbers(np.array(values)) for values in found]
 
 

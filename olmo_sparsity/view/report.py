@@ -30,7 +30,7 @@ from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
 from olmo_sparsity.wording.numbers import fixed
-from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, is_foreign, null_words, overlap_words
+from olmo_sparsity.wording.setup import NULL_WORDS, VISIBILITY_WORDS, anchor_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.tokens import token_words
 from olmo_sparsity.wording.units import unit_definition, units_of
@@ -70,8 +70,8 @@ def render(report: Report) -> str:
         contrasts=[words for words in map(contrast_words, measured.classes) if words],
         facts=_facts(measured),
         citation=_citation(summary),
-        null_words=null_words(summary),
-        is_null_foreign=is_foreign(summary.null_context, summary.null_contexts),
+        null_words=NULL_WORDS[summary.null_context],
+        is_null_foreign=summary.null_context == "document",
         is_screened=measured.measurement.is_screened,
         screening=screening_item(measured, every=False),
         either_way=EITHER_WAY,

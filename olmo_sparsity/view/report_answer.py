@@ -21,7 +21,7 @@ class Answer:
     Attributes:
         verdict: what was found, in one sentence.
         gates: both gates, each with its value and words; their numbers are in ``sentences``.
-        warning: that another first token gives a lower loss, or that this was not decided; else empty.
+        warning: that another first token gives a lower loss; else empty.
         sentences: what the evidence says about the paper's claim (``evidence_sentences``).
         tables: the headline numbers of all selectors, of those that do not see the target first.
         notes: what the numbers are means of, and what limits them.

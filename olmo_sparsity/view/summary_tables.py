@@ -7,13 +7,11 @@ from typing import Any, Optional
 
 from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.pairs import ANY, LARGEST_SET, PairSpectra
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
-from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Curve, Spectra, Spectrum
+from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
     SELECTION_QUANTITIES,
@@ -44,12 +42,9 @@ from olmo_sparsity.wording.spectrum import (
     MOST,
     families_shown,
     needed_words,
-    pairs_caption,
     spectrum_caption,
 )
 from olmo_sparsity.wording.units import all_tokens_words, units_of
-
-REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
 
 
 def loss_table(summary: Summary) -> ResultTable:
@@ -80,39 +75,21 @@ def _token_cells(summary: Summary, number: float) -> tuple[Cell, ...]:
     return (rounded(number, ".1f"),) if _token_columns(summary) else ()
 
 
-def _overlap_columns(pairs: Sequence[Agreement]) -> tuple[Column, ...]:
-    is_compared = any(REFERENCE in pair.selectors for pair in pairs)
-    return plain(f"overlap with {REFERENCE}") if is_compared else ()
-
-
-def _overlap_cells(selector: str, *, k: int, pairs: Sequence[Agreement]) -> tuple[Cell, ...]:
-    if not _overlap_columns(pairs):
-        return ()
-    pair = next((pair for pair in pairs if set(pair.selectors) == {selector, REFERENCE}), None)
-    return (estimated(None if pair is None else pair.overlap_at(k).share, 2),)
-
-
-def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
-    """Return the headline: selectors that do not see the target, at the shown k.
-
-    Args:
-        summary: the numbers.
-        pairs: the overlap with ``REFERENCE``; none: its column is left out.
-    """
-    company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context", "D(k) mimicry")
+def blind_table(summary: Summary) -> ResultTable:
+    """Return the headline: selectors that do not see the target, at the shown k."""
+    company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context")
     columns = (
         *keys("selector", "k"),
         *_token_columns(summary),
         *plain("cost"),
         *in_nats("gain over random"),
         *company,
-        *_overlap_columns(pairs),
     )
     rows = []
     for name in summary.blind_selectors:
         for k in summary.shown_ks:
             entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
-            of_d = (prediction.real, prediction.random, prediction.null, prediction.mimicry)
+            of_d = (prediction.real, prediction.random, prediction.null)
             rows.append(
                 (
                     *words(name, str(k)),
@@ -121,20 +98,15 @@ def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTabl
                     estimated(entry.gain_over_random_nats, 3),
                     recovered(summary, entry.recovered_fraction),
                     *(estimated(value, 2) for value in of_d),
-                    *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
     return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", blind_caption(summary))
 
 
-def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
+def selection_table(summary: Summary) -> ResultTable:
     """Return what selection does, at the shown k: the selectors that see the target, then what selects nothing.
 
     Of `random` and of all tokens optimism must be 0.
-
-    Args:
-        summary: the numbers.
-        pairs: the overlap with ``REFERENCE``; none: its column is left out.
     """
     gains = in_nats("sparse gain", "optimism", "corrected gain", "placebo")
     columns = (
@@ -142,7 +114,6 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
         *_token_columns(summary),
         *plain("cost"),
         *gains,
-        *_overlap_columns(pairs),
     )
     rows = []
     for name in (*summary.seeing_selectors, *(name for name in summary.selectors if name == RANDOM)):
@@ -156,7 +127,6 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
                     *_selection_cells(
                         entry.gain_sparse_nats, entry.optimism_nats, entry.corrected_gain_nats, null.corrected_gain_nats
                     ),
-                    *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
     num_long_range = summary.lengths.num_long_range
@@ -167,7 +137,6 @@ def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> Result
             *_token_cells(summary, num_long_range),
             number(0),
             *_selection_cells(*of_all, summary.null_long_gain_nats),
-            *(estimated(None, 2) for _ in _overlap_columns(pairs)),
         )
     )
     caption = " ".join(filter(None, (SELECTION_CAPTION, all_tokens_words(summary))))
@@ -258,7 +227,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
 
 
 def every_table(measured: Measured) -> list[ResultTable]:
-    """Return the tables that hold every number of a measurement, but for its losses, agreement and distances."""
+    """Return the tables that hold every number of a measurement, but for its losses and distances."""
     summary = measured.summary
     return [
         every_selection_table(summary),
@@ -283,21 +252,6 @@ def spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
         rows.append((*words(family), *cells))
     title = f"dependency spectrum: k that is enough for a share of the targets, within {TOLERANCE:g} nats"
     return ResultTable("spectrum", columns, tuple(rows), title, spectrum_caption(spectra, summary))
-
-
-def pairs_table(pairs: PairSpectra, spectra: Spectra, summary: Summary) -> ResultTable:
-    """Return the share of the targets that need at most so many tokens, exactly and by each choice, where all pairs are."""
-    shown = [(context, k) for context in CONTEXTS for k in range(LARGEST_SET + 1)]
-    columns = (
-        *keys("family"),
-        *plain(*(f"at most {k}{'' if context == 'real' else ', null context'}" for context, k in shown)),
-    )
-    rows = []
-    for family in (ANY, *families_shown(spectra, summary)):
-        of = {context: pairs.by_curve[Curve(family, context, TOLERANCE)] for context in CONTEXTS}
-        rows.append((*words(family), *(estimated(of[context].at_most(k), 3) for context, k in shown)))
-    title = f"every pair: share of the targets that need at most k {units_of(summary)}, within {TOLERANCE:g} nats"
-    return ResultTable("pairs", columns, tuple(rows), title, pairs_caption(pairs, summary))
 
 
 def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
@@ -347,9 +301,8 @@ def figure4_table(summary: Summary) -> ResultTable:
     rows = []
     for selection in summary.selections:
         fit = selection.figure4
-        if selection.context in CONTEXTS:
-            slopes = (estimated(value, 2) for value in (fit.correlation, fit.ols_slope, fit.tls_slope))
-            rows.append((*words(selection.selector, selection.context, str(selection.k)), *slopes))
+        slopes = (estimated(value, 2) for value in (fit.correlation, fit.ols_slope, fit.tls_slope))
+        rows.append((*words(selection.selector, selection.context, str(selection.k)), *slopes))
     return ResultTable("figure 4", columns, tuple(rows), "Figure 4")
 
 
@@ -422,20 +375,3 @@ def distance_table(distances: Sequence[DistanceShares]) -> ResultTable:
         for one in of.bins
     ]
     return ResultTable("distances", columns, tuple(rows), "distances of the chosen tokens to the target")
-
-
-def agreement_table(pairs: list[Agreement], *, k: int) -> ResultTable:
-    """Return one row for each two selectors, at one k."""
-    columns = (*keys("selector", "other selector", "k"), *plain("overlap", "by chance", "rank correlation"))
-    rows = []
-    for pair in pairs:
-        overlap = pair.overlap_at(k)
-        rows.append(
-            (
-                *words(*pair.selectors, str(overlap.k)),
-                estimated(overlap.share, 2),
-                rounded(overlap.chance, ".2f"),
-                estimated(pair.rank_correlation, 2),
-            )
-        )
-    return ResultTable("agreement", columns, tuple(rows), "agreement between selectors")

@@ -16,7 +16,7 @@ from olmo_sparsity.view.result_table import ResultTable, Sentence, keys, number,
 from olmo_sparsity.view.table_formats import markdown_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.length_generalization import furthest_words, generalization_sentences, length_words
-from olmo_sparsity.wording.synthetic_tasks import distinct_words, place_words
+from olmo_sparsity.wording.synthetic_tasks import distinct_words
 
 
 def print_synth_summary(runs: Sequence[Path], *, form: Literal["text", "json", "md"] = "text") -> None:
@@ -78,17 +78,17 @@ def table_of_runs(runs: Sequence[TaskRun]) -> ResultTable:
 
 
 def table_of_lengths(found: Generalization) -> ResultTable:
-    """Return one row a setting, place and k: the length up to which its accuracy holds."""
+    """Return one row a setting and k: the length up to which its accuracy holds."""
     trained = distinct_words(one.setting for one in found.furthest)
     rows = [
         (
-            *words(trained[one.setting], place_words(one.place) if one.place else "as in training"),
+            *words(trained[one.setting]),
             number(one.k),
             *words(furthest_words(one), ", ".join(length_words(length, one.longest) for length in one.of_seeds)),
         )
         for one in found.furthest
     ]
-    columns = (*keys("trained", "planted", "k"), *plain("holds up to", "by seed"))
+    columns = (*keys("trained", "k"), *plain("holds up to", "by seed"))
     return ResultTable(
         "lengths", columns, tuple(rows), f"tokens up to which the accuracy is at least {LEVEL} at every evaluated length",
         "in brackets: where the ends of the 95% intervals of the accuracies do; an accuracy without one may be anything; "

@@ -13,7 +13,7 @@ from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, units_
 EVERY = (
     "Of a selector that sees the target, R(k), sparse gain and gain over random include optimism; corrected gain does not. "
     "Corrected gain under the null context is the placebo. excess: real minus null context. D(k) is no evidence that the context "
-    "helps: compare random, the null context and mimicry."
+    "helps: compare random and the null context."
 )
 
 
@@ -30,8 +30,7 @@ def blind_caption(summary: Summary) -> str:
         f"Shown: {shown_ks_words(summary)}. These selectors choose without the target, so their gain over random has no "
         "optimism. It is no proof of information: compare the null context. D(k): the share of the model's reaction to the long "
         f"context that k {units} reproduce. A reaction need not be useful, so D(k) is no evidence that the context helps. null "
-        f"context: D of the same selector there. mimicry: D of {units} of the null context that were chosen to "
-        "imitate the real prediction. cost: evaluations of the model for the scores of one window."
+        f"context: D of the same selector there. cost: evaluations of the model for the scores of one window."
         + "".join(f" {note}" for note in notes if note)
     )
 

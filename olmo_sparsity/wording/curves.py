@@ -58,15 +58,13 @@ def seeds_words(num_seeds: int) -> str:
     return "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
 
 
-def seed_intervals_words(*nums_seeds: int) -> str:
-    """Return what the intervals of means over seeds include, of models with these numbers of seeds."""
+def seed_intervals_words(num_seeds: int) -> str:
+    """Return what the intervals of means over so many seeds include."""
     words = (
-        f"means over {' or '.join(map(seeds_words, nums_seeds))} of training; brackets: 95% t intervals that include the choice "
-        "of the seed and of the documents"
+        f"means over {seeds_words(num_seeds)} of training; brackets: 95% t intervals that include the choice of the seed and of "
+        "the documents"
     )
-    if 2 in nums_seeds:
-        words += "; with two seeds they may cover as little as 88%"
-    return f"{words}; {OF_ONE_SEED}" if 1 in nums_seeds else words
+    return f"{words}; with two seeds they may cover as little as 88%" if num_seeds == 2 else words
 
 
 def gain_beyond_lines(compared: ComparedCurves) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Optional
 
 from olmo_sparsity.records.selectors import CONTROLS, by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
-from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
+from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words, row_has_words
 from olmo_sparsity.wording.numbers import (
     NO_R_BESIDE,
@@ -20,7 +19,7 @@ from olmo_sparsity.wording.numbers import (
     recovered_words,
 )
 from olmo_sparsity.wording.selection import BLIND, missing_blind_words
-from olmo_sparsity.wording.setup import foreign_words, null_words, row_words
+from olmo_sparsity.wording.setup import NULL_WORDS, foreign_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
@@ -80,7 +79,7 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
     excess = summary.at(selector, "real", k).excess_gain_nats
     if excess is None:
         return words
-    null = foreign_words(summary.null_context, summary.null_contexts)
+    null = foreign_words(summary.null_context)
     return f"{words}{' and' if excess.is_above_zero else ', but not clearly'} more than under {null}"
 
 
@@ -121,8 +120,8 @@ def value_words(summary: Summary) -> str:
     harm = ", so it does harm" if null_gain.is_below_zero else ""
     worth = (
         f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
-        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
-        f"{interval(null_gain, 3)} nats{harm}."
+        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place "
+        f"({NULL_WORDS[summary.null_context]}) is worth {interval(null_gain, 3)} nats{harm}."
     )
     return " ".join(filter(None, (worth, gap_words(summary))))
 
@@ -208,27 +207,19 @@ def prediction_words(summary: Summary, selector: str) -> str:
         return f"{no_prediction} the long context does not change the model's prediction."
     clauses = []
     for k, of in found.items():
-        beside = [("random", of.random), ("null context", of.null), (f"mimicry by {of.mimicry_selector}", of.mimicry)]
+        beside = [("random", of.random), ("null context", of.null)]
         company = [f"{name} {interval(value)}" for name, value in beside if value is not None]
         recovered = summary.at(selector, "real", k).recovered_fraction
         if summary.sees_target(selector) and recovered is not None:
             company.append(f"R({k}) with its optimism {recovered_words(summary, recovered)}")
         clauses.append(f"D({k}) = {interval(of.real)} ({', '.join(company)})")
     words = [f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}."]
-    words += [f"{name} was not measured." for name in _missing_beside(found.values())]
+    if any(of.null is None for of in found.values()):
+        words.append("D under the null context was not measured.")
     if not summary.gate_passed:
         words.append(NO_R_BESIDE)
     words.append(no_interval_words("D(k)", summary.num_documents))
     return " ".join(sentence for sentence in [*words, NO_EVIDENCE] if sentence)
-
-
-def _missing_beside(found: Iterable[PredictionRecovered]) -> list[str]:
-    """Return what belongs beside D(k) and is missing at some k."""
-    missing = {"D under the null context": False, "The mimicry floor": False}
-    for of in found:
-        missing["D under the null context"] |= of.null is None
-        missing["The mimicry floor"] |= of.mimicry is None
-    return [name for name, is_missing in missing.items() if is_missing]
 
 
 def _entry(summary: Summary, selector: str, context: str, *, k: int) -> Optional[SelectionSummary]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.evidence import blind_words, first_blind, prediction_words, seeing_words, value_words
@@ -65,20 +64,6 @@ def distance_finding(distances: Sequence[DistanceShares], summary: Summary, *, s
     )
 
 
-def agreement_finding(pairs: Sequence[Agreement], *, k: int, what: str) -> str:
-    """Return which two selectors choose most alike, and which least; ``what``: what is counted."""
-    shares = {pair.selectors: share.mean for pair in pairs if (share := pair.overlap_at(k).share) is not None}
-    if not shares:
-        return f"No two selectors have a common share of their {k} {what}."
-    (one, other), most = max(shares.items(), key=lambda item: item[1])
-    chosen = "one" if k == 1 else f"{k} {what}"
-    words = f"Of the {chosen} that each chooses, {one} and {other} have {most:.0%} in common"
-    if len(shares) > 1:
-        (one, other), least = min(shares.items(), key=lambda item: item[1])
-        words += f", the most of all pairs, and {one} and {other} {least:.0%}, the least"
-    return f"{words}; two random choices: {pairs[0].overlap_at(k).chance:.0%}."
-
-
 def cloud_finding(selector: str, entries: Mapping[str, SelectionSummary], summary: Summary) -> str:
     """Return how closely sparse and long gain go together in each context, at one k; ``entries``: by context."""
     (k,) = {entry.k for entry in entries.values()}
@@ -87,18 +72,7 @@ def cloud_finding(selector: str, entries: Mapping[str, SelectionSummary], summar
     )
     return (
         f"Sparse gain with {counted_of(summary, k)} chosen by {selector} and long gain of a window correlate by {correlations}; "
-        f"a correlation that {foreign_words(summary.null_context, summary.null_contexts)} shows, too, is no finding."
-    )
-
-
-def sizes_finding(summaries: Sequence[Summary]) -> str:
-    """Return the long gain as the fewest and as all windows give it."""
-    first, last = summaries[0], summaries[-1]
-    if first is last:
-        return f"All {last.num_windows:,} windows give a long gain of {interval(last.long_gain_nats, 3)} nats."
-    return (
-        f"The first {first.num_windows:,} windows give a long gain of {interval(first.long_gain_nats, 3)} nats, all "
-        f"{last.num_windows:,} one of {interval(last.long_gain_nats, 3)}."
+        f"a correlation that {foreign_words(summary.null_context)} shows, too, is no finding."
     )
 
 

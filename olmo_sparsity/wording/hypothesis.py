@@ -36,8 +36,8 @@ def hypothesis_sentences(found: Hypothesis) -> Iterator[str]:
 
 
 def null_name(found: Hypothesis) -> str:
-    """Return ``foreign text``, or ``the null context`` where it is not text of another document in every window."""
-    return foreign_words(found.null_context, found.null_contexts)
+    """Return ``foreign text``, or ``the null context`` where it is not text of another document."""
+    return foreign_words(found.null_context)
 
 
 def short_null_name(null: str) -> str:

@@ -6,13 +6,10 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Optional
 
-from olmo_sparsity.config.keys import counted
 from olmo_sparsity.statistics.length_generalization import (
     LEVEL,
     Furthest,
     Generalization,
-    PlaceSweep,
-    num_learned,
     of_encodings,
     of_methods,
     of_sparsity_alone,
@@ -20,13 +17,10 @@ from olmo_sparsity.statistics.length_generalization import (
     task_of,
 )
 from olmo_sparsity.statistics.synthetic import Setting
-from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import (
     distinct_words,
     encoding_words,
     method_words,
-    place_words,
-    setting_words,
     task_words,
     trained_lengths_words,
 )
@@ -48,7 +42,7 @@ def furthest_words(one: Furthest) -> str:
 
 
 def generalization_sentences(found: Generalization) -> list[str]:
-    """Return whether sparsity, coupling and locality decide, and which baseline breaks first, as far as the runs show it."""
+    """Return whether sparsity and coupling decide, and which baseline breaks first, as far as the runs show it."""
     of_sparsity = sparsity_sentence(found)
     sentences = [of_sparsity] if of_sparsity else []
     settings = list(dict.fromkeys(one.setting for one in found.furthest))
@@ -58,25 +52,18 @@ def generalization_sentences(found: Generalization) -> list[str]:
             own = [
                 one
                 for one in found.furthest
-                if one.setting in compared
-                and task_of(one.setting) == trained
-                and (one.k, one.place) == (one.setting.max_sparsity, None)
+                if one.setting in compared and task_of(one.setting) == trained and one.k == one.setting.max_sparsity
             ]
             alike = {task_of(one) for one in compared if task_of(one)[1:] == trained[1:]}
             sentences += [methods_sentence(found, own, of_several_lengths=len(alike) > 1)] if own else []
     encodings = of_encodings(settings)
     sentences += [encodings_sentence(found, encodings)] if encodings else []
-    for sweep in found.sweeps:
-        sentences += [place_sentence(sweep)] if sweep.effects else []
-        sentences += [bound_sentence(found, sweep)] if sweep.bound else []
     return sentences
 
 
 def _parities(found: Generalization) -> dict[Setting, list[Furthest]]:
     settings = of_sparsity_alone(one.setting for one in found.furthest)
-    return {
-        setting: [one for one in found.furthest if (one.setting, one.place) == (setting, None)] for setting in settings
-    }
+    return {setting: [one for one in found.furthest if one.setting == setting] for setting in settings}
 
 
 def sparsity_sentence(found: Generalization) -> str:
@@ -148,11 +135,7 @@ def methods_sentence(found: Generalization, own: Sequence[Furthest], *, of_sever
 
 def encodings_sentence(found: Generalization, settings: Sequence[Setting]) -> str:
     """Return how far encodings of positions hold at k = K_train, and whether one holds further than every other."""
-    own = [
-        one
-        for one in found.furthest
-        if one.setting in settings and one.place is None and one.k == one.setting.max_sparsity
-    ]
+    own = [one for one in found.furthest if one.setting in settings and one.k == one.setting.max_sparsity]
     learned, distances, names = _ranked(found, own, encoding_words)
     best = [one for one in learned if all(reaches_further(one, other) for other in learned if other is not one)]
     shown = names[best[0].setting] if best and len(learned) > 1 else "not shown"
@@ -174,34 +157,3 @@ def _ranked(
     lengths = "; ".join(f"{names[one.setting]} to {furthest_words(one)} tokens" for one in learned) or "none"
     unranked = f" Not learned by every seed, so not ranked: {'; '.join(not_learned)}." if not_learned else ""
     return learned, f"Accuracy of at least {LEVEL}: {lengths}.{unranked}", names
-
-
-def place_sentence(sweep: PlaceSweep) -> str:
-    """Return how much the accuracy beyond the training lengths depends on where planted tokens lie in evaluation."""
-    ordered = sorted(sweep.effects, key=lambda one: one.difference.mean)
-    ends = dict.fromkeys(interval(one.difference) for one in (ordered[0], ordered[-1]))
-    num_shown = sum(one.difference.is_above_zero or one.difference.is_below_zero for one in ordered)
-    ways = f"{counted(len(ordered), 'way')} of planting in training"
-    places = f"{place_words(sweep.near)} minus {place_words(sweep.far)}"
-    text = f"{'' if sweep.modulus == 2 else f'sum modulo {sweep.modulus} '}in {sweep.background}"
-    return (
-        f"Locality in evaluation, {text}, k = {max(one.k for one in ordered)}, prompts longer than in training: "
-        f"accuracy with tokens planted {places} is {' to '.join(ends)} over {ways}; "
-        f"a difference is shown in {num_shown}."
-        + f" Left out, because not every seed has learned: {counted(sweep.num_unlearned, 'way')}."
-        * (sweep.num_unlearned > 0)
-    )
-
-
-def bound_sentence(found: Generalization, sweep: PlaceSweep) -> str:
-    """Return what the linear bound, fitted to one corner of the sweep, says of the others."""
-    bound = sweep.bound
-    assert bound is not None
-    learned, seeds = num_learned(found.runs)[bound.setting]
-    corner = f"{setting_words(bound.setting)}, evaluated {place_words(bound.place)}, k = {bound.k}"
-    others = sweep.num_broken + sweep.num_held
-    return (
-        f"An error of at most {bound.slope:.3f} times length / training length, fitted to the corner ({corner}; "
-        f"learned by {learned} of {seeds} seeds), is broken by {sweep.num_broken} of {others} other points. "
-        "That the bound is linear is an assumption."
-    )

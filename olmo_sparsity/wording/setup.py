@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Optional, Union
 
-from olmo_sparsity.records.measured import HASH_DIGITS, Anchor
+from olmo_sparsity.records.measured import HASH_DIGITS, Anchor, NullContext
 from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 
 NULL_WORDS = {
-    "same-source": "text of another document of the same source",
-    "any-source": "text of another document",
-    "same-document": "text from elsewhere in the same document",
+    "document": "text of another document",
     "shuffled": "the same tokens in random order",
 }
-FOREIGN = {"same-source", "any-source"}  # the kinds that are text of another document
 # Who sees what under each definition.
 VISIBILITY_WORDS: dict[Visibility, str] = {
     "hidden": "a hidden token is seen by no one",
@@ -92,44 +88,15 @@ def row_words(lengths: Lengths, determiner: str = "a") -> str:
     return "the stated training row" if lengths.train_len_is_stated else f"{determiner} training row"
 
 
-def null_words(summary: Summary) -> str:
-    """Return what the long-range tokens of the null context are; of how many windows, where documents were too short for it."""
-    return null_kind_words(summary.null_context, summary.null_contexts)
-
-
-def null_kind_words(asked: str, counts: Mapping[str, int]) -> str:
-    """Return the words of the kinds of null context.
-
-    Args:
-        asked: the kind of the configuration.
-        counts: how many windows have which kind; empty: all have the one that was asked for.
-    """
-    kinds = sorted((kind for kind, number in counts.items() if number), key=lambda kind: kind != asked) or [asked]
-    if len(kinds) == 1:
-        return NULL_WORDS[kinds[0]]
-    return "; ".join(f"in {counts[kind]:,} window{'s' * (counts[kind] > 1)} {NULL_WORDS[kind]}" for kind in kinds)
-
-
 def null_sentence(summary: Summary) -> str:
     """Return what stands in place of the long-range tokens in the null context, and where it is foreign text what that shows."""
-    shows = "; it shows whether the content matters" if is_foreign(summary.null_context, summary.null_contexts) else ""
-    return f"Null context, in place of the long-range tokens: {null_words(summary)}{shows}."
+    shows = "; it shows whether the content matters" if summary.null_context == "document" else ""
+    return f"Null context, in place of the long-range tokens: {NULL_WORDS[summary.null_context]}{shows}."
 
 
-def is_foreign(asked: str, counts: Mapping[str, int]) -> bool:
-    """Return whether the null context is text of another document in every window.
-
-    Args:
-        asked: the kind of the configuration.
-        counts: as in ``null_kind_words``.
-    """
-    kinds = {kind for kind, number in counts.items() if number} or {asked}
-    return kinds <= FOREIGN
-
-
-def foreign_words(asked: str, counts: Mapping[str, int]) -> str:
-    """Return ``foreign text``, or where it is none ``the null context``; the arguments are those of ``is_foreign``."""
-    return "foreign text" if is_foreign(asked, counts) else "the null context"
+def foreign_words(null_context: NullContext) -> str:
+    """Return ``foreign text``, or where it is none ``the null context``."""
+    return "foreign text" if null_context == "document" else "the null context"
 
 
 def null_label(null: str) -> str:
@@ -208,40 +175,27 @@ def setup_words(run: str, setup: ModelSetup) -> str:
 
 
 def anchor_warning(setup: ModelSetup) -> str:
-    """Return that a mean loss is clearly lower with the other choice of the first token, or that neither choice is known to be
-    better, in one sentence; empty where the chosen one is, or where one document cannot tell."""
+    """Return that a mean loss is clearly lower with the other choice of the first token, in one sentence; empty where none is."""
     check = setup.anchor_check
-    if check is None or check.standard_error_nats is None:
+    if check is None:
         return ""
     of_length = {
         "short": ("with the local tokens alone", check.loss_short_nats, check.standard_error_short_nats),
         "long": ("with all tokens visible", check.loss_long_nats, check.standard_error_nats),
     }
     by = f'with the anchor "{check.text}"' if check.other == "bos" else "without an anchor"
-    lower, alike = [], []
+    lower = []
     for length, choice in check.lower_with.items():
-        visible, losses, error = of_length[length]
-        with_it, without = (f"{losses[each]:.4f}" for each in ("bos", "none"))
-        of_difference = f"standard error of the difference {error:.4f}"
         if choice == check.other:
+            visible, losses, error = of_length[length]
+            with_it, without = (f"{losses[each]:.4f}" for each in ("bos", "none"))
             lower.append(
                 f"the mean loss {visible} is lower {by} ({with_it} nats with it, {without} nats without it, "
-                f"{check.num_windows:,} windows; {of_difference})"
+                f"{check.num_windows:,} windows; standard error of the difference {error:.4f})"
             )
-        alike.append(f"{with_it} and {without} nats {visible} ({of_difference})")
-    if lower:
-        return f"WARNING: this measurement is not of the better first token: {', and '.join(lower)}."
-    if not check.is_undecided:
-        return ""
-    return (
-        f'Whether the anchor "{check.text}" makes the better first token was not decided after {check.num_windows:,} windows: '
-        f"the mean loss with it and without is {', '.join(alike)}."
-    )
+    return f"WARNING: this measurement is not of the better first token: {', and '.join(lower)}." if lower else ""
 
 
 def short_anchor_warning(setup: ModelSetup) -> str:
     """Return ``anchor_warning`` in a few words, for where its numbers have no room; empty where there is none."""
-    words = anchor_warning(setup)
-    if words.startswith("WARNING"):
-        return "WARNING: not of the better first token."
-    return "The better first token was not decided." if words else ""
+    return "WARNING: not of the better first token." if anchor_warning(setup) else ""

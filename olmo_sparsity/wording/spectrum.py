@@ -8,7 +8,6 @@ from typing import Optional
 from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import SmallestK
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.spectrum import (
     NEAREST,
@@ -209,15 +208,4 @@ def rounding_words(spectra: Spectra) -> str:
     return (
         " Measured in bf16, whose rounding is of the size of small tolerances: too few targets count as within them; measure "
         "with --precision fp32."
-    )
-
-
-def pairs_caption(pairs: PairSpectra, summary: Summary) -> str:
-    """Return what a reader of the table of all pairs must know."""
-    one, beside = units_of(summary, 1), BY_HEAD_WORDS if by_head(summary.selectors) else ""
-    return (
-        f"{pairs.num_windows:,} windows of {pairs.num_documents:,} documents, in which every {one} and every pair was unmasked. "
-        f"{ANY}: exact, the best of all sets of so many {units_of(summary)}; what is missing to 1 needs more than two, whatever "
-        f"is chosen. A choice needs as many or more{beside}. A dash: this k was not measured. Simultaneous 95% bands by "
-        "bootstrap over documents."
     )

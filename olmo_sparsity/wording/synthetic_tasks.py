@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Optional
 
 from olmo_sparsity.config.keys import counted
-from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.wording.numbers import interval
@@ -28,7 +27,7 @@ def setting_words(setting: Setting) -> str:
     elif setting.positions == "randpos":
         positions += f" with {setting.position_embedding}"
     positions += _scaling_words(setting)
-    planted = "" if setting.placed == "any/1" else f", planted {place_words(setting.placed)}"
+    planted = "" if setting.is_placed_anywhere else f", {_planted_words(setting)}"
     return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}{planted}"
 
 
@@ -42,7 +41,7 @@ def distinct_words(settings: Iterable[Setting], name: Callable[[Setting], str] =
         lambda one: f"positions below {one.max_position}",
         task_words,
         lambda one: f"K_train = {one.max_sparsity}",
-        lambda one: f"planted {place_words(one.placed)}",
+        _planted_words,
         lambda one: f"embedding {one.position_embedding}" if one.positions in _OF_ANY_EMBEDDING else "",
     )
     alike = {setting: [one for one in shown if shown[one] == words] for setting, words in shown.items()}
@@ -57,10 +56,10 @@ def trained_lengths_words(setting: Setting) -> str:
     return f"prompts of {setting.train_lengths[0]} to {setting.train_lengths[1]} tokens"
 
 
-def place_words(place: str) -> str:
-    """Return one of ``synthetic.test_placed`` in words."""
-    locality, spread = read_place(place)
-    return f"{'anywhere' if locality is None else f'within {locality}'}, {spread} apart"
+def _planted_words(setting: Setting) -> str:
+    """Return where tokens are planted in training."""
+    where = "anywhere" if setting.locality is None else f"within {setting.locality}"
+    return f"planted {where}, {setting.spread} apart"
 
 
 def method_words(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""The command lines of the figures' scripts: what each option reaches, what stands in where it is left out."""
+"""The command line of the figures: what each option reaches, what stands in where it is left out."""
 
 from __future__ import annotations
 
@@ -6,28 +6,18 @@ import logging
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
 from made_up import made_up_tables
 from matplotlib.figure import Figure
-from typer.main import get_command
 
-from analysis import (
-    choices,
-    context_curve,
-    drawing,
-    every_figure,
-    spectrum_by_length,
-    training,
-)
-from analysis.drawing import FigureOfMeasurement, FigureOfRuns, command_of
-from analysis.of_lengths import command_of_lengths
+from analysis import __main__ as command
+from analysis import context_curve, drawing, every_figure, training
+from analysis.drawing import FigureOfLengths, FigureOfMeasurement, FigureOfRuns
 from analysis.output import Drawn
 from analysis.paper import Width, width_in_force
 from olmo_sparsity.errors import UserError
@@ -48,98 +38,97 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout
 
 
+Started = Callable[[str], tuple[int, list[str], str]]
+
+
 @pytest.fixture
-def run_script(
+def run_command(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Callable[[], None], str], tuple[int, list[str], str]]:
-    """Start a command in the folder; nothing is read but which tables are there, and no picture is written.
+) -> tuple[Started, list[tuple[list[str], Width | None]]]:
+    """Start the command in the folder; nothing is read but which tables are there, and no picture is written.
 
     Returns:
-        Exit code, the lines that were printed, and errors.
+        What takes a command line and returns exit code, printed lines and errors; and what was drawn, at which width.
     """
-    monkeypatch.chdir(checkout)
-    monkeypatch.setattr(drawing, "save", lambda drawn, folder: [folder / f"{drawn.name}.png"])
-    monkeypatch.setattr(drawing, "Measured", SimpleNamespace(read=lambda folder: SimpleNamespace(tables=folder)))
+    drawn: list[tuple[list[str], Width | None]] = []
 
-    def started(command: Callable[[], None], line: str) -> tuple[int, list[str], str]:
+    def draw(of: Any) -> Iterator[Drawn]:
+        drawn.append(([str(one) for one in (of if isinstance(of, list) else [of.tables])], width_in_force()))
+        yield Drawn(Figure(), "picture", "It shows 1.\x1b")
+
+    figures = {
+        "of_one": FigureOfMeasurement(draw), "of_runs": FigureOfRuns(draw), "of_lengths": FigureOfLengths(draw),
+    }  # fmt: skip
+    monkeypatch.chdir(checkout)
+    monkeypatch.setattr(every_figure, "declared", lambda: figures)
+    monkeypatch.setattr(drawing, "save", lambda drawn, folder: [folder / f"{drawn.name}.png"])
+    monkeypatch.setattr(command, "Measured", SimpleNamespace(read=lambda folder: SimpleNamespace(tables=folder)))
+
+    def started(line: str) -> tuple[int, list[str], str]:
         monkeypatch.setattr(sys, "argv", ["figure", *shlex.split(line)])
         with pytest.raises(SystemExit) as ended:
-            command()
+            drawing.run_command(command.draw)
         said = capsys.readouterr()
         return int(ended.value.code or 0), said.out.splitlines(), said.err
 
-    return started
+    return started, drawn
 
 
 @pytest.mark.parametrize(
-    ("line", "shown", "out", "width"),
+    ("line", "of", "out", "width"),
     [
-        ("", "runs/demo/influence/newer", "runs/demo/figures/newer", "screen"),
-        ("--run runs/other", "runs/other/influence/only", "runs/other/figures/only", "screen"),
-        ("--tables runs/demo/influence/older", "runs/demo/influence/older", "runs/demo/figures/older", "screen"),
-        ("--tables elsewhere --run runs/other", "elsewhere", "runs/other/figures/elsewhere", "screen"),
-        ("--tables elsewhere --out there", "elsewhere", "there", "screen"),
-        ("--run runs/other --out there --width two", "runs/other/influence/only", "there/paper-two", "two"),
-        ("--run runs/other --width one", "runs/other/influence/only", "runs/other/figures/only/paper-one", "one"),
+        ("of_one", "runs/demo/influence/newer", "runs/demo/figures/newer", "screen"),
+        ("of_one --run runs/other", "runs/other/influence/only", "runs/other/figures/only", "screen"),
+        ("of_one --tables runs/demo/influence/older", "runs/demo/influence/older", "runs/demo/figures/older", "screen"),
+        ("of_one --tables elsewhere --run runs/other", "elsewhere", "runs/other/figures/elsewhere", "screen"),
+        ("of_one --tables elsewhere --out there", "elsewhere", "there", "screen"),
+        ("of_one --run runs/other --out there --width two", "runs/other/influence/only", "there/paper-two", "two"),
+        ("of_one --run runs/other --width one", "runs/other/influence/only", "runs/other/figures/only/paper-one", "one"),
+        ("of_runs", "runs/demo", "runs/demo/figures", "screen"),
+        ("of_runs --run runs/other --run runs/demo", "runs/other runs/demo", "runs/other/figures", "screen"),
+        ("of_runs --run runs/other:kl --run runs/demo", "runs/other:kl runs/demo", "runs/other/figures", "screen"),
+        ("of_runs --run runs/demo --out there --width one", "runs/demo", "there/paper-one", "one"),
+        ("of_lengths --tables b --tables a --out there", "b a", "there", "screen"),
+        ("of_lengths --tables b --tables a --run runs/demo", "b a", "runs/demo/figures", "screen"),
+        (
+            "of_lengths --tables runs/demo/influence/older --tables runs/demo/influence/newer",
+            "runs/demo/influence/older runs/demo/influence/newer", "runs/demo/figures", "screen",
+        ),
     ],
-)
-def test_figures_of_a_measurement_are_of_the_tables_and_in_the_folder_that_are_named(
-    run_script: Callable, line: str, shown: str, out: str, width: str
+)  # fmt: skip
+def test_a_figure_is_of_what_is_named_or_of_the_newest_of_the_demo(
+    run_command: Any, line: str, of: str, out: str, width: str
 ) -> None:
-    """Without ``--tables`` of the newest ones of the run, and without a run of the demo."""
-    drawn: list[tuple[str, Width | None]] = []
-
-    def draw(name: str) -> FigureOfMeasurement:
-        def one(measured: drawing.Measured) -> Iterator[Drawn]:
-            drawn.append((str(measured.tables), width_in_force()))
-            yield Drawn(Figure(), name, "It shows 1.")
-
-        return FigureOfMeasurement(one)
-
-    code, lines, errors = run_script(lambda: command_of([draw("first"), draw("second")]), line)
-    assert (code, lines, errors) == (0, [f"{out}/first.png", f"{out}/second.png"], "")
-    assert drawn == [(shown, Width(width))] * 2
-    assert run_script(draw("alone").command, line)[1] == [f"{out}/alone.png"]
-
-
-def test_tables_outside_a_run_need_a_folder_for_the_pictures(run_script: Callable) -> None:
-    figure = FigureOfMeasurement(lambda measured: iter([Drawn(Figure(), "never", "")]))
-    assert run_script(figure.command, "--tables elsewhere") == (
-        2,
-        [],
-        "analysis: error: elsewhere: these tables are not in a run folder; name the folder for the pictures with --out DIR\n",
-    )
-
-
-@pytest.mark.parametrize("option", ["--tables", "--run"])
-def test_a_second_measurement_is_refused(option: str, run_script: Callable) -> None:
-    figure = FigureOfMeasurement(lambda measured: iter([Drawn(Figure(), "never", "")]))
-    said = f"analysis: error: {option} a {option} b: these figures are of one measurement; draw each by itself\n"
-    assert run_script(figure.command, f"{option} a {option} b") == (2, [], said)
+    """What it shows is printed before the pictures."""
+    started, drawn = run_command
+    assert started(line) == (0, ["It shows 1.\ufffd", f"{out}/picture.png"], "")
+    assert drawn == [(of.split(), Width(width))]
 
 
 @pytest.mark.parametrize(
-    ("line", "runs", "out", "width"),
+    ("line", "said"),
     [
-        ("", ["runs/demo"], "runs/demo/figures", "screen"),
-        ("--run runs/other --run runs/demo", ["runs/other", "runs/demo"], "runs/other/figures", "screen"),
-        ("--run runs/other:kl --run runs/demo", ["runs/other:kl", "runs/demo"], "runs/other/figures", "screen"),
-        ("--run runs/demo --out there --width one", ["runs/demo"], "there/paper-one", "one"),
+        (
+            "of_one --tables elsewhere",
+            "elsewhere: these tables are not in a run folder; name the folder for the pictures with --out DIR",
+        ),
+        ("of_one --run a --run b", "--run a --run b: of_one is a figure of one measurement; draw each by itself"),
+        (
+            "of_one --tables a --tables b",
+            "--tables a --tables b: of_one is a figure of one measurement; draw each by itself",
+        ),
+        ("of_runs --tables a", "--tables a: of_runs is a figure of runs; name them with --run"),
+        ("of_lengths", "of_lengths is a figure of several lengths; name the tables of each with --tables"),
+        ("figure6", "figure6: there is no such figure; choose of of_one, of_runs, of_lengths"),
     ],
 )
-def test_figures_of_runs_are_in_the_folder_of_the_first(
-    run_script: Callable, line: str, runs: list[str], out: str, width: str
-) -> None:
-    drawn: list[tuple[list[str], Width | None]] = []
+def test_what_cannot_be_drawn_is_one_line(run_command: Any, line: str, said: str) -> None:
+    started, drawn = run_command
+    assert (*started(line), drawn) == (2, [], f"analysis: error: {said}\n", [])
 
-    def draw(named: list[Path]) -> Iterator[Drawn]:
-        drawn.append((list(map(str, named)), width_in_force()))
-        yield Drawn(Figure(), "of-runs", "It shows 1.")
 
-    code, lines, errors = run_script(FigureOfRuns(draw).command, line)
-    assert (code, lines) == (0, [f"{out}/of-runs.png"]), errors
-    assert drawn == [(runs, Width(width))]
-    assert not FigureOfRuns(draw).is_of(Path("runs/demo"))  # of a run alone only where a script says so
+def test_a_figure_of_runs_is_of_a_run_alone_only_where_it_says_so() -> None:
+    assert not FigureOfRuns(lambda runs: iter([])).is_of(Path("runs/demo"))
 
 
 def test_what_the_package_tells_is_a_line_of_its_own_while_a_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,141 +138,37 @@ def test_what_the_package_tells_is_a_line_of_its_own_while_a_script_runs(capsys:
     assert logging.getLogger("olmo_sparsity").handlers == []
 
 
-def test_figures_of_lengths_are_of_all_tables_and_of_attention_where_no_selector_is_named(
-    run_script: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it found is printed before the pictures."""
-    found: list[tuple[list[Path], str, Width | None]] = []
-
-    def measured(folders: list[Path], *, selector: str) -> SimpleNamespace:
-        found.append((folders, selector, width_in_force()))
-        return SimpleNamespace(models=["one", "other"])
-
-    monkeypatch.setattr(spectrum_by_length, "read_length", lambda folder: folder)
-    monkeypatch.setattr(spectrum_by_length, "spectrum_by_length", measured)
-    monkeypatch.setattr(spectrum_by_length, "length_sentences", lambda of, model: [f"{model}\x1b."])
-    command = partial(drawing.run_command, command_of_lengths(spectrum_by_length.draw))
-    monkeypatch.setattr(spectrum_by_length, "draw_found", lambda of: Drawn(Figure(), "of-lengths", "It shows 1."))
-    for options, selector, out, width in (
-        ("", "attention", "runs/figures", "screen"),
-        (" --selector kl --out there --width one", "kl", "there/paper-one", "one"),
-    ):
-        code, lines, _ = run_script(command, f"--tables b --tables a{options}")
-        assert (code, lines) == (0, ["one\ufffd.", "other\ufffd.", f"{out}/of-lengths.png"])
-        assert found.pop() == ([Path("b"), Path("a")], selector, Width(width)) and not found
-
-
 @pytest.mark.parametrize(
     ("line", "said"),  # the rest are words of a library
     [
-        ("top1 --out figs", " (top1); name a folder with --run or --tables; see "),
-        ("--out", "option '--out' requires an argument; see "),
-        ("--widht one", "o such option: --widht"),
-        ("--width three", "nvalid value for '--width': 'three' is not one of "),
+        ("of_one top1 --out figs", " (top1); name a folder with --run or --tables; see "),
+        ("of_one --out", "option '--out' requires an argument; see "),
+        ("of_one --widht one", "o such option: --widht"),
+        ("of_one --width three", "nvalid value for '--width': 'three' is not one of "),
     ],
 )
-def test_a_mistake_in_the_arguments_is_one_line(run_script: Callable, line: str, said: str) -> None:
-    code, lines, error = run_script(FigureOfMeasurement(lambda measured: iter([])).command, line)
+def test_a_mistake_in_the_arguments_is_one_line(run_command: Any, line: str, said: str) -> None:
+    code, lines, error = run_command[0](line)
     assert (code, lines) == (2, [])
     assert error.startswith("analysis: error: ") and error.count("\n") == 1
     assert said in error and error.endswith(f"ee {drawing._program()} --help\n")
 
 
-def test_a_folder_of_runs_is_named_with_its_option(run_script: Callable) -> None:
-    error = run_script(FigureOfRuns(lambda runs: iter([])).command, "top1")[2]
-    assert " (top1); name a folder with --run; see " in error
-
-
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_both_options_of_help_print_it(option: str, run_script: Callable) -> None:
-    code, lines, error = run_script(FigureOfMeasurement(lambda measured: iter([])).command, option)
+def test_both_options_of_help_print_it(option: str, run_command: Any) -> None:
+    code, lines, error = run_command[0](option)
     assert (code, error) == (0, "") and "--tables" in "\n".join(lines)
 
 
 def test_a_script_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec, name in (
-        (SimpleNamespace(name="analysis.figure4"), "python -m analysis.figure4"),
+        (SimpleNamespace(name="analysis.gallery"), "python -m analysis.gallery"),
         (SimpleNamespace(name="analysis.__main__"), "python -m analysis"),
         (None, "figure4.py"),
     ):
         monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))  # type: ignore[arg-type]
         monkeypatch.setattr(sys, "argv", ["some/figure4.py"])
         assert drawing._program() == name
-
-
-WIDTHS = "screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
-PICTURES = "Folder for the pictures."
-OF_LENGTHS = command_of_lengths(spectrum_by_length.draw)
-
-
-@pytest.mark.parametrize(
-    ("start", "options"),
-    [
-        (
-            lambda: command_of([]),
-            {
-                "run": ("Folder of the run. Default: that of --tables, or runs/demo.", None),
-                "tables": ("Influence folder. Default: the run's newest.", None),
-                "out": (f"{PICTURES} Default: RUN/figures/NAME OF THE TABLES.", None),
-            },
-        ),
-        (
-            FigureOfRuns(lambda runs: iter([])).command,
-            {
-                "run": ("Folder of a run; may be repeated.", [Path("runs/demo")]),
-                "out": (f"{PICTURES} Default: figures/ of the first run.", None),
-            },
-        ),
-        (
-            lambda: drawing.run_command(OF_LENGTHS),
-            {
-                "tables": ("Influence folder of one length; repeated for each.", "required"),
-                "out": (PICTURES, Path("runs/figures")),
-                "selector": ("A selector that does not see the target.", "attention"),
-            },
-        ),
-        (
-            lambda: drawing.run_command(choices.command),
-            {
-                "tables": ("Influence folder; repeated for each column.", "required"),
-                "out": (PICTURES, Path("runs/figures")),
-                "k": ("The measured k.", 8),
-            },
-        ),
-    ],
-    ids=["of a measurement", "of runs", "of lengths", "choices"],
-)
-def test_help_says_what_each_option_is(
-    start: Callable[[], None], options: dict[str, tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = typer.Typer(add_completion=False)
-    monkeypatch.setattr(drawing, "run_command", lambda function: app.command()(function))
-    start()
-    asked = {
-        param.name: (param.help, "required" if param.required else param.default)  # type: ignore[attr-defined]
-        for param in get_command(app).params
-    }
-    assert asked == {**options, "width": (WIDTHS, Width.screen)}
-
-
-def test_choices_are_drawn_at_8_and_told(run_script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each measurement is read; the finding is printed before the pictures."""
-    drawn: list[tuple[list[str], int, Width | None]] = []
-
-    def draw_measured(measured: Sequence[Path], k: int) -> Drawn:
-        drawn.append((list(map(str, measured)), k, width_in_force()))
-        return Drawn(Figure(), "choices", f"k = {k}.\x1b")
-
-    monkeypatch.setattr(choices, "Measured", SimpleNamespace(read=lambda folder: folder))
-    monkeypatch.setattr(choices, "draw_measured", draw_measured)
-    for options, k, out, width in (
-        ("", 8, "runs/figures", "screen"),
-        (" --k 2 --out there --width two", 2, "there/paper-two", "two"),
-    ):
-        line = f"--tables elsewhere --tables runs/other/influence/only{options}"
-        code, lines, _ = run_script(lambda: drawing.run_command(choices.command), line)
-        assert (code, lines) == (0, [f"k = {k}.\ufffd", f"{out}/choices.png"])
-        assert drawn.pop() == (["elsewhere", "runs/other/influence/only"], k, Width(width)) and not drawn
 
 
 def test_a_figure_of_tables_belongs_to_runs_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,10 @@ from made_up import KS, M, made_up_tables
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from analysis import agreement, distance, every_figure, figure4, figure5, output, style
+from analysis import distance, every_figure, figure4, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
-from olmo_sparsity.records.own_selectors import OwnSelector, names_of
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
-from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
 from olmo_sparsity.statistics.single.breakdowns import DistanceBin
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
@@ -36,7 +33,7 @@ from olmo_sparsity.wording.setup import anchor_warning, measured_words
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_figures_say_what_they_show(folders: dict[str, Path], name: str, gates: str) -> None:
     """Every figure names its model, its data, its lengths and both gates; a gate that failed stands above it as well."""
-    some = ["unmask-one", "kl"] if name in ("figure4", "classes", "sample-size") else []  # they have much to draw
+    some = ["unmask-one", "kl"] if name in ("figure4", "classes") else []  # they have much to draw
     drawn = read(folders[gates], *some)
     assert drawn.summary.gate_passed == (gates != "failed")
     assert drawn.summary.beyond_gate_passed == (gates == "passed")
@@ -81,13 +78,11 @@ def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch:
 
 def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(FIGURES) == {
-        "figure4", "figure5", "recovered-fraction", "prediction-recovered", "distance", "classes", "agreement", "sample-size",
+        "figure4", "figure5", "recovered-fraction", "prediction-recovered", "distance", "classes",
         "spectrum",
     }  # fmt: skip
     of_runs = {figure.draw.__module__ for figure in every_figure.figures_of(FigureOfRuns)}
-    assert of_runs >= {
-        f"analysis.{name}" for name in ("planted", "context_curve", "training", "compare", "scale", "synthetic")
-    }
+    assert of_runs >= {f"analysis.{name}" for name in ("context_curve", "training", "compare", "synthetic")}
     added = FigureOfMeasurement(lambda measured: iter([]))
     monkeypatch.setattr(output, "FIGURE", added, raising=False)
     assert added in every_figure.figures_of(FigureOfMeasurement)
@@ -103,7 +98,7 @@ def test_scripts_are_found_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize("selectors", [["random"], ["nearest", "lasso"]])
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_few_selectors_are_enough(tables: Path, name: str, selectors: list[str]) -> None:
-    expected = {"figure4": len(selectors), "agreement": len(selectors) - 1}.get(name, 1)
+    expected = {"figure4": len(selectors)}.get(name, 1)
     assert len(figures_of(FIGURES[name](read(tables, *selectors)))) == expected
 
 
@@ -112,7 +107,7 @@ def test_too_few_documents_is_not_called_no_profit(tables: Path) -> None:
     few = measurement.windows["doc_id"].unique()[:10]
     small = measured(tables, measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy()))
     figures = [figure for draw in FIGURES.values() for figure in figures_of(draw(small))]
-    assert len(figures) == 10
+    assert len(figures) == 8
     for figure in figures:
         assert TOO_FEW_FOR_INTERVAL in " ".join(words_on(figure).split())
         assert "no clear gain" not in words_on(figure)
@@ -205,45 +200,11 @@ def test_shown(text: str, seen: str) -> None:
     assert figure5.shown(text) == seen
 
 
-def test_agreement_writes_its_numbers_into_the_cells(tables: Path) -> None:
-    measurement = read(tables).measurement
-    (figure,) = figures_of(agreement.draw(read(tables)))
-    pairs = agreement_of(tables, measurement)
-    names = [name for name in style.LOOKS if name in measurement.selectors]
-    for axis, values in (
-        (figure.axes[0], [mean(pair.overlap[-1].share) for pair in pairs]),
-        (figure.axes[1], [mean(pair.rank_correlation) for pair in pairs]),
-    ):
-        written = {(int(t.get_position()[1]), int(t.get_position()[0])): float(t.get_text()) for t in axis.texts}
-        assert len(written) == 45
-        for pair, value in zip(pairs, values, strict=True):
-            column, row = sorted(names.index(name) for name in pair.selectors)
-            assert written[row, column] == pytest.approx(value, abs=0.00501)
-    assert [axis.get_title().split("\n")[0] for axis in figure.axes[:2]] == [
-        "common positions among the 8 chosen",
-        "rank correlation of the scores",
-    ]
-    assert f"two random choices: {8 / M:.2f}" in words_on(figure)
-    limits = [axis.images[0].get_clim() for axis in figure.axes[:2]]  # a share; a correlation, with 0 in the middle
-    assert limits == [(0, 1), (-1, 1)]
-
-
-@pytest.mark.parametrize(("unit", "named"), [("token", "positions"), ("word", "words"), ("sentence", "sentences")])
-def test_agreement_names_what_was_chosen(tables: Path, unit: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = read(tables)
-    pairs = agreement_of(tables, measured.measurement)
-    assert measured.summary.end_ks[-1] == 8  # it is read before the unit is another
-    monkeypatch.setattr(type(measured.measurement), "unit", property(lambda _: unit))
-    monkeypatch.setattr(agreement, "agreement", lambda *_: pairs)
-    (figure,) = figures_of(agreement.draw(measured))
-    assert figure.axes[0].get_title().startswith(f"common {named} among the 8 chosen")
-
-
 @pytest.mark.parametrize("name", ["distance", "figure4", "recovered-fraction"])
 def test_figures_say_what_the_null_context_is(tables: Path, name: str) -> None:
     """The same tokens in another order are no other tokens, and show nothing of their content."""
     found = read(tables, "kl")
-    measured = Measured(tables, found.measurement, dataclasses.replace(found.summary, null_contexts={"shuffled": 180}))
+    measured = Measured(tables, found.measurement, dataclasses.replace(found.summary, null_context="shuffled"))
     (figure,) = figures_of(FIGURES[name](measured))
     words = words_on(figure)
     assert "Null context, in place of the long-range tokens: the same tokens in random order." in words
@@ -338,7 +299,7 @@ def test_bins_of_distance_that_differ_in_width_are_relative_to_a_random_choice(t
 
 
 def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Path) -> None:
-    """There every overlap, R(k) and D(k) is 1 by definition. The curves against k have every k."""
+    """There R(k) and D(k) are 1 by definition. The curves against k have every k."""
     tables = tmp_path / "many"
     write_tables(tables, 60, invented=dataclasses.replace(PRETRAINED, ks=[1, 2, 4, 8, 16, 32, 64]))
     drawn = read(tables, "unmask-one", "kl", "random")
@@ -350,8 +311,7 @@ def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Pat
         shown[name] = {int(k) for k in found}
     assert shown["figure4"] == {1, 2, 4, 8, 16}
     assert shown["figure5"] == {8}
-    assert shown["sample-size"] == {1, 16}
-    for name in ("agreement", "classes", "distance"):
+    for name in ("classes", "distance"):
         assert shown[name] == {16}, name
 
 
@@ -450,61 +410,3 @@ def test_the_class_with_the_largest_long_gain_is_on_top(tables: Path) -> None:
     points = [line.get_xydata()[0] for line in gains_drawn.lines if len(line.get_xdata()) == 1]
     for tick, name in zip(axis.get_yticks(), labels, strict=True):
         assert any(abs(x - means[name]) < 1e-4 and abs(y - tick) < 0.5 for x, y in points), name
-
-
-def test_agreement_names_the_longest_side_of_its_intervals() -> None:
-    pair = Agreement(("a", "b"), "real", (Overlap(2, 0.1, Estimate(0.5, 0.3, 0.55)),), Estimate(0.2, 0.1, 0.35), 0)
-    words = agreement._words([pair], ["a", "b"], k=2, screened=False)
-    assert words.endswith("95% intervals over documents extend at most 0.20 to either side.")
-    partly = dataclasses.replace(pair, rank_correlation=Estimate(0.2))
-    assert "95%" not in agreement._words([pair, partly], ["a", "b"], k=2, screened=False)
-
-
-@pytest.mark.parametrize(
-    ("screened", "left_out", "words"),
-    [
-        (False, (0, 0), ""),
-        (False, (1, 0), " A window in which a selector scores all positions equally has no rank correlation: up to 1 window is "),
-        (True, (3, 1200), " A window in which a selector scores all positions equally, or screening leaves positions out, has no "
-         "rank correlation: up to 1,200 windows are "),
-    ],
-)  # fmt: skip
-def test_agreement_says_which_windows_are_left_out_and_which_rankings_tie(
-    screened: bool, left_out: tuple[int, int], words: str
-) -> None:
-    pair = Agreement(("a", "b"), "real", (Overlap(2, 0.1, Estimate(0.5)),), Estimate(0.2), 0)
-    pairs = [dataclasses.replace(pair, num_windows_left_out=number) for number in left_out]
-    start = "Each pair of selectors on the same windows, real context; means over windows."
-    said = f"{words}left out of a cell." if words else ""
-    assert agreement._words(pairs, ["a", "b"], k=2, screened=screened) == start + said
-    assert agreement._words(pairs, ["greedy", "b"], k=2, screened=screened) == (
-        f"{start} The rank correlation with greedy cannot reach 1: greedy ranks only the positions that it chooses, and the "
-        f"others tie. The same holds for lasso where coefficients are 0; its ties choose the nearer positions.{said}"
-    )
-
-
-@pytest.mark.usefixtures("only_here")
-@pytest.mark.parametrize(("screened", "more"), [(False, ""), (True, " or screening leaves positions out,")])
-def test_agreement_says_that_a_selector_of_ones_own_may_leave_positions_without_a_score(
-    screened: bool, more: str
-) -> None:
-    names_of([OwnSelector(lambda window: None, name="mine")])
-    pair = Agreement(("mine", "b"), "real", (Overlap(2, 0.1, Estimate(0.5)),), Estimate(0.2), 7)
-    assert agreement._words([pair], ["b", "mine"], k=2, screened=screened).endswith(
-        f" A window in which a selector scores all positions equally, or some not at all,{more} has no rank correlation: "
-        "up to 7 windows are left out of a cell."
-    )
-
-
-def test_pairs_without_a_number_have_an_empty_cell() -> None:
-    """The cell stands in the row of the later name, and in the column of the earlier one."""
-    pairs = [
-        Agreement(("c", "a"), "real", (Overlap(2, 0.1, None),), Estimate(0.2), 0),
-        Agreement(("b", "c"), "real", (Overlap(2, 0.1, Estimate(0.5)),), None, 9),
-    ]
-    overlap, correlation = agreement._matrices(pairs, ["a", "b", "c"], k=2)
-    empty = np.full((3, 3), np.nan)
-    for values, at, value in ((overlap, (2, 1), 0.5), (correlation, (2, 0), 0.2)):
-        expected = empty.copy()
-        expected[at] = value
-        np.testing.assert_array_equal(values, expected)

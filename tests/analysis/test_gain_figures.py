@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +12,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import assert_bars, figures_of, fragile, heights, mean, measured, only, read, words_on
-from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
+from made_up import KS, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
 
-from analysis import classes, prediction_recovered, recovered_fraction, sample_size
-from analysis.style import LOOKS, dodges, offsets_in_row
+from analysis import classes, prediction_recovered, recovered_fraction
+from analysis.style import LOOKS, offsets_in_row
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
-from olmo_sparsity.statistics.single.breakdowns import by_class, by_sample_size
+from olmo_sparsity.statistics.single.breakdowns import by_class
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import Summary
 
@@ -101,33 +100,30 @@ def test_fragile_fractions_are_marked(tables: Path) -> None:
 
 
 def test_the_prediction_is_never_shown_without_its_company(tables: Path) -> None:
-    """D(k) of every selector and of `random`; D under the null context; the mimicry floor; R(k)."""
+    """D(k) of every selector and of `random`; D under the null context; R(k)."""
     (figure,) = figures_of(prediction_recovered.draw(read(tables)))
-    summary, (real, null, mimicry, gain) = read(tables).summary, figure.axes
-    assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
-        "D(k), real context", "D(k), null context", "D(k), mimicry floor", "R(k), real context",
+    summary, (real, null, gain) = read(tables).summary, figure.axes
+    assert [axis.get_title() for axis in (real, null, gain)] == [
+        "D(k), real context", "D(k), null context", "R(k), real context",
     ]  # fmt: skip
-    labels = ["prediction recovered"] * 3 + ["recovered fraction"]
-    assert [axis.get_ylabel() for axis in (real, null, mimicry, gain)] == labels
-    assert {axis.get_xlabel() for axis in (real, null, mimicry, gain)} == {"k, unmasked tokens"}
+    labels = ["prediction recovered"] * 2 + ["recovered fraction"]
+    assert [axis.get_ylabel() for axis in (real, null, gain)] == labels
+    assert {axis.get_xlabel() for axis in (real, null, gain)} == {"k, unmasked tokens"}
     for axis, context, style, selectors in (
         (real, "real", "-", list(SEES_TARGET)),
         (null, "null", ":", list(SEES_TARGET)),
-        (mimicry, "mimicry", "-.", list(MIMICRY)),
     ):
         assert drawn_selectors(axis) == set(selectors)
         for selector in selectors:
             assert style in line_styles(axis, selector)
             shown = line_of(summary, selector, context=context, quantity="prediction_recovered")
             assert shown in heights(axis)
-    for selector in MIMICRY:  # the real context behind the floor
-        assert line_of(summary, selector, context="real", quantity="prediction_recovered") in heights(mimicry)
     assert drawn_selectors(gain) == set(SEES_TARGET)
     for selector in SEES_TARGET:
         assert line_of(summary, selector, context="real", quantity="recovered_fraction") in heights(gain)
         alphas = {line.get_alpha() for line in gain.lines if line.get_marker() == LOOKS[selector]["marker"]}
         assert alphas == {prediction_recovered.PALE if SEES_TARGET[selector] else 1.0}
-    assert len({axis.get_ylim() for axis in (real, null, mimicry)}) == 1
+    assert len({axis.get_ylim() for axis in (real, null)}) == 1
     assert "no evidence that the context helps" in words_on(figure)
 
 
@@ -279,16 +275,6 @@ def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Pa
     )
 
 
-def test_sample_size_has_no_gain_beyond_a_row_with_all_tokens(tmp_path: Path) -> None:
-    tables = made_up_tables(tmp_path / "tables", gain_beyond=0.3)
-    measurement = only(load(tables), ["kl", "random"])
-    context = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len}
-    ceiling = dataclasses.replace(measurement, manifest={**measurement.manifest, "context": context})
-    (figure,) = figures_of(sample_size.draw(measured(tables, ceiling)))
-    assert figure.axes[0].get_title() == "long gain" and len(heights(figure.axes[0])) == 2  # the other line is 0
-    assert "gain beyond the training row" not in words_on(figure)
-
-
 @pytest.mark.parametrize(
     ("ks", "labels"),
     [
@@ -302,15 +288,10 @@ def test_sample_size_has_no_gain_beyond_a_row_with_all_tokens(tmp_path: Path) ->
 def test_labels_of_many_k_do_not_touch(ks: list[int], labels: list[str]) -> None:
     """Every k has a point; of `--k all` few have a label."""
     summary: Any = SimpleNamespace(ks=ks, unit="token", setup=SimpleNamespace(visibility="hidden"), num_windows=90)
-    figure, (axis, smallest) = plt.subplots(1, 2, figsize=(7, 3))
+    figure, axis = plt.subplots(figsize=(3.5, 3))
     recovered_fraction.set_axis_of_k(axis, summary)
-    sample_size._draw_smallest(smallest, [summary], selectors=[])
     figure.canvas.draw()
     assert [label.get_text() for label in axis.get_xticklabels()] == labels
-    steps = [label.get_text() for label in smallest.get_yticklabels()]
-    assert steps[-1] == f">{ks[-1]}" and len(steps) <= 14
-    boxes = [label.get_window_extent() for label in smallest.get_yticklabels()]
-    assert all(not one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_marks_of_many_selectors_stay_in_their_row() -> None:
@@ -318,90 +299,3 @@ def test_marks_of_many_selectors_stay_in_their_row() -> None:
     assert offsets_in_row(3, apart=0.17) == pytest.approx([-0.17, 0, 0.17])
     offsets = offsets_in_row(9, apart=0.17)
     assert max(offsets) == -min(offsets) < 0.4 and len(set(offsets)) == 9
-
-
-def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
-    for name in ("passed", "beyond failed"):
-        drawn = read(folders[name], *MAIN_SELECTORS)
-        (figure,) = figures_of(sample_size.draw(drawn))
-        summaries = by_sample_size(drawn.measurement)
-        (gates, fraction, smallest), (first, last, corrected) = np.reshape(figure.axes, (2, 3))
-        assert [axis.get_title().split("\n")[0] for axis in figure.axes] == [
-            "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "corrected gain",
-        ]  # fmt: skip
-        assert [axis.get_title().split("\n")[1] for axis in (first, last, corrected)] == ["k = 1", "k = 8", "k = 8"]
-        labels = ["nats", "recovered fraction", "k, long-range tokens", "nats", "nats", "nats"]
-        assert [axis.get_ylabel() for axis in figure.axes] == labels
-        sizes = [summary.num_windows for summary in summaries]
-        sides = dodges(len(gates.collections), sizes)
-        for line, side, bars in zip(gates.lines[: len(sides)], sides, gates.collections, strict=True):
-            assert line.get_xdata() == pytest.approx([size * side for size in sizes])
-            assert [segment[0][0] for segment in bars.get_segments()] == pytest.approx([size * side for size in sizes])
-        assert [summary.num_documents for summary in summaries] != sizes
-        for axis in figure.axes:
-            assert axis.get_xticks().tolist() == sizes
-            if axis in (first, last, corrected):  # the row above shares their ticks
-                assert [label.get_text() for label in axis.get_xticklabels()] == [str(size) for size in sizes]
-            drawn_at = [np.asarray(line.get_xdata(), dtype=float) for line in axis.lines]
-            of_sizes = [places for places in drawn_at if len(places) == len(sizes) and not np.isnan(places).any()]
-            assert of_sizes  # beside one another, each within a tenth of its size
-            assert all(np.allclose(places, sizes, rtol=0.1) for places in of_sizes)
-        gains = [
-            tuple(summary.of_windows(which).mean for summary in summaries)
-            for which in ("gate_gain_nats", "gain_beyond_nats")
-        ]
-        assert heights(gates)[0] == gains[0]
-        if name == "passed":  # training rows are as long as the local context: both gains are the same
-            assert len(heights(gates)) == 2 and "gain beyond the training row" not in words_on(figure)
-        else:
-            assert heights(gates)[1] == gains[1] and "gain beyond the training row" in words_on(figure)
-        for axis, quantity, k, selectors in (
-            (fraction, "recovered_fraction", 8, {"kl", "attention", "random"}),
-            (first, "gain_over_random_nats", 1, {"kl", "attention"}),
-            (last, "gain_over_random_nats", 8, {"kl", "attention"}),
-            (corrected, "corrected_gain_nats", 8, {"unmask-one"}),
-        ):
-            assert drawn_selectors(axis) == selectors
-            for selector in selectors:
-                values = [summary.at(selector, "real", k).estimate(quantity) for summary in summaries]
-                expected = [np.nan if value is None else value.mean for value in values]
-                assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axis.lines)
-                bounds = [value.bounds for value in values if value is not None and value.bounds is not None]
-                shown = [
-                    [tuple(segment[:, 1]) for segment in bars.get_segments() if not np.isnan(segment).any()]
-                    for bars in axis.collections
-                ]
-                assert bounds in shown
-        values = [summary.sparsity_at("kl", 0.8).smallest_k for summary in summaries]
-        steps = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
-        (line,) = (line for line in smallest.lines if line.get_marker() == "s")
-        assert steps and [round(y) for y in line.get_ydata()] == steps
-        container = next(c for c in smallest.containers if c.lines[0] is line)
-        heights_of = {1: 0, 2: 1, 8: 2, None: 3}
-        for of, (begin, end) in zip(
-            [value for value in values if value is not None], container.lines[2][0].get_segments(), strict=True
-        ):
-            assert [round(begin[1]), round(end[1])] == [heights_of[of.low], heights_of[of.high]]
-        assert [label.get_text() for label in smallest.get_yticklabels()] == ["1", "2", "8", ">8"]
-        assert drawn_selectors(smallest) == {"kl", "attention", "random"}
-
-
-def test_each_sample_size_says_what_its_fraction_is_worth(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gate of this number of windows failed; that of all windows failed; R(k) is fragile."""
-    drawn, without_gate = (read(folders[name], "kl", "random") for name in ("passed", "failed"))
-    figures = figures_of(sample_size.draw(without_gate))
-    all_of_them = by_sample_size(drawn.measurement)
-    few = [dataclasses.replace(summary, is_fragile=i == 0) for i, summary in enumerate(all_of_them)]
-    monkeypatch.setattr(sample_size, "by_sample_size", lambda _: few)
-    figures += figures_of(sample_size.draw(drawn))
-    last_failed = [*few[:-1], dataclasses.replace(few[-1], gate="failed").without_recovered_fractions()]
-    monkeypatch.setattr(sample_size, "by_sample_size", lambda _: last_failed)
-    figures += figures_of(sample_size.draw(drawn))
-    for figure, expected in zip(
-        figures, (["gate failed"] * 8, ["fragile"], ["gate of all failed"] * 7 + ["gate failed"]), strict=True
-    ):
-        for axis in figure.axes[1:3]:
-            assert [text.get_text() for text in axis.texts] == expected
-            assert axis.texts[0].get_position()[0] == few[0].num_windows

@@ -20,13 +20,12 @@ from drawn_figures import figures_of
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from analysis import compare, context_curve, hypothesis, inside_and_beyond, scale, training
-from analysis.drawing import mistakes_in_one_line, saved
+from analysis import compare, context_curve, hypothesis, inside_and_beyond, training
+from analysis.drawing import mistakes_in_one_line
 from analysis.style import RUN_LOOKS
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
-from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.hypothesis import (
@@ -37,7 +36,6 @@ from olmo_sparsity.statistics.several.hypothesis import (
     ThirdOfTargets,
 )
 from olmo_sparsity.statistics.single.measurement import Lengths
-from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.tables.reading import list_finished
 from olmo_sparsity.wording.setup import short_positions_words
@@ -52,15 +50,11 @@ def with_windows_of_many_documents(config: Config, **influence: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs with all kinds of measurements; the manifest of the second names more parameters."""
+    """Two runs with context curves; the losses of the second are half a nat higher."""
     folder = tmp_path_factory.mktemp("measured")
     first, second = (Path(shutil.copytree(tiny_run, folder / name, symlinks=True)) for name in ("one", "two"))
-    manifest = (second / "manifest.json").read_text()
-    before = next(line for line in manifest.splitlines() if "num_parameters" in line)
-    (second / "manifest.json").write_text(manifest.replace(before, '"num_parameters": 9000000,'))
     config = with_windows_of_many_documents(tiny_config)
     for run in (first, second):
-        measure(config, run)
         measure_context_curve(config, run)
     part = part_path(list_finished(second, "context-curve")[-1], "curve", part=0)
     table = pq.read_table(part)
@@ -68,12 +62,6 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     losses = pa.array([[loss + 0.5 for loss in row] for row in table["loss_nats"].to_pylist()], field.type)
     write_parquet(table.set_column(table.schema.get_field_index("loss_nats"), field, losses), part)
     return [first, second]
-
-
-def test_pictures(runs: list[Path], tmp_path: Path) -> None:
-    for path in saved(scale.draw(runs), tmp_path):
-        assert path.stat().st_size > 5000
-    assert sorted(path.stem for path in tmp_path.glob("*.pdf")) == ["scale"]
 
 
 def drawn(module: ModuleType, runs: list[Path]) -> Figure:
@@ -96,57 +84,31 @@ def test_numbers_in_the_context_curve(runs: list[Path]) -> None:
     assert np.subtract(second, first) == pytest.approx(np.full(12, 0.5), abs=1e-5)
 
 
-def test_numbers_in_the_scale_figure(runs: list[Path]) -> None:
-    figure = drawn(scale, runs)
-    rungs = scale.ladder(runs)
-    sizes = [rung.num_parameters for rung in rungs]
-    assert sizes == sorted(sizes) and len(sizes) == 2
-    assert [rung.numbers.mean for rung in rungs] == [summarize(rung.measurements[0]) for rung in rungs]
-    line = figure.axes[0].lines[0]
-    assert list(line.get_xdata()) == sizes
-    assert list(line.get_ydata()) == [rung.numbers.mean.long_gain_nats.mean for rung in rungs]
-    words = str(figure.get_label())
-    assert ("GATE FAILED at" in words) == any(rung.numbers.mean.gate == "failed" for rung in rungs)
-    assert "long gain 0.000 [0.000, 0.000]" in words  # one model under two names
-
-
 def test_what_is_missing_or_cannot_be_compared(
     runs: list[Path], tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    for draw, said in (
-        (context_curve.draw, "no context curve"),
-        (scale.draw, "nothing has been measured"),
-    ):
-        with pytest.raises(UserError, match="nowhere: no such folder; name another, or run `olmo-sparsity "):
-            figures_of(draw([tmp_path / "nowhere"]))
-        with pytest.raises(UserError, match=said):
-            figures_of(draw([empty]))
+    with pytest.raises(UserError, match="nowhere: no such folder; name another, or run `olmo-sparsity "):
+        figures_of(context_curve.draw([tmp_path / "nowhere"]))
+    with pytest.raises(UserError, match="no context curve"):
+        figures_of(context_curve.draw([empty]))
     other = Path(shutil.copytree(tiny_run, tmp_path / "other", symlinks=True))
     fewer = with_windows_of_many_documents(tiny_config, num_windows=9)
     measure_context_curve(fewer, other)
     with pytest.raises(UserError, match="different windows"):
         figures_of(context_curve.draw([runs[0], other]))
-    measure(fewer, other)
-    with pytest.raises(UserError, match="different windows"):
-        figures_of(scale.draw([runs[0], other]))
-    measure(with_windows_of_many_documents(tiny_config, k=[2]), other)
-    with pytest.raises(UserError, match="different k"):
-        figures_of(scale.draw([runs[0], other]))
 
 
 def test_too_few_windows_and_no_gain_get_different_words(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "few", symlinks=True))
     few = dataclasses.replace(tiny_config.influence, num_windows=9, k=[3], selectors=["random"])
     config = dataclasses.replace(tiny_config, influence=few)
-    measure(config, run)
     measure_context_curve(config, run)
-    assert drawn(scale, [run]).axes
     assert drawn(context_curve, [run]).axes
     result = subprocess.run(
-        [sys.executable, "-m", "analysis.scale", "--run", str(tmp_path / "nowhere")],
-        capture_output=True, text=True, cwd=Path(scale.__file__).parent.parent,
+        [sys.executable, "-m", "analysis", "context_curve", "--run", str(tmp_path / "nowhere")],
+        capture_output=True, text=True, cwd=Path(context_curve.__file__).parent.parent,
     )  # fmt: skip
     assert result.returncode == 2
     assert "nowhere: no such folder" in result.stderr

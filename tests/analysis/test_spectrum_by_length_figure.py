@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from planted_lengths import LineKey, planted_length, planted_needs
 
 from analysis import spectrum_by_length as figure_of
-from analysis.of_lengths import targets_words
 from analysis.output import save
 from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -291,12 +290,12 @@ def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[in
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("same-source", "The targets, and the foreign text, of a model are the same at every length."),
+        ("document", "The targets, and the foreign text, of a model are the same at every length."),
         ("shuffled", "of a model are the same at every length. Null context: the same tokens in random order."),
     ],
 )
 def test_the_null_context_has_the_name_of_its_kind(kind: str, said: str) -> None:
     influence = {"sampling": "documents", "null_context": kind}
     measured = [planted_length(length, num_documents=40, influence=influence) for length in LENGTHS]
-    words = targets_words(list(models_of_same_targets(measured, selector="attention", controls=[])))
-    assert said in words and ("foreign text" in words) == kind.endswith("source")
+    words = figure_of.targets_words(list(models_of_same_targets(measured, selector="attention", controls=[])))
+    assert said in words and ("foreign text" in words) == (kind == "document")

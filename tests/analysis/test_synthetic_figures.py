@@ -17,12 +17,9 @@ from matplotlib.figure import Figure
 from analysis import synthetic
 from analysis.output import Drawn
 from analysis.synthetic import COLOURS
-from analysis.synthetic_places import draw_places
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
-from olmo_sparsity.wording.length_generalization import place_sentence
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import setting_words
 
@@ -53,24 +50,11 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def figures(
         accuracies: list[Accuracy],
         learned: dict[Setting, tuple[int, int]] | None = None,
-        placed: list[Accuracy] | None = None,
-        sweeps: list[PlaceSweep] | None = None,
     ) -> dict[str, Figure]:
-        counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*accuracies, *(placed or [])]}
+        counts = {one.setting: (len(one.of_seeds),) * 2 for one in accuracies}
         (tmp_path / "run" / "synthetic").mkdir(parents=True, exist_ok=True)
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
-        monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind / "older", run / kind / "newest"])
-        monkeypatch.setattr(
-            synthetic,
-            "split_by_places",
-            lambda folders: ([one for one in folders if one.name == "newest"], [Path("placed")] if placed else []),
-        )
-        monkeypatch.setattr(
-            synthetic,
-            "read_accuracies",
-            lambda folders: {"newest": accuracies, "placed": placed}[folders[0].name] if folders else [],
-        )
-        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, accuracies, learned: sweeps or [])
+        monkeypatch.setattr(synthetic, "read_accuracies", lambda folders: accuracies)
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts | (learned or {}))
         drawn = synthetic.draw([tmp_path / "run"])
@@ -295,7 +279,7 @@ def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
         draw(placed)
     assert str(refused.value) == (
         "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
-        "`python -m analysis.inside_and_beyond` draws them"
+        "`python -m analysis inside_and_beyond` draws them"
     )
 
 
@@ -378,93 +362,6 @@ def test_lengths_far_apart_are_on_a_logarithmic_axis(draw) -> None:
     assert draw(accuracies_of(PARITY, (2,)))["synthetic-parity"].axes[0].get_xscale() == "linear"
 
 
-def test_places_have_a_panel_for_training_and_lines_of_the_nearest_and_the_farthest_in_evaluation(draw) -> None:
-    local = dataclasses.replace(PARITY, locality=4)
-    made = [
-        Accuracy(setting, length, k, share(), share(), (share().mean, share().mean), place)
-        for setting in (PARITY, local) for k in (1, 2) for length in (6, 24) for place in ("4/1", "any/1", "4/2", "any/3")
-    ]  # fmt: skip
-    effects = (PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),)
-    sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.2), 3, 4)
-    figure = draw([], {local: (0, 1)}, made[::-1], [sweep])["synthetic-places"]
-    assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
-        "trained within 4, 1 apart (not learned)",
-        "trained anywhere, 1 apart",
-    ]
-    entries = legend(figure)
-    assert set(entries) == {
-        "evaluated within 4, 1 apart", "evaluated anywhere, 3 apart", "2 places between", "linear bound",
-    }  # fmt: skip
-    assert "k = 2 planted bits" in words_on(figure)
-    for axis, setting in zip(figure.axes, (local, PARITY), strict=True):
-        drawn = [(line.get_color(), list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
-        for place in ("4/1", "any/1", "4/2", "any/3"):
-            own = [one for one in made if (one.setting, one.k, one.place) == (setting, 2, place)]
-            label = {"4/1": "evaluated within 4, 1 apart", "any/3": "evaluated anywhere, 3 apart"}.get(
-                place, "2 places between"
-            )
-            assert (entries[label][0], [0.75, 3.0], [one.right.mean for one in own]) in drawn
-            for seed in (0, 1):
-                line = (entries[label][0], [0.75, 3.0], [one.of_seeds[seed] for one in own])
-                assert (line in drawn) == (place in ("4/1", "any/3"))
-        assert ("black", [0.75, 3.0], pytest.approx([0.85, 0.4])) in drawn
-        assert len(drawn) == 2 + 2 * 3 + 1 + 1  # the last: the training length
-    assert len({color for color, _ in entries.values()}) == 4
-
-
-def test_the_places_of_each_background_are_a_figure_with_what_they_show(draw, tmp_path: Path) -> None:
-    text = dataclasses.replace(PARITY, background="text")
-    made = [
-        Accuracy(setting, length, 2, share(), share(), (0.5,), place)
-        for setting in (text, PARITY) for length in (6, 24) for place in ("any/1", "4/1")
-    ]  # fmt: skip
-    sweeps = [
-        PlaceSweep("noise", "4/1", "any/1", (PlaceEffect(PARITY, 2, Estimate(0.25, 0.2, 0.31)),), None, 0, 0),
-        PlaceSweep("text", "4/1", "any/1", (), None, 0, 0),
-    ]
-    noise, in_text = (
-        synthetic.draw_places([one for one in made if one.setting == of], {of: (1, 1)}, sweep)
-        for of, sweep in zip((PARITY, text), sweeps, strict=True)
-    )
-    assert (noise.name, in_text.name) == ("synthetic-places", "synthetic-places-text")
-    assert "is 0.25 [0.20, 0.31] over 1 way" in noise.finding
-    longest = made[2].right
-    assert f"24 tokens, k = 2, evaluated as trained: anywhere, 1 apart {longest.mean:.2f}" in in_text.finding
-    assert "linear bound" not in legend(noise.figure)
-    figures = draw([], None, made, sweeps)
-    assert set(figures) == {"synthetic-places", "synthetic-places-text"}
-
-
-def test_the_places_of_each_modulus_are_a_figure(draw) -> None:
-    of_four = dataclasses.replace(PARITY, modulus=4)
-    made = [
-        Accuracy(setting, length, k, share(), share(), (0.5,), place)
-        for setting, k in ((PARITY, 2), (of_four, 3)) for length in (6, 24) for place in ("any/1", "4/1")
-    ]  # fmt: skip
-    effect = PlaceEffect(of_four, 3, Estimate(0.35, 0.2, 0.41))
-    sweeps = [
-        PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0, modulus=4),
-        PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0),
-    ]
-    figures = draw([], None, made, sweeps)
-    assert list(figures) == ["synthetic-places-modulo-4", "synthetic-places"]
-    for figure, words in zip(
-        figures.values(), ("Sum modulo 4, k = 3 planted values", "Parity, k = 2 planted bits"), strict=True
-    ):
-        assert len([axis for axis in figure.axes if axis.get_visible()]) == 1 and words in words_on(figure)
-    assert "A place: all values within" in words_on(figures["synthetic-places-modulo-4"])
-    said = place_sentence(dataclasses.replace(sweeps[0], effects=(effect,)))
-    assert said.startswith("Locality in evaluation, sum modulo 4 in noise, k = 3, ")
-
-
-@pytest.mark.parametrize("change", [{"max_sparsity": 3}, {"train_lengths": (4, 9)}, {"num_chunks": 1}])
-def test_one_figure_of_places_shows_one_kind_of_training(draw, change: dict[str, Any]) -> None:
-    settings = (PARITY, dataclasses.replace(PARITY, locality=4, **change))
-    made = [Accuracy(setting, 24, 2, share(), share(), (0.5,), "4/1") for setting in settings]
-    with pytest.raises(UserError, match=f"one figure cannot show runs that differ in {next(iter(change))}: "):
-        draw([], None, made, [PlaceSweep("noise", "4/1", "4/1", (), None, 0, 0)])
-
-
 def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(draw) -> None:
     settings = [
         PARITY,
@@ -485,41 +382,8 @@ def test_encodings_of_parity_without_a_scratchpad_have_a_figure_of_their_own(dra
     assert "synthetic-scratchpad" not in figures
 
 
-def test_places_of_training_stand_by_spread_then_by_locality(draw) -> None:
-    """A row of panels has one spread."""
-    ways = [(None, 3), (8, 3), (None, 1), (16, 1), (4, 1)]
-    settings = [dataclasses.replace(PARITY, locality=locality, spread=spread) for locality, spread in ways]
-    made = [
-        Accuracy(setting, length, 2, share(), share(), (0.5,), place)
-        for setting in settings for length in (6, 24) for place in ("any/1", "8/3", "4/1")
-    ]  # fmt: skip
-    sweep = PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)
-    figure = draw([], None, made, [sweep])["synthetic-places"]
-    panels = [axis for axis in figure.axes if axis.get_visible()]
-    titles = [axis.get_title() for axis in panels]
-    assert titles == [
-        "trained within 4, 1 apart", "trained within 16, 1 apart", "trained anywhere, 1 apart",
-        "trained within 8, 3 apart", "trained anywhere, 3 apart",
-    ]  # fmt: skip
-    assert figure.axes[0].get_gridspec().ncols == 3
-    assert [label for label in legend(figure) if label.startswith("evaluated")] == [
-        "evaluated within 4, 1 apart", "evaluated anywhere, 1 apart",
-    ]  # fmt: skip
-    assert "1 place between" in legend(figure)
-    for axis in panels:
-        assert [1, 1] in [list(line.get_xdata()) for line in axis.lines]  # the longest length of training
-        assert [label.get_text() for label in axis.get_xticklabels()] in (["1", "2", "4", "10"], [""] * 4, [])
-    as_trained = {
-        one.setting.placed: interval(one.right) for one in made if one.length == 24 and one.place == one.setting.placed
-    }
-    assert draw_places(made, dict.fromkeys(settings, (1, 1)), sweep).finding == (
-        "Accuracy in prompts of 24 tokens, k = 2, evaluated as trained: "
-        f"within 8, 3 apart {as_trained['8/3']}; anywhere, 1 apart {as_trained['any/1']}; within 4, 1 apart {as_trained['4/1']}."
-    )
-
-
 def test_findings_are_of_the_longest_prompts_at_the_k_of_the_figure(draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of Figure 1 at k = K_train, of the methods at the largest k, of places as they were in training."""
+    """Of Figure 1 at k = K_train, of the methods at the largest k."""
     said: dict[str, str] = {}
 
     def drawn(figure: Figure, name: str, finding: str, **rest: Any) -> Drawn:
@@ -558,31 +422,3 @@ def test_the_numbers_of_seeds_are_said_from_the_fewest_to_the_most(draw) -> None
         "the mean over 1 to 5 training seeds; thin: each of them; a band, where there is one seed" in words
         and "One training seed" not in words
     )
-
-
-def test_the_newest_evaluation_of_either_kind_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four evaluations of a run, two with places and two without; a run without any is left out."""
-    names = ["plain-0", "placed-0", "plain-1", "placed-1"]
-    (tmp_path / "run" / "synthetic").mkdir(parents=True)
-    monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / names[-1])
-    monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind / name for name in names])
-    monkeypatch.setattr(
-        synthetic,
-        "split_by_places",
-        lambda folders: tuple([one for one in folders if one.name.startswith(kind)] for kind in ("plain", "placed")),
-    )
-    found = synthetic._answers([tmp_path / "none", tmp_path / "run"])
-    assert [folder.name for folder in found] == ["plain-1", "placed-1"]
-
-
-def test_a_place_that_a_panel_has_no_numbers_of_has_no_line_in_it(draw) -> None:
-    local = dataclasses.replace(PARITY, locality=4)
-    made = [
-        Accuracy(setting, length, 2, share(), share(), (share().mean, share().mean), place)
-        for setting, places in ((PARITY, ("4/1", "4/2", "any/3")), (local, ("4/1",))) for place in places for length in (6, 24)
-    ]  # fmt: skip
-    sweep = PlaceSweep("noise", "4/1", "any/3", (), None, 3, 4)
-    figure = draw([], None, made, [sweep])["synthetic-places"]
-    panels = [axis for axis in figure.axes if axis.get_visible()]
-    num_lines = [sum(list(line.get_ydata()) != [0, 1] for line in axis.lines) for axis in panels]
-    assert num_lines == [3, 3 + 1 + 3]  # each of the ends has its mean and two seeds, a place between its mean

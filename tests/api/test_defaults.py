@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 COMMANDS: dict[str, dict[str, Any]] = {
     "list": {"folder": Path("runs")},
     "figures": {"width": "screen"},
-    "report": {"windows": 200, "sample_seed": 0},
+    "report": {"windows": 20, "sample_seed": 0},
     "show": {"context": "real"},
 }
 

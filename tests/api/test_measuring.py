@@ -36,7 +36,7 @@ from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.setup import data_words, measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
-SCREENED = ["influence.screen=9", "influence.screen_sample=1.0", "influence.save_candidates=true"]
+SCREENED = ["influence.screen=9", "influence.screen_sample=1.0"]
 TEXTS = [
     "the river of the garden was quiet " * 8,
     "a yellow lamp in the window and a letter to the doctor " * 6,
@@ -76,7 +76,7 @@ def test_windows_of_a_table_have_its_text_and_documents(of_command: api.Results,
         assert windows.frame[name].tolist() == of_command.windows[name].tolist()
     for name in ("token_ids", "token_texts"):
         assert [list(row) for row in windows.frame[name]] == [list(row) for row in of_command.windows[name]]
-    assert set(windows.frame["null_context"]) == {"same-source"}
+    assert set(windows.frame["null_context"]) == {"document"}
 
 
 def test_a_measurement_has_the_numbers_of_the_command(of_command: api.Results, measured: api.Results) -> None:
@@ -84,7 +84,6 @@ def test_a_measurement_has_the_numbers_of_the_command(of_command: api.Results, m
     columns = ["loss_short_nats", "loss_long_nats", "gain_long_nats", "gain_beyond_nats", "kl_short_nats"]
     for name in [
         *columns,
-        "single_optimism_nats",
         "kl_short_to_long_nats",
         "entropy_short_nats",
         "resampled_loss_short_nats",
@@ -193,16 +192,11 @@ def test_other_windows_and_another_kind_of_null_context_are_another_measurement(
     assert len({one["run_id"] for one in found}) == 4
     assert manifest(model, slice(0, 3))["run_id"] == found[0]["run_id"]
     kinds = [one["influence"]["null_context"] for one in found]  # type: ignore[index]
-    assert kinds == ["same-source", "same-source", "shuffled", "same-source"]
-    elsewhere = api.open_model(tiny_run, overrides=["influence.null_context=same-document"])
-    mixed = api.windows_from_texts(elsewhere, [TEXTS[0] * 3, TEXTS[1][:70]], num_windows=4, max_per_document=2)
-    assert set(mixed.null_contexts.counts()) == {"same-document", "same-source"}  # where a document is too short
-    several = api.measure(elsewhere, mixed, selectors=["nearest"], k=[1], resampled_draws=0)
-    assert several.manifest["influence"]["null_context"] == "same-document"
+    assert kinds == ["document", "document", "shuffled", "document"]
     alone = api.windows_from_table(model, of_command.windows.iloc[:1])
     measured = api.measure(model, alone, selectors=["nearest"], k=[1], resampled_draws=0)
     assert set(alone.frame["null_context"]) == {measured.manifest["influence"]["null_context"]} == {"shuffled"}
-    assert model.config.influence.null_context == "same-source"
+    assert model.config.influence.null_context == "document"
 
 
 def test_another_seed_draws_other_random_scores(model: api.Model, windows: api.ChosenWindows) -> None:
@@ -258,7 +252,7 @@ def test_windows_of_texts(model: api.Model) -> None:
         expected = ids[row.start_token : row.start_token + 21]
         assert [*row.token_ids, row.target_id] == expected
     alone = api.windows_from_texts(model, TEXTS[:1], num_windows=5)
-    assert set(alone.frame["null_context"]) <= {"same-document", "shuffled"}
+    assert set(alone.frame["null_context"]) == {"shuffled"}
 
 
 def test_windows_are_named_by_their_source(model: api.Model, of_command: api.Results) -> None:
@@ -276,8 +270,7 @@ def test_windows_are_named_by_their_source(model: api.Model, of_command: api.Res
     assert (of_table.source, set(of_table.frame["source"])) == ("table", {"table"})
     mixed = api.windows_from_texts(model, [TEXTS[0] * 3, TEXTS[1][:70]], num_windows=9)
     alone = api.windows_from_texts(model, TEXTS[:1], num_windows=9)
-    assert mixed.frame["null_context"].tolist() == mixed.null_contexts.kinds
-    assert alone.frame["null_context"].tolist() == alone.null_contexts.kinds
+    assert (set(mixed.frame["null_context"]), set(alone.frame["null_context"])) == ({"document"}, {"shuffled"})
     named = api.windows_from_tokens(model, row, doc_ids=[7, "0123456789abcdef"])
     assert named.frame["doc_id"].tolist() == [f"{hash64(b'7', b'doc_id'):016x}", "0123456789abcdef"]
 
@@ -339,17 +332,15 @@ def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tm
 
 def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
     """Those of a folder are saved, too, and what is measured in memory has those that the run's configuration asks for."""
-    influence = dataclasses.replace(
-        tiny_config.influence, num_windows=6, selectors=["kl"], save_candidates=True, screen=9, screen_sample=1.0
-    )
+    influence = dataclasses.replace(tiny_config.influence, num_windows=6, selectors=["kl"], screen=9, screen_sample=1.0)
     config = dataclasses.replace(tiny_config, influence=influence)
     folder = measure(config, tiny_run, out=tmp_path / "measured")
     saved = api.read_results(folder).save(tmp_path / "saved")
-    for name in ("windows", "selections", "candidates", "screening"):
+    for name in ("windows", "selections", "screening"):
         assert read_table(saved, name).equals(read_table(folder, name))
     keeping = api.open_model(tiny_run, overrides=SCREENED)
     measured = api.measure(keeping, windows, selectors=["kl"], k=[1])
-    assert set(measured.others) == {"candidates", "screening"}
+    assert set(measured.others) == {"screening"}
     again = measured.save(tmp_path / "again")
     for name, frame in measured.others.items():
         pd.testing.assert_frame_equal(read_table(again, name).to_pandas(), frame)
@@ -540,7 +531,6 @@ def test_results_of_some_rows_of_selections_are_refused(measured: api.Results) -
         "selector == 'none'",
         "context == 'resampled'",
         "context != 'resampled' or window_id < 9",
-        "context != 'mimicry' or window_id < 9",
         "context != 'resampled' or draw < 1 or window_id < 9",
     ):
         for summed in (api.Results.summary, api.Results.spectrum, api.Results.summarize):

@@ -58,7 +58,7 @@ def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> 
     of_choice = ["selector", "context", "draw", "sees_target", "num_evaluations", "k"]
     of_context = ["loss_long_nats", "gain_long_nats"]
     assert sorted(tidy) == sorted([*of_windows, *of_context, *of_choice, *per_k, "kl_short_to_sparse_nats"])
-    assert {"real", "null", "mimicry", "resampled"} <= set(tidy["context"])
+    assert {"real", "null", "resampled"} <= set(tidy["context"])
     for found in tidy.to_dict("records"):
         key = tuple(found[name] for name in ("window_id", "selector", "context", "draw", "k"))
         for name, value in expected[key].items():

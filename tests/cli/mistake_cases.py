@@ -294,15 +294,6 @@ SYNTHETIC = [
     ),
     Case("synth train parity context.full_len=90", "pose.max_position = 90: the longest sequence has 102 tokens"),
     Case("synth train parity synthetic.test_lengths=[]", "synthetic.test_lengths = []: must be"),
-    Case("synth train parity synthetic.test_placed=[8]", "synthetic.test_placed: '8' must be L/S"),
-    Case("synth train parity synthetic.test_placed=[0/1]", "synthetic.test_placed: '0/1' must be L/S"),
-    Case("synth eval parity synthetic.test_placed=[4/1]", "synthetic.test_placed: 4/1 has no room for k = 8"),
-    Case("synth eval parity synthetic.test_placed=[any/2]", "any/2 has no room for k = 8, which takes 15 of 8"),
-    Case("synth eval variables synthetic.test_placed=[8/1]", "synthetic.test_placed = ['8/1']: only for"),
-    Case(
-        "synth eval sum synthetic.test_placed=[8/1]",
-        "synthetic.test_placed = ['8/1']: only for synthetic.task = parity without synthetic.test_row_len",
-    ),
     Case("synth train parity training.stop_loss=0", "training.stop_loss = 0.0: must be"),
     Case("synth train sum data.source=no.txt --run runs/sum", "no.txt: no such file, folder or glob"),
     Case("synth summary", "synth summary: missing option '--run'"),
@@ -401,12 +392,6 @@ NUMBERS = [
     ),
     Case(f"{INFLUENCE} influence.screen_sample=.nan", "influence.screen_sample = nan: must be above 0 and at most 1"),
     Case(f"{INFLUENCE} influence.screen_sample=2", "influence.screen_sample = 2.0: must be above 0 and at most 1"),
-    Case(f"{INFLUENCE} influence.pairs_windows=-1", "influence.pairs_windows = -1: must be at least 0"),
-    Case(f"{INFLUENCE} --unit word influence.pairs_windows=9", "influence.pairs_windows = 9: pairs are of tokens"),
-    Case(
-        f"{INFLUENCE} --local-len 8 --full-len 9 --k 1 influence.pairs_windows=9",
-        "influence.pairs_windows = 9: there is no pair, M = 1 long-range token",
-    ),
     Case(f"{INFLUENCE} influence.windows_per_part=0", "influence.windows_per_part = 0: must be at least 1"),
     Case(f"{INFLUENCE} influence.batch_tokens={DIGITS}", "override 'influence.batch_tokens=999"),
     Case(

@@ -250,9 +250,6 @@ def test_a_screen_and_pairs_are_checked_against_the_number_of_long_range_tokens(
         UserError, match=r"and influence\.selectors are random, nearest; leave influence\.screen \(--screen\) out$"
     ):
         check("influence.selectors=[random, nearest]", "influence.screen=4")
-    check("influence.pairs_windows=9", "influence.local_len=18", "influence.k=[1,2]")
-    with pytest.raises(UserError, match=r"influence.pairs_windows = 9: there is no pair, M = 1 long-range token$"):
-        check("influence.pairs_windows=9", "influence.local_len=19", "influence.k=[1]")
 
 
 def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:
@@ -294,7 +291,7 @@ def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> N
 
 
 def test_a_scaling_is_named_with_its_factor_and_is_of_a_pretrained_model_only() -> None:
-    for method in ("linear", "dynamic", "yarn"):
+    for method in ("linear", "yarn"):
         for number, short in ((4.0, "4"), (2.5, "2.5")):
             keys: dict[str, Any] = {"rope_scaling": method, "rope_factor": number}
             scaled = PretrainedConfig("a/b", revision="main", **keys)

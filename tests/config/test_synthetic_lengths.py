@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from olmo_sparsity.config import SyntheticConfig
-from olmo_sparsity.config.synthetic import read_place
 from olmo_sparsity.errors import UserError
 
 
@@ -29,8 +28,6 @@ def test_tokens_are_planted_inside_the_last_tokens_of_the_row_and_beyond_them() 
     assert in_rows.places(7) == ("inside",) and in_rows.places_planted(7, "inside") == (0, 7)
     anywhere = settings()
     assert anywhere.places(25) == (None,) and anywhere.places_planted(25, None) == (0, 25)
-    assert settings(test_placed=["8/1", "any/4"]).places(25) == ("8/1", "any/4")
-    assert [read_place(place) for place in ("8/1", "any/4", "12/3")] == [(8, 1), (None, 4), (12, 3)]
 
 
 def test_rows_hold_the_prompt_the_query_and_the_response() -> None:
@@ -40,7 +37,6 @@ def test_rows_hold_the_prompt_the_query_and_the_response() -> None:
     assert settings(task="variables", scratchpad=True).row_len(25, 3) == 25 + 2 + 3
     for spread in (1, 3):  # the first token, and each other one so many behind it
         assert [settings(spread=spread).tokens_needed(k) for k in (1, 2, 3)] == [1, 1 + spread, 1 + 2 * spread]
-    assert settings().tokens_needed(3, spread=4) == 9
     assert settings(task="variables").tokens_needed(3) == 6
 
 
@@ -77,9 +73,6 @@ def test_keys_of_parity_are_refused_of_variables(keys: dict[str, Any], line: str
         ({"test_lengths": [3]}, {"test_lengths": [2, 25]}, "test_lengths: a prompt of 2 tokens has no room for k = 3"),
         ({"test_row_len": 3}, {"test_row_len": 2}, "test_row_len = 2: of a prompt of 10 tokens 2 lie inside the row"),
         ({"test_row_len": 22}, {"test_row_len": 23}, "test_row_len = 23: of a prompt of 25 tokens 2 lie beyond the row"),
-        ({"test_placed": ["3/1"]}, {"test_placed": ["any/4", "2/1"]}, "2/1 has no room for k = 3, which takes 3 of 2"),
-        ({"test_placed": ["any/4"]}, {"test_placed": ["any/5"]}, "any/5 has no room for k = 3, which takes 11 of 10"),
-        ({"test_placed": ["25/4"]}, {"test_placed": ["25/5"]}, "25/5 has no room for k = 3, which takes 11 of 10"),
         (
             {"task": "variables", "num_names": 12}, {"task": "variables", "num_names": 11},
             "num_names = 11: the longest prompt assigns 12 names",
@@ -89,11 +82,6 @@ def test_keys_of_parity_are_refused_of_variables(keys: dict[str, Any], line: str
             {"task": "variables", "num_names": 12, "train_lengths": [6, 27]}, "the longest prompt assigns 13 names",
         ),
         ({"train_lengths": [6, 6]}, {"train_lengths": [7, 6]}, "must be two positive numbers, the shortest and the longest"),
-        ({"test_placed": ["any/1"]}, {"test_placed": ["any/0"]}, "'any/0' must be L/S, tokens and least distance, such as 8/1"),
-        (
-            {"test_placed": ["8/1", "8/2"]}, {"test_placed": ["8/1", "8/2", "8/1"]},
-            "synthetic.test_placed = ['8/1', '8/2', '8/1']: must name each way once",
-        ),
         (
             {"positions": "coupled", "scratchpad": True}, {"positions": "coupled"},
             "positions = coupled: couples the tokens of a scratchpad; set synthetic.scratchpad=true",

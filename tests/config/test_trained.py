@@ -36,7 +36,7 @@ NO_WEIGHT_DEPENDS_ON = {
         "training.checkpoint_every",
     ),
     *("training.keep_checkpoints", "training.keep_every", "training.trackers"),
-    *("synthetic.test_lengths", "synthetic.test_sparsity", "synthetic.test_row_len", "synthetic.test_placed"),
+    *("synthetic.test_lengths", "synthetic.test_sparsity", "synthetic.test_row_len"),
     *("synthetic.test_rows", "synthetic.test_seed", "synthetic.rope_scaling", "synthetic.rope_factor"),
 }
 # How the text is read and where a model runs: training goes on as it began, and a measurement is of its own.

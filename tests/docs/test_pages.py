@@ -91,6 +91,8 @@ def test_targets_modules_and_files_exist() -> None:
                 assert match[1] in targets, (page.name, span)
             if match := re.match(r"python -m ((?:analysis|benchmarks|olmo_sparsity)[\w.]*)", span):
                 assert importlib.util.find_spec(match[1]) is not None, (page.name, span)
+            if match := re.match(r"python -m analysis ([a-z]\w*)", span):
+                assert importlib.util.find_spec(f"analysis.{match[1]}") is not None, (page.name, span)
             for path in re.findall(
                 r"\b(?:scripts|configs|olmo_sparsity|analysis|tests|benchmarks)/[\w/.-]+\.\w+\b", span
             ):
@@ -195,7 +197,7 @@ def test_every_picture_of_the_site_opens_on_its_own() -> None:
 
 
 # Pictures whose numbers stand in no table of the pages: on the picture alone.
-ONLY_ON_THE_PICTURE = {"demo-agreement", "demo-figure5", "demo-training"}
+ONLY_ON_THE_PICTURE = {"demo-figure5", "demo-training"}
 
 
 def test_every_number_of_an_alternative_text_stands_on_a_page() -> None:

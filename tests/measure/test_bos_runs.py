@@ -18,7 +18,6 @@ from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.setup import fit
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -155,7 +154,6 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
 def test_an_export_that_lost_its_bos_is_warned_about(
     measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
 ) -> None:
-    """It takes more windows than are measured, and these stay the first ones."""
     export = export_hf(bos_run, tmp_path / "hf").folder
     (export / "manifest.json").unlink()  # it has hashes of what changes here
     content = json.loads((export / "config.json").read_text())
@@ -165,26 +163,13 @@ def test_an_export_that_lost_its_bos_is_warned_about(
     to_transformers_tokenizer(
         tokenizer, eos_id=content["eos_token_id"], rows_have_bos=False, max_position=21
     ).save_pretrained(export)
-    config = measured_as_exported(tiny_config, export, data=str(other_text), num_windows=20)
+    config = measured_as_exported(tiny_config, export, data=str(other_text))
     manifest = read_json(measurement(config, tmp_path / "results") / "manifest.json")
     check = manifest["fit"]["anchor"]
     assert (manifest["anchor"], check["chosen"]) == (None, "none")
-    assert check["lower_with"]["short"] == "bos" and check["num_windows"] > manifest["num_windows"]
+    assert check["lower_with"]["short"] == "bos"
     words = anchor_warning(ModelSetup.from_manifest(manifest))
     assert words.startswith("WARNING: ") and 'local tokens alone is lower with the anchor "<|endoftext|>"' in words
-
-
-def test_windows_that_are_drawn_for_the_first_token_change_none_that_are_measured(
-    bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = measured_as_exported(tiny_config, export_hf(bos_run, tmp_path / "hf").folder, data=str(other_text))
-    more = measure(config, tmp_path / "results", out=tmp_path / "more")
-    monkeypatch.setattr(fit, "num_compared_windows", lambda _: (4, 4))
-    no_more = measure(config, tmp_path / "results", out=tmp_path / "no-more")
-    first, second = (read_json(folder / "manifest.json") for folder in (more, no_more))
-    assert first["fit"]["anchor"]["num_windows"] > 4 == second["fit"]["anchor"]["num_windows"]
-    assert first["windows_sha256"] == second["windows_sha256"] and first["run_id"] == second["run_id"]
-    assert read_table(more, "windows").equals(read_table(no_more, "windows"))
 
 
 def test_the_context_curve_has_the_bos_in_front(

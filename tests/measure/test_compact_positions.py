@@ -12,7 +12,6 @@ import transformers
 from tiny_pretrained import loss_after, save_llama
 
 from olmo_sparsity.config import Config, PretrainedConfig
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.visible.visibility import masked_positions
 from olmo_sparsity.statistics.single.measurement import load
@@ -88,11 +87,3 @@ def test_they_are_recorded_and_named(tables: Path) -> None:
     assert summary.setup.positions == "compact"
     assert summary.gap_cost_nats is not None and abs(summary.gap_cost_nats.mean) < 1e-6
     assert gap_words(summary) == ""  # there is no gap
-
-
-def test_a_model_whose_frequencies_depend_on_the_length_is_refused(config: Config, tmp_path: Path) -> None:
-    """Rows with more visible tokens would have other frequencies, and so would what rows share."""
-    dynamic = dataclasses.replace(config.pretrained, rope_scaling="dynamic", rope_factor=2.0)
-    with pytest.raises(UserError, match=r"^influence.positions = compact: [^\n]*\(dynamic NTK, LongRoPE\)[^\n]*$"):
-        measure(dataclasses.replace(config, pretrained=dynamic), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

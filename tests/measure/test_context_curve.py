@@ -236,7 +236,7 @@ def test_every_column_of_the_curve(
         }
         assert_same_row(row, expected)
     assert len({row["weight"] for row in rows}) > 1
-    prepared = plans[0].prepare(None)
+    prepared = plans[0].prepare()
     assert (prepared.num_windows, prepared.part_size, prepared.tokens_per_window) == (40, 15, sum(lengths))
     assert prepared.manifest_entries == {
         "sampling": "targets", "min_preceding": 41, "num_visible_tokens": lengths, "num_documents": drawn.num_documents,

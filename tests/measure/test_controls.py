@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
-from brute_force import kl, optimism_of_one
+from brute_force import kl
 from scored_windows import make_scores
 from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL as TINY_FULL
@@ -29,7 +29,6 @@ from olmo_sparsity.measure.selection.window_influence import (
     draw_labels,
     measure_windows,
 )
-from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import log_probs, read_singles, recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
@@ -156,9 +155,7 @@ def test_a_selector_that_does_not_see_the_target_needs_no_drawn_labels(
 ) -> None:
     settings = dataclasses.replace(config.influence, selectors=["kl", "nearest"])
     folder = measure(dataclasses.replace(config, influence=settings), tiny_run, out=tmp_path / "blind")
-    assert {row["context"] for row in rows_of(folder, "selections")} == {"real", "null", "mimicry"}
-    for column in ("single_optimism_nats", "null_single_optimism_nats"):
-        assert {row[column] for row in rows_of(folder, "windows")} == {None}
+    assert {row["context"] for row in rows_of(folder, "selections")} == {"real", "null"}
     assert check_tables(folder).problems == []
 
 
@@ -177,52 +174,33 @@ def test_labels_have_the_distribution_that_they_are_drawn_from() -> None:
 
 @pytest.mark.parametrize("path", ["compact", "plain", "masked"])
 @pytest.mark.parametrize("batch_tokens", [1, 50, 10**6])
-def test_many_labels_and_references_are_read_from_one_pass(path: str, batch_tokens: int) -> None:
+def test_many_labels_and_two_divergences_are_read_from_one_pass(path: str, batch_tokens: int) -> None:
     model = build(NORMED).eval()
     tokens_WT, targets_W = tiny_windows(4)
     evaluator = Evaluator(model, TINY_LOCAL, path=path, batch_tokens=batch_tokens)
     labels_WA = torch.stack([targets_W, (targets_W + 1) % VOCAB, (targets_W + 7) % VOCAB], dim=1)
     candidates_WJ = torch.from_numpy(np.stack([np.random.default_rng(w).permutation(TINY_M)[:9] for w in range(4)]))
-    references = tuple(torch.randn(4, VOCAB).log_softmax(-1) for _ in range(2))
+    log_r_WV = torch.randn(4, VOCAB).log_softmax(-1)
     log_p_short_WV = short_log_probs(evaluator, tokens_WT)
     singles = read_singles(
         evaluator,
         tokens_WT,
         labels_WA=labels_WA,
         candidates_WJ=candidates_WJ,
-        references=references,
+        reference_WV=log_r_WV,
         log_p_short_WV=log_p_short_WV,
-        with_optimism=True,
     )
     log_q_WJV = torch.stack(
         [log_probs(evaluator, tokens_WT, visible_WS=candidates_WJ[:, [j]]) for j in range(9)], dim=1
     )
     assert torch.allclose(singles.losses_WJA, -log_q_WJV.gather(2, labels_WA[:, None].expand(-1, 9, -1)), atol=1e-5)
-    for divergences_WJ, log_r_WV in zip(singles.divergences, references, strict=True):
-        expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
-        assert torch.allclose(divergences_WJ, expected_WJ, atol=1e-5)
-    assert singles.optimism_W is not None and singles.kl_from_short_WJ is not None
+    expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
+    assert singles.kl_WJ is not None and torch.allclose(singles.kl_WJ, expected_WJ, atol=1e-5)
+    assert singles.kl_from_short_WJ is not None
     for w in range(4):
         log_p_V, log_q_JV = log_p_short_WV[w].double().numpy(), log_q_WJV[w].double().numpy()
-        assert float(singles.optimism_W[w]) == pytest.approx(optimism_of_one(log_p_V, log_q_JV), abs=1e-5)
         costs_J = [kl(log_p_V, log_q_V) for log_q_V in log_q_JV]
         assert singles.kl_from_short_WJ[w].numpy() == pytest.approx(costs_J, abs=1e-5)
-
-
-def test_of_equal_candidates_the_last_is_best() -> None:
-    """Ties go to the nearer position, as in a ranking: what the choice costs is that one's."""
-    log_p_1V = torch.tensor([[0.25, 0.25, 0.5]]).log()
-    log_q_JV = torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3]]).log()
-    costs_J = torch.tensor([kl(log_p_1V[0].numpy(), log_q_V.numpy()) for log_q_V in log_q_JV])
-    in_order, in_rows = BestCandidates(log_p_1V), BestCandidates(log_p_1V)
-    for log_q_V, cost in zip(log_q_JV, costs_J, strict=True):
-        in_order.add(log_q_V[None], cost[None])
-    back = torch.tensor([2, 1, 0])
-    in_rows.add_rows(torch.zeros(3, dtype=torch.int64), back, log_q_rV=log_q_JV[back], kl_r=costs_J[back])
-    gains_V = log_q_JV[torch.tensor([1, 2, 1]), torch.arange(3)] - log_p_1V[0]
-    expected = float((log_p_1V[0].exp() * (gains_V + costs_J[[1, 2, 1]])).sum())
-    assert float(in_order.optimism()) == pytest.approx(expected, abs=1e-6)
-    assert float(in_rows.optimism()) == pytest.approx(expected, abs=1e-6)
 
 
 class Counted:
@@ -363,12 +341,6 @@ def test_corrected_gain_is_what_a_choice_is_worth_on_another_target(
         assert abs(standard_score(corrected_W - worth_W)) < 3.5
         assert standard_score(corrected_W) < (-2 if name != "gradient" else 3.5)
         assert standard_score(gain_WK[:, i]) > (10 if name != "gradient" else -100)
-        if name == "unmask-one" and k == 1:
-            exact_W = part.contexts[context].single_optimism_W
-            assert exact_W is not None
-            assert abs(standard_score(gain_WK[:, 0] - exact_W - worth_W)) < 3.5
-            assert abs(standard_score(optimism_WK[:, 0] - exact_W)) < 3.5  # draws estimate the expectation
-            assert exact_W.std() < 0.5 * optimism_WK[:, 0].std()
 
 
 @pytest.mark.parametrize("name", SEEING)
@@ -397,71 +369,12 @@ def test_a_rule_that_does_not_see_the_target_has_no_optimism(
     assert standard_score(gains_W) < -5  # the gain on the same label, without the cost
 
 
-@dataclasses.dataclass(frozen=True)
-class ToyWorld:
-    """Windows whose predictions are the truth with noise; nats, [W] each.
-
-    ``gain_W``: of the candidate that ``unmask-one`` chooses for a target drawn from the truth. ``on_drawn_W``: its expected gain
-    on a label drawn from p_{}. ``worth_WJ``: the expected gain of each candidate on a target.
-    """
-
-    gain_W: np.ndarray
-    optimism_W: np.ndarray
-    on_drawn_W: np.ndarray
-    worth_WJ: np.ndarray
-
-
-def toy_world(noises: list[float], *, noise_short: float = 0.15, num: int = 4000, num_labels: int = 50) -> ToyWorld:
-    """Return a world with a candidate for each of ``noises``, the standard deviation of its error in each log-probability."""
-    rng = np.random.default_rng(8)
-    truth_WV = rng.dirichlet(np.ones(num_labels), num)
-    errors_WJV = np.array([noise_short, *noises])[:, None] * rng.normal(size=(num, 1 + len(noises), num_labels))
-    log_q_WJV = torch.from_numpy(np.log(truth_WV)[:, None] + errors_WJV).float().log_softmax(-1)
-    log_p_WV, log_q_WJV = log_q_WJV[:, 0], log_q_WJV[:, 1:]
-    best = BestCandidates(log_p_WV)
-    for log_q_WV in log_q_WJV.unbind(1):
-        best.add(log_q_WV, (log_p_WV.exp() * (log_p_WV - log_q_WV)).sum(-1))
-    targets_W = (rng.random((num, 1)) > truth_WV.cumsum(1)).sum(1).clip(max=num_labels - 1)
-    gains_WJV = (log_q_WJV - log_p_WV[:, None]).numpy()
-    return ToyWorld(
-        gain_W=gains_WJV[np.arange(num), :, targets_W].max(axis=1),
-        optimism_W=best.optimism().numpy(),
-        on_drawn_W=(np.exp(log_p_WV.numpy()) * gains_WJV.max(axis=1)).sum(axis=1),
-        worth_WJ=(truth_WV[:, None] * gains_WJV).sum(-1),
-    )
-
-
-def test_corrected_gain_is_unbiased_where_no_set_is_better_than_none() -> None:
-    """``unmask-one`` gains by selection alone. What is left after subtracting the gain on a drawn label is above 0."""
-    world = toy_world([0.15] * 6)
-    assert (
-        np.abs(world.worth_WJ.mean(axis=0)).max() < 0.1 * world.on_drawn_W.mean()
-    )  # showing a candidate is worth nothing
-    assert standard_score(world.gain_W) > 20
-    assert abs(standard_score(world.gain_W - world.optimism_W)) < 3
-    assert standard_score(world.gain_W - world.on_drawn_W) > 6
-
-
-def test_corrected_gain_finds_a_planted_candidate_and_the_placebo_does_not() -> None:
-    planted, foreign = (toy_world(noises, noise_short=0.4) for noises in ([0.02, 0.4, 0.4], [0.5] * 3))
-    corrected_W = planted.gain_W - planted.optimism_W
-    assert planted.worth_WJ[:, 0].mean() > 10 * np.abs(planted.worth_WJ[:, 1:].mean(axis=0)).max()
-    assert standard_score(corrected_W) > 3
-    assert corrected_W.mean() < planted.worth_WJ[:, 0].mean() < planted.gain_W.mean()
-    assert standard_score(foreign.gain_W) > 20
-    assert standard_score(foreign.gain_W - foreign.optimism_W) < 2
-
-
-def test_of_label_and_imitating_share_the_predictions() -> None:
+def test_labels_share_the_predictions() -> None:
     scores = make_scores(build(NORMED).eval())
     labels_W1 = (scores.windows.targets_W[:, None] + 1) % VOCAB
-    predictions = dataclasses.replace(
-        scores.predictions, drawn_labels_WA=labels_W1, imitated_WV=torch.randn(3, VOCAB).log_softmax(-1)
-    )
+    predictions = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_W1)
     one = WindowScores(predictions, max_k=2)
-    assert one.of_label(1).predictions is one.imitating().predictions is predictions
+    assert one.of_label(1).predictions is predictions
     assert (one.of_label(1).labels_W == labels_W1[:, 0]).all()
     assert np.array_equal(one.of_label(1).kl_short_W, one.kl_short_W)
-    assert not np.array_equal(one.imitating().kl_short_W, one.kl_short_W)
-    assert np.array_equal(one.imitating().loss_single_WI, one.loss_single_WI)
     assert TINY_FULL == TINY_M + TINY_LOCAL

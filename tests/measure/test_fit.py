@@ -14,7 +14,6 @@ from tiny_models import NORMED
 from tiny_models import build as build_olmo
 from transformers_models import BOS, FITTING, VOCAB, WINDOWED, build, build_raw, build_unaware
 
-from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup import fit as fit_module
 from olmo_sparsity.measure.setup.fit import CheckedWindows, FitCheck, check_fit, check_longest_row, varied_windows
@@ -505,7 +504,6 @@ class Asked:
     checked: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
     longest: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
     compared: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
-    drawn: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -532,20 +530,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(fit_module, "check_fit", check)
     monkeypatch.setattr(fit_module, "check_longest_row", longest)
     monkeypatch.setattr(fit_module, "compare_first_tokens", compare)
-    monkeypatch.setattr(fit_module, "num_compared_windows", lambda full_len: (full_len // 4, full_len // 2))
+    monkeypatch.setattr(fit_module, "num_compared_windows", lambda full_len: full_len // 2)
     return found
 
 
 def opened_as(asked: Asked, **fields: Any) -> Any:
-    """A pretrained model of 10 local tokens among 24, with an anchor, whose text has as many windows as are asked for."""
-
-    def windows(settings: Any, *, full_len: int) -> Drawn:
-        asked.drawn.append((settings, full_len))
-        return Drawn(settings.num_windows, full_len)
+    """A pretrained model of 10 local tokens among 24, with an anchor."""
 
     given = {
         "record": SimpleNamespace(name="of record"), "name": "of folder", "precision": "bf16", "anchor_id": 5, "bos": "bos",
-        "device": torch.device("cpu"), "lengths": SimpleNamespace(full_len=FULL, local_len=LOCAL), "windows": windows,
+        "device": torch.device("cpu"), "lengths": SimpleNamespace(full_len=FULL, local_len=LOCAL),
         "model": SimpleNamespace(max_position=FULL + 1), "positions": "compact",
     }  # fmt: skip
     return SimpleNamespace(**(given | fields))
@@ -554,10 +548,10 @@ def opened_as(asked: Asked, **fields: Any) -> Any:
 @pytest.mark.parametrize("longer", [0, 6])
 @pytest.mark.parametrize("num", [3, 9, 40])
 def test_what_is_checked_and_compared(asked: Asked, num: int, longer: int, messages: Messages) -> None:
-    """Rows of a curve are longer than a window; of those the last tokens are the window. More are drawn where it takes more."""
-    opened, drawn = opened_as(asked), InfluenceConfig(num_windows=num, seed=8)
+    """Rows of a curve are longer than a window; of those the last tokens are the window."""
+    opened = opened_as(asked)
     windows: Any = Drawn(num, FULL + longer)
-    entries = fit_module.fit_entries(opened, windows, drawn=drawn)
+    entries = fit_module.fit_entries(opened, windows)
     rows = windows.rows_WT[:4]
     assert messages.lines == [f"of record: checking on {len(rows)} windows of {FULL} tokens whether it can be measured"]
     options = {"name": "of record", "local_len": LOCAL, "dtype": torch.bfloat16, "anchor_id": 5}
@@ -565,13 +559,11 @@ def test_what_is_checked_and_compared(asked: Asked, num: int, longer: int, messa
     assert asked.longest == ([(opened.model, rows.tolist(), options)] if longer else [])
     names = ["a", "b"] if longer else ["a"]
     assert [check["name"] for check in entries["fit"]["checks"]] == names and entries["fit"]["anchor"] == {"number": 7}
-    assert asked.drawn == ([] if num == 40 else [(dataclasses.replace(drawn, num_windows=12), FULL + longer)])
-    every: Any = windows if num == 40 else Drawn(12, FULL + longer)
     ((model, tokens, documents, compared_as),) = asked.compared
-    assert model is opened.model and tokens == every.rows_WT[:12, longer:].tolist()
-    assert documents == [100 + w // 2 * 3 for w in range(12)]
+    assert model is opened.model and tokens == windows.rows_WT[:12, longer:].tolist()
+    assert documents == [100 + w // 2 * 3 for w in range(min(num, 12))]
     assert compared_as == {
-        "bos": "bos", "chosen": 5, "local_len": LOCAL, "first_look": 6, "name": "of record", "positions": "compact",
+        "bos": "bos", "chosen": 5, "local_len": LOCAL, "positions": "compact",
     }  # fmt: skip
 
 
@@ -635,32 +627,28 @@ def test_the_longest_row_may_be_cut_to_fewer_tokens_than_are_local(monkeypatch: 
     assert check.found <= check.limit
 
 
-def test_what_is_known_of_a_model_is_not_compared_again(asked: Asked) -> None:
+def test_where_nothing_is_compared(asked: Asked) -> None:
     windows: Any = Drawn(9, FULL)
-    kept = {"checks": [], "anchor": {"number": 1}}
-    assert fit_module.fit_entries(opened_as(asked), windows, begun=kept)["fit"]["anchor"] == {"number": 1}
-    assert len(asked.checked) == 1 and not asked.compared
     tried: list[int] = []
     nothing = fit_module.fit_entries(opened_as(asked, record=None), windows, before_comparing=lambda: tried.append(1))
     assert nothing == {} and tried == [1]
     without_room = opened_as(asked, model=SimpleNamespace(max_position=FULL))
     assert fit_module.fit_entries(without_room, windows)["fit"]["anchor"] is None
-    assert not asked.compared and not asked.drawn
+    assert not asked.compared
     assert fit_module.fit_entries(opened_as(asked, precision="fp32", anchor_id=None), windows)["fit"]["anchor"] == {
         "number": 7
     }
-    assert len(asked.compared[0][1]) == 9 and not asked.drawn  # these windows were not drawn
+    assert len(asked.compared[0][1]) == 9
     assert asked.checked[-1][2]["dtype"] == torch.float32 and asked.compared[0][3]["chosen"] is None
 
 
 @pytest.mark.parametrize(
     ("compared", "lower", "num", "again"),
-    [(6, None, 9, True), (9, None, 9, False), (12, None, 40, False), (6, "none", 9, False), (11, None, 40, True)],
+    [(6, None, 9, True), (9, None, 9, False), (12, None, 40, False), (6, "none", 9, True), (11, None, 40, True)],
 )
 def test_more_windows_compare_the_first_tokens_again(
     asked: Asked, compared: int, lower: Optional[str], num: int, again: bool
 ) -> None:
-    """Unless it is settled: both means are lower with the chosen token, or one is with the other."""
     losses = {"bos": 1.0, "none": 1.0}
     anchor = {
         "chosen": "bos", "text": "<s>", "num_windows": compared, "loss_short_nats": losses, "loss_long_nats": losses,

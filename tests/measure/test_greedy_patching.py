@@ -154,18 +154,17 @@ def test_windows_of_few_groups_are_taken_whole() -> None:
     assert sorted(found_WI[1].tolist())[-7:] == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_the_choice_follows_the_reference_and_not_the_target() -> None:
+def test_the_choice_follows_the_full_context_prediction_and_not_the_target() -> None:
     evaluator = contextual()
     scores = scores_of(evaluator)
     other = dataclasses.replace(scores.windows, targets_W=(scores.windows.targets_W + 1) % VOCAB)
     same = dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, windows=other))
     found = SELECTORS[NAME].score(scores)
     assert np.array_equal(SELECTORS[NAME].score(same), found)
-    reversed_WV = scores.reference_WV.flip(-1)
-    imitated = dataclasses.replace(scores.predictions, imitated_WV=reversed_WV)
-    assert not np.array_equal(
-        SELECTORS[NAME].score(dataclasses.replace(scores, predictions=imitated).imitating()), found
-    )
+    reversed_WV = scores.predictions.log_p_long_WV.flip(-1)
+    of_other = dataclasses.replace(scores.predictions)
+    vars(of_other)["log_p_long_WV"] = reversed_WV  # there cached_property keeps it
+    assert not np.array_equal(SELECTORS[NAME].score(dataclasses.replace(scores, predictions=of_other)), found)
 
 
 def test_what_it_costs() -> None:
@@ -180,7 +179,7 @@ def test_what_it_costs() -> None:
 
 def test_the_tokens_that_run_are_those_that_are_announced() -> None:
     scores = scores_of(contextual(), max_k=8)
-    _ = scores.reference_WV
+    _ = scores.predictions.log_p_long_WV
     scores.patching_beside(np.empty((3, 0), dtype=np.int64))  # keeps the prefix
     ran: list[int] = []
     with listening(ran.append):

@@ -10,7 +10,6 @@ from typing import Optional
 import numpy as np
 import pytest
 import torch
-from brute_force import optimism_of_one
 from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
@@ -34,7 +33,7 @@ from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA, SELECTOR
 
 SIZES = ([1, 3, 2, 5, 5], [16], [2, 2, 3, 2, 5, 2], [7, 9])  # tokens of the groups of each window, M in all
 W, KS, MASKS, ANCHOR = len(SIZES), [1, 2, 4], 24, 1
-SETTINGS = InfluenceConfig(selectors=list(ALL_SELECTORS), k=KS, save_candidates=True, screen_sample=1.0)
+SETTINGS = InfluenceConfig(selectors=list(ALL_SELECTORS), k=KS, screen_sample=1.0)
 DEFINITIONS = pytest.mark.parametrize(
     ("visibility", "anchor_id"), list(itertools.product(("hidden", "contextual"), (None, ANCHOR)))
 )
@@ -98,7 +97,6 @@ def scores_of(
         drawn_labels_WA=drawn_W1,
         num_lasso_masks=MASKS,
         with_kl=True,
-        with_optimism=True,
     )
     return WindowScores(predictions, max_k=max(KS), screening=screening)
 
@@ -246,10 +244,9 @@ def test_losses_of_chosen_groups_are_those_of_their_tokens(
                 assert len(visible) == min(k, len(sizes))  # a window with fewer than k groups shows all of them
                 assert outcome.loss_sparse_WK[w, n] == pytest.approx(truth.loss(w, visible), abs=2e-5)
                 assert outcome.kl_sparse_WK[w, n] == pytest.approx(truth.kl(w, visible), abs=2e-5)
-    assert measured.loss_single_WI is not None
     for w, sizes in enumerate(SIZES):
         expected_losses = [truth.loss(w, {i}) for i in range(len(sizes))] + [np.nan] * (6 - len(sizes))
-        assert measured.loss_single_WI[w].tolist() == pytest.approx(expected_losses, abs=2e-5, nan_ok=True)
+        assert one.loss_single_WI[w].tolist() == pytest.approx(expected_losses, abs=2e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize("windows_at_once", [1, 3])
@@ -291,16 +288,14 @@ def test_what_precedes_a_group_is_shared_where_a_pass_holds_one_row(
 
 @DEFINITIONS
 @pytest.mark.parametrize("path", PATHS)
-def test_optimism_of_the_best_group(
+def test_what_single_groups_cost_on_labels_of_the_local_tokens(
     model: OLMoWithPositions, path: str, visibility: str, anchor_id: Optional[int]
 ) -> None:
     one = scores_of(make_evaluator(model, visibility, anchor_id, path))
     truth = all_subsets(model, visibility, anchor_id)
     singles = one.predictions.singles
-    assert singles.optimism_W is not None and singles.kl_from_short_WI is not None
+    assert singles.kl_from_short_WI is not None
     for w, sizes in enumerate(SIZES):
-        log_q_IV = np.stack([truth.log_p[w, (i,)] for i in range(len(sizes))])
-        assert singles.optimism_W[w] == pytest.approx(optimism_of_one(truth.log_p[w, ()], log_q_IV), abs=2e-5)
         costs = [truth.cost(w, {i}) for i in range(len(sizes))] + [np.nan] * (6 - len(sizes))
         assert singles.kl_from_short_WI[w].tolist() == pytest.approx(costs, abs=2e-5, nan_ok=True)
 
@@ -357,7 +352,6 @@ def test_groups_of_one_token_are_tokens_bit_for_bit(model: OLMoWithPositions, pa
     evaluator = make_evaluator(model, "hidden", None, path)
     whole = [measure_context(scores_of(evaluator, groups), SETTINGS) for groups in (None, single_tokens(W, M))]
     tokens, blocks = whole
-    assert np.array_equal(tokens.loss_single_WI, blocks.loss_single_WI)  # type: ignore[arg-type]
     for name, outcome in tokens.outcomes.items():
         for field in dataclasses.fields(outcome):
             assert np.array_equal(getattr(outcome, field.name), getattr(blocks.outcomes[name], field.name)), name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -19,7 +18,7 @@ from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_inputs import token_counts
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.records.selectors import SELECTORS, rank
-from olmo_sparsity.records.window_input import WindowInput, needs_pass
+from olmo_sparsity.records.window_input import needs_pass
 
 ENDS = WORDS[" end."]
 BM25_K1, BM25_B = 1.2, 0.75  # the defaults of Lucene
@@ -120,49 +119,6 @@ def test_bm25_where_windows_have_unequal_numbers_of_groups(tokens: np.ndarray) -
     assert np.isnan(scores[[0, 2, 3], 1]).all() and not np.isnan(scores[1]).any()
 
 
-TEXT = ["The", " Gar", "den", " wall", ",", "gar", " is", " Maß", " is", " in", " x_", "1", "'s", " a", " gate", "."]
-LOCAL_TEXT = ["den", " Is", " MASS", " WALL", " is", "."]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "documents"),
-    [
-        (
-            [1] * 16,
-            [["the"], ["garden"], ["garden"], ["wall"], [], ["gar"], ["is"], ["mass"], ["is"], ["in"], ["x_1"], ["x_1"], ["s"],
-             ["a"], ["gate"], []],
-        ),
-        ([2, 3, 11], [["the", "garden"], ["garden", "wall"], ["gar", "is", "mass", "is", "in", "x_1", "s", "a", "gate"]]),
-    ],
-)  # fmt: skip
-def test_bm25_of_words(sizes: list[int], documents: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word of two tokens is in both, or once in the group that holds them; the local text has one of its own, cut off."""
-    groups_M = np.repeat(np.arange(len(sizes)), sizes)
-    text = (*TEXT, *LOCAL_TEXT)
-    assert len(TEXT) == M and len(text) == FULL
-    scores = scores_with(np.ones((1, FULL), dtype=np.int64), groups=TokenGroups(groups_M[None]))
-    window = WindowInput(M, LOCAL, {"texts": text})
-    monkeypatch.setattr(WindowScores, "inputs", lambda self, needs: [window])
-    found = SELECTORS["bm25-word"].score(scores)
-    terms = {
-        term: number
-        for number, term in enumerate(dict.fromkeys(["den", "is", "mass", "wall", *itertools.chain(*documents)]))
-    }
-    in_numbers = [[terms[term] for term in document] for document in documents]
-    assert found[0] == pytest.approx(
-        bm25_by_loops(in_numbers, [terms[term] for term in ("den", "is", "mass", "wall", "is")]), rel=1e-12
-    )
-
-
-@pytest.mark.parametrize("sizes", [[1] * M, [5, 1, 10]])
-def test_bm25_of_words_where_no_long_range_token_holds_one(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = TokenGroups(np.repeat(np.arange(len(sizes)), sizes)[None])
-    window = WindowInput(M, LOCAL, {"texts": (*["...", " -", "\n", " ?"] * (M // 4), *LOCAL_TEXT)})
-    monkeypatch.setattr(WindowScores, "inputs", lambda self, needs: [window])
-    found = SELECTORS["bm25-word"].score(scores_with(np.ones((1, FULL), dtype=np.int64), groups=groups))
-    assert found.tolist() == [[0.0] * len(sizes)]
-
-
 def test_rules_run_no_model() -> None:
-    for name in ("same-token", "rarest", "bm25", "bm25-word", "sentence-start"):
+    for name in ("same-token", "rarest", "bm25", "sentence-start"):
         assert not needs_pass(SELECTORS[name].needs) and not SELECTORS[name].sees_target

@@ -58,8 +58,7 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         "local_len": 6, "full_len": 19, "precision": "bf16", "visibility": "contextual", "seed": 1, "num_windows": 61, "k": [1],
         "selectors": ["kl"], "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start",
         "null_context": "shuffled", "resampled_draws": 1, "lasso_masks": 7, "screen": 9, "screen_sample": 0.5,
-        "min_preceding": 20, "positions": "compact", "pairs_windows": 5,
-        "save_candidates": True, "train_overlap": False,
+        "min_preceding": 20, "positions": "compact", "train_overlap": False,
     }  # fmt: skip
     for key, value in settings.items():
         measurements[key] = (changed(tiny_config, "influence", **{key: value}), tiny_run)

@@ -159,7 +159,7 @@ def test_patching_ranks_by_the_loss_of_the_label_or_the_divergence() -> None:
     orders = set()
     for label, criterion in itertools.product((0, 1), ("loss", "kl")):
         scores = dataclasses.replace(of_target, predictions=predictions).of_label(label)
-        labels = scores.reference_WV.exp() if criterion == "kl" else predictions.labels_WA[:, label]
+        labels = predictions.log_p_long_WV.exp() if criterion == "kl" else predictions.labels_WA[:, label]
         found = scores.ranking_values("patching", criterion)  # type: ignore[arg-type]
         expected = gate_gradients(
             scores.evaluator,

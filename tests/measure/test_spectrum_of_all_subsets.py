@@ -17,7 +17,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import default_name, measure
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.window_influence import best_pairs
 from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
@@ -94,27 +93,6 @@ def test_bounds_hold_the_smallest_number_that_any_choice_needs(
         exact += (fewest_W == true_W).tolist()
     assert {0, 1, 2, 3, 4} <= seen
     assert 0.5 < np.mean(exact) < 1  # greedy choices are mostly, and not always, the best
-
-
-def test_all_pairs_decide_which_targets_need_at_most_two(
-    model: OLMoWithPositions, scores: WindowScores, least_divergences: np.ndarray
-) -> None:
-    pairs, definition, seen = best_pairs(scores, W - 1), Definition(model, LOCAL), set()
-    assert pairs.sample_w.tolist() == list(range(W - 1))
-    least_w2 = np.column_stack([pairs.kl_single_w, pairs.kl_pair_w]).astype(np.float64)
-    for w, tokens_T in enumerate(windows(W)[0][:-1, -M - LOCAL :].tolist()):
-        single, pair = int(pairs.single_w[w]), pairs.pair_w2[w].tolist()
-        log_q_all, *log_q_chosen = definition.log_q(tokens_T, [range(M), [single], pair])
-        assert [kl(log_q_all, log_q_V) for log_q_V in log_q_chosen] == pytest.approx(least_w2[w], abs=1e-6)
-        assert pair[0] < pair[1]
-    # Between what one token leaves and what two leave, and elsewhere.
-    for tolerance in (0.01, 0.05, 0.1, 0.2, *least_divergences[:-1, 1:3].mean(axis=1)):
-        true_w = (least_divergences[:-1] <= tolerance).argmax(axis=1)
-        short_w = scores.kl_short_W[:-1].astype(np.float64)
-        found_w = sufficient_k(least_w2, short_w, ks=[1, 2], tolerance=tolerance)
-        assert found_w.tolist() == np.where(true_w <= 2, true_w, np.inf).tolist()
-        seen |= set(found_w.tolist())
-    assert seen == {0, 1, 2, np.inf}
 
 
 def test_every_k_is_measured_and_recorded(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

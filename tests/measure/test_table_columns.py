@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
-    optimism_of_one,
     tokens_under,
 )
 from conftest import write_corpus
@@ -50,7 +48,7 @@ from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
-KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE, PAIRED = [1, 3, 4], 4, 10, 20, 2, 7, 0.6, 6
+KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE = [1, 3, 4], 4, 10, 20, 2, 7, 0.6
 LASSO_ALPHA = 0.01  # of ContextCite, on standardised masks
 SCREENED = ("unmask-one", "kl", "greedy", "greedy-kl")
 
@@ -101,8 +99,6 @@ def config(tiny_config: Config, texts: dict[str, list[str]], tmp_path_factory: p
         selectors=list(ALL_SELECTORS),
         resampled_draws=DRAWS,
         lasso_masks=MASKS,
-        save_candidates=True,
-        pairs_windows=PAIRED,
         screen_sample=SAMPLE,
         screen_by="attention",
     )
@@ -161,7 +157,7 @@ def test_windows(
     drawn = sample_windows(
         store, FULL, num_windows=NUM_WINDOWS, max_per_document=1, seed=SEED, exclude_ids=store.doc_ids_G[is_trained]
     )
-    null = draw_null_contexts(drawn, M, kind="same-source", seed=SEED)
+    null = draw_null_contexts(drawn, M, kind="document", seed=SEED)
     sources = store.source_of(drawn.document_W)
     windows, numbers = rows_of(tables, "windows"), np.arange(NUM_WINDOWS)
     assert len(windows) == NUM_WINDOWS
@@ -177,12 +173,10 @@ def test_windows(
         p_all_null, p_all = (definition.log_q(row, [range(M)])[0] for row in others)
         p_short = definition.log_q(tokens, [[]])[0]
         p_recent = definition.log_q(tokens, [range(M - (TRAIN_LEN - LOCAL), M)])[0]
-        singles = [definition.log_q(row, [{j} for j in range(M)]) for row in (tokens, others[0])]
         draws = [
             np.random.default_rng([SEED, DRAWN_LABELS, w, draw]).standard_exponential(len(p_short)) for draw in (0, 1)
         ]
         labels = [int(np.argmin(race / np.exp(p_short))) for race in draws]
-        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         with_target = [*tokens, target]
         expected = {
             "window_id": w,
@@ -217,8 +211,6 @@ def test_windows(
             "resampled_loss_long_nats": -p_all[labels],
             "kl_short_to_long_nats": kl(p_short, p_all),
             "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
-            "single_optimism_nats": optimisms[0] if tables.name == "exact" else None,
-            "null_single_optimism_nats": optimisms[1] if tables.name == "exact" else None,
         }
         assert_same_row(window, expected)
         null_text = documents[window["null_doc_id"]]
@@ -298,19 +290,6 @@ def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
     assert next(rows, None) is None
 
 
-def test_candidates(tables: Path, definition: Definition) -> None:
-    windows = {window["window_id"]: window for window in rows_of(tables, "windows")}
-    rows = rows_of(tables, "candidates")
-    assert [(row["window_id"], row["context"]) for row in rows] == [(w, c) for w in windows for c in CONTEXTS]
-    for row in rows:
-        window = windows[row["window_id"]]
-        single = definition.log_q(tokens_under(window, row["context"]), [{j} for j in range(M)])[:, window["target_id"]]
-        kept = [j for j in range(M) if row["loss_single_nats"][j] is not None]
-        assert len(kept) == (M if tables.name == "exact" else SCREEN)
-        expected = {"window_id": row["window_id"], "context": row["context"], "loss_single_nats": -single[kept]}
-        assert_same_row({**row, "loss_single_nats": [row["loss_single_nats"][j] for j in kept]}, expected)
-
-
 def test_screening(exact: Path, screened: Path, definition: Definition) -> None:
     windows = {window["window_id"]: window for window in rows_of(screened, "windows")}
     sampled = [w for w in windows if np.random.default_rng([SEED, SCREENING_SAMPLE, w]).random() < SAMPLE]
@@ -341,38 +320,8 @@ def test_screening(exact: Path, screened: Path, definition: Definition) -> None:
     assert any(value != 1 for row in rows for value in row["recall"])
 
 
-def near_least(sets: list[list[int]], divergences: np.ndarray, found: list[int]) -> list[int]:
-    """Return the set that was found if its divergence is the least but for rounding, else the one with the least."""
-    is_least = divergences[sets.index(found)] < divergences.min() + 1e-6
-    return found if is_least else sets[divergences.argmin()]
-
-
-def test_pairs(tables: Path, definition: Definition) -> None:
-    """Screening does not thin them out; the first part has four of the windows, the second two, the third none."""
-    windows = {window["window_id"]: window for window in rows_of(tables, "windows")}
-    rows = rows_of(tables, "pairs")
-    assert sorted((row["window_id"], row["context"]) for row in rows) == sorted(product(range(PAIRED), CONTEXTS))
-    singles, pairs = [[j] for j in range(M)], [[i, j] for j in range(M) for i in range(j)]
-    for row in rows:
-        window = windows[row["window_id"]]
-        log_q = definition.log_q(tokens_under(window, row["context"]), [range(M), *singles, *pairs])
-        divergences = np.array([kl(log_q[0], of_set) for of_set in log_q[1:]])
-        of_singles, of_pairs = divergences[:M], divergences[M:]
-        expected = {
-            "window_id": row["window_id"],
-            "doc_id": window["doc_id"],
-            "context": row["context"],
-            "single_positions": near_least(singles, of_singles, row["single_positions"]),
-            "kl_single_nats": of_singles.min(),
-            "pair_positions": near_least(pairs, of_pairs, row["pair_positions"]),
-            "kl_pair_nats": of_pairs.min(),
-        }
-        assert_same_row(row, expected)
-
-
 def test_lists_over_positions_have_a_fixed_length(exact: Path) -> None:
-    for table, column in (("selections", "scores"), ("candidates", "loss_single_nats")):
-        assert read_table(exact, table).schema.field(column).type == pa.list_(pa.float32(), M)
+    assert read_table(exact, "selections").schema.field("scores").type == pa.list_(pa.float32(), M)
 
 
 def test_losses_have_the_precision_that_is_asked_for(

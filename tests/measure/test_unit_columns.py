@@ -24,7 +24,6 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
-    optimism_of_one,
     tokens_under,
 )
 from tokenizers import Tokenizer
@@ -63,7 +62,6 @@ def config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Con
         selectors=list(ALL_SELECTORS),
         resampled_draws=1,
         lasso_masks=MASKS,
-        save_candidates=True,
         screen_sample=SAMPLE,
         screen_by="attention",
     )
@@ -128,8 +126,6 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
         numbers.append(len(real))
         p_short, p_all = definition.log_q(tokens, [[], range(M)])
         p_all_null = definition.log_q(tokens_under(window, "null"), [range(M)])[0]
-        singles = [definition.log_q(tokens, real), definition.log_q(tokens_under(window, "null"), null)]
-        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         race = np.random.default_rng([SEED, DRAWN_LABELS, window["window_id"], 0]).standard_exponential(len(p_short))
         label = int(np.argmin(race / np.exp(p_short)))
         expected = {
@@ -148,8 +144,6 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
             "resampled_loss_long_nats": [-p_all[label]],
             "kl_short_to_long_nats": kl(p_short, p_all),
             "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
-            "single_optimism_nats": None if name == "screened" else optimisms[0],
-            "null_single_optimism_nats": None if name == "screened" else optimisms[1],
         }  # the other columns are about the window, whatever its groups, and tested in test_table_columns
         assert_same_row({column: window[column] for column in expected}, expected)
     if name == "sentence":
@@ -209,29 +203,6 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
             }
             assert_same_row({**row, "scores": [scores[i] for i in kept]}, expected)
     assert next(rows, None) is None
-
-
-@UNIT
-def test_candidates(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
-    windows = {window["window_id"]: window for window in rows_of(measured[name], "windows")}
-    rows = rows_of(measured[name], "candidates")
-    assert [(row["window_id"], row["context"]) for row in rows] == [(w, c) for w in windows for c in ("real", "null")]
-    for row in rows:
-        window = windows[row["window_id"]]
-        tokens = tokens_under(window, row["context"])
-        groups = groups_of(tokens, unit_of(name), tokenizer)
-        losses = -definition.log_q(tokens, groups)[:, window["target_id"]]
-        found = row["loss_single_nats"]
-        kept = [i for i in range(len(groups)) if found[i] is not None]
-        assert len(kept) == (min(SCREEN, len(groups)) if name == "screened" else len(groups))
-        expected = {
-            "window_id": row["window_id"],
-            "context": row["context"],
-            "group_first": [positions[0] for positions in groups],
-            "group_last": [positions[-1] for positions in groups],
-            "loss_single_nats": losses[kept],
-        }
-        assert_same_row({**row, "loss_single_nats": [found[i] for i in kept]}, expected)
 
 
 def test_screening(measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:

@@ -24,7 +24,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.own_selectors import OwnSelector, names_of
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
 from olmo_sparsity.statistics.single.screening import screening
@@ -43,7 +42,7 @@ SELECTORS = ["unmask-one", "kl", "random", "nearest", "mask-one", "greedy", "gre
 
 
 def settings_of(config: Config, **changes: Any) -> Config:
-    own = {"num_windows": 24, "k": [1, 2, 4], "selectors": SELECTORS, "save_candidates": True, **changes}
+    own = {"num_windows": 24, "k": [1, 2, 4], "selectors": SELECTORS, **changes}
     return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **own))
 
 
@@ -80,7 +79,7 @@ def test_every_number_is_of_the_tokens_that_the_tables_name(word_tables: Path, t
     num_whole = 0
     for row in rows_of(word_tables, "selections"):
         window = windows[row["window_id"]]
-        is_null = row["context"] in ("null", "null-resampled", "mimicry")
+        is_null = row["context"] in ("null", "null-resampled")
         firsts = window["null_group_first" if is_null else "group_first"]
         bounds = list(zip(firsts, [end - 1 for end in [*firsts[1:], M]], strict=True))
         chosen = list(zip(row["group_first"], row["group_last"], strict=True))
@@ -137,15 +136,6 @@ def test_words_without_a_score_are_chosen_last_whatever_windows_a_part_holds(
         assert row["loss_sparse_nats"][0] == pytest.approx(expected, abs=2e-5)
     assert any(total < 4 and unscored for unscored, total in num_unscored)
     assert any(total > 4 and unscored > total - 4 for unscored, total in num_unscored)
-
-
-def test_candidates_are_the_groups_of_their_context(word_tables: Path) -> None:
-    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
-    for row in rows_of(word_tables, "candidates"):
-        firsts = windows[row["window_id"]]["group_first" if row["context"] == "real" else "null_group_first"]
-        assert row["group_first"] == firsts
-        assert row["group_last"] == [end - 1 for end in [*firsts[1:], M]]
-        assert len(row["loss_single_nats"]) == len(firsts)
 
 
 def test_recall_of_screening_is_between_0_and_1(word_tables: Path) -> None:
@@ -205,29 +195,6 @@ def test_statistics_are_of_the_tables(word_tables: Path) -> None:
     assert 0 < summary.at("kl", "real", 4).all_visible_share < 1
 
 
-def test_agreement_counts_groups_with_the_weights_of_their_windows(word_tables: Path) -> None:
-    measurement = load(word_tables)
-    measurement.windows["weight"] = np.arange(len(measurement.windows)) % 5 + 1.0
-    pair = next(p for p in agreement(word_tables, measurement) if p.selectors == ("kl", "nearest"))
-    weights = dict(zip(measurement.windows["window_id"], measurement.weights_W, strict=True))
-    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
-    of = {
-        (row["window_id"], row["selector"]): row["group_first"]
-        for row in rows_of(word_tables, "selections")
-        if row["context"] == "real"
-    }
-    for overlap in pair.overlap:
-        common, chance = [], []
-        for window, row in windows.items():
-            size = min(overlap.k, len(row["group_first"]))
-            shared = set(of[window, "kl"][: overlap.k]) & set(of[window, "nearest"][: overlap.k])
-            common.append(weights[window] * len(shared) / size)
-            chance.append(weights[window] * size / len(row["group_first"]))
-        assert overlap.share is not None
-        assert overlap.share.mean == pytest.approx(sum(common) / sum(weights.values()))
-        assert overlap.chance == pytest.approx(sum(chance) / sum(weights.values()))
-
-
 def test_words_say_words_and_never_tokens(word_tables: Path, tmp_path: Path) -> None:
     summary = summarize(load(word_tables))
     sentences = " ".join(evidence_sentences(summary))
@@ -272,7 +239,7 @@ def test_blocks_of_one_token_are_tokens(tiny_config: Config, tiny_run: Path, tmp
         measure(settings_of(tiny_config, unit=unit, **changes), tiny_run, out=tmp_path / unit.replace(":", ""))
         for unit in ("token", "block:1")
     )
-    for table in ("windows", "selections", "candidates", "screening"):
+    for table in ("windows", "selections", "screening"):
         tokens, blocks = (read_table(folder, table).to_pylist() for folder in (one, other))
         assert set(tokens[0]) <= set(blocks[0])
         for mine, of_blocks in zip(tokens, blocks, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -22,7 +21,6 @@ from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
 from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
 from olmo_sparsity.measure.selection.window_influence import (
     SelectorOutcome,
-    best_pairs,
     check_screening,
     measure_context,
     run_selectors,
@@ -37,7 +35,7 @@ UNEQUAL = TokenGroups(np.stack([np.arange(M), np.repeat(np.arange(4), 4), np.rep
 
 
 def scores_with_labels(
-    groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real", optimism: bool = False
+    groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real"
 ) -> WindowScores:
     """Return the scores of three windows with two drawn labels each."""
     screening = None if screen is None else ScreeningSettings(screen, "patching")
@@ -45,7 +43,7 @@ def scores_with_labels(
         build(NORMED).eval(), groups=groups, window_ids_W=IDS, seed=SEED, context=context, screening=screening
     )
     labels_WA = torch.from_numpy(np.random.default_rng(1).integers(1, VOCAB, (3, 2)))
-    changed = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_WA, with_optimism=optimism)
+    changed = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_WA)
     return dataclasses.replace(scores, predictions=changed)
 
 
@@ -55,7 +53,7 @@ def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optiona
     """Each set of each label is run by itself. Windows have fewer groups than the largest k, and screening leaves some out."""
     ks = [1, 2, 5, M] if screen is None else [1, 2, 5]
     scores = scores_with_labels(groups, screen=screen, context=context)
-    settings = InfluenceConfig(k=ks, selectors=SELECTED, save_candidates=True)
+    settings = InfluenceConfig(k=ks, selectors=SELECTED)
     measured = measure_context(scores, settings)
     members = [np.arange(M)] * 3 if groups is None else list(groups.groups_WM)
     labels_WA = scores.predictions.labels_WA.numpy()
@@ -93,27 +91,18 @@ def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optiona
                         assert outcome.kl_short_to_sparse_WK[w, i] == pytest.approx(kl(short, log_q), abs=1e-5)
                     if label == 0 and name == "unmask-one":
                         one = [float(-prediction(w, [j])[labels_WA[w, 0]]) for j in chosen]
-                        assert measured.loss_single_WI is not None
-                        assert measured.loss_single_WI[w, chosen].tolist() == pytest.approx(one, abs=1e-5)
+                        assert scores.loss_single_WI[w, chosen].tolist() == pytest.approx(one, abs=1e-5)
     for drawn, labels_W in zip(measured.resampled, labels_WA.T[1:], strict=True):
         assert drawn.label_ids_W.tolist() == labels_W.tolist()
         for w in range(3):
             short, everything = (prediction(w, chosen)[labels_W[w]] for chosen in ([], list(range(members[w][-1] + 1))))
             assert (drawn.loss_short_W[w], drawn.loss_long_W[w]) == pytest.approx((-short, -everything), abs=1e-5)
-    assert measured.single_optimism_W is None
 
 
 def test_what_is_kept_where_it_is_asked_for() -> None:
-    with_optimism = measure_context(
-        scores_with_labels(None, optimism=True), InfluenceConfig(k=[1], selectors=["random"])
-    )
-    assert with_optimism.single_optimism_W is not None and with_optimism.loss_single_WI is None
-    alone = scores_with_labels(None, optimism=True)
-    alone = dataclasses.replace(alone, predictions=dataclasses.replace(alone.predictions, drawn_labels_WA=None))
-    without_labels = measure_context(alone, InfluenceConfig(k=[1], selectors=["random"]))
-    assert without_labels.single_optimism_W == pytest.approx(with_optimism.single_optimism_W, abs=1e-6)
-    assert without_labels.resampled == []
     scores = scores_with_labels(None)
+    alone = dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, drawn_labels_WA=None))
+    assert measure_context(alone, InfluenceConfig(k=[1], selectors=["random"])).resampled == []
     assert run_selectors(scores, InfluenceConfig(k=[2]), selectors=[], with_kl=True) == {}
     found = run_selectors(
         scores, InfluenceConfig(k=[2], selectors=["kl"]), selectors=["nearest", "random"], with_kl=False
@@ -123,14 +112,12 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
     assert measure_context(scores, InfluenceConfig(k=[2], selectors=["nearest"])).resampled[1].outcomes == {}
 
 
-@pytest.mark.parametrize(("with_labels", "optimism"), [(True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("reference", [None, 0, 1])
+@pytest.mark.parametrize("with_labels", [True, False])
+@pytest.mark.parametrize("with_kl", [True, False])
 @pytest.mark.parametrize("by_head", [False, True], ids=["groups", "entries"])
-def test_what_is_read_of_sets_is_what_was_asked_for(
-    by_head: bool, reference: Optional[int], with_labels: bool, optimism: bool
-) -> None:
+def test_what_is_read_of_sets_is_what_was_asked_for(by_head: bool, with_kl: bool, with_labels: bool) -> None:
     """Losses of every label always; a divergence where it is asked for, and is NaN elsewhere; of all tokens it is exactly 0."""
-    scores = scores_with_labels(UNEQUAL, optimism=optimism)
+    scores = scores_with_labels(UNEQUAL)
     evaluator, tokens_WT = scores.evaluator, scores.windows.tokens_WT
     if by_head:
         evaluator = dataclasses.replace(evaluator, visibility="contextual")
@@ -139,21 +126,20 @@ def test_what_is_read_of_sets_is_what_was_asked_for(
         evaluator=evaluator,
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
         drawn_labels_WA=scores.predictions.drawn_labels_WA if with_labels else None,
-        imitated_WV=torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1),
     )
     log_p_all_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
     if by_head:
         entries_WS = np.stack([np.random.default_rng(w).permutation(M) for w in range(3)])  # the same in every head
         config = evaluator.model.config  # type: ignore[attr-defined]
         entries_WLHS = np.broadcast_to(entries_WS[:, None, None], (3, config.n_layers, config.n_heads, M)).copy()
-        found = predictions.read_entries(entries_WLHS, [2, M], reference=reference)
+        found = predictions.read_entries(entries_WLHS, [2, M], with_kl=with_kl)
         expected = [[(w, np.sort(entries_WS[w, :k])) for w in range(3)] for k in (2, M)]
     else:
         sets = [  # windows in disorder and twice; of some all groups are visible
             (np.array([2, 0, 2]), np.array([[0, 1, 2], [5, 1, -1], [1, -1, -1]])),
             (np.array([1, 2, 0, 1]), np.array([[3, 1, 0, 2], [2, 0, 1, -1], [15, 7, 2, 3], [2, -1, -1, -1]])),
         ]
-        found = predictions.read_groups(sets, reference=reference)
+        found = predictions.read_groups(sets, with_kl=with_kl)
         expected = [
             [(w, np.flatnonzero(np.isin(UNEQUAL.groups_WM[w], groups))) for w, groups in zip(*of, strict=True)]
             for of in sets
@@ -161,7 +147,7 @@ def test_what_is_read_of_sets_is_what_was_asked_for(
     assert [len(readings.losses_RA) for readings in found] == [len(rows) for rows in expected]
     for readings, rows in zip(found, expected, strict=True):
         for r, (w, visible) in enumerate(rows):
-            _check_readings(predictions, readings, r, int(w), visible, log_p_all_WV[w], reference)
+            _check_readings(predictions, readings, r, int(w), visible, log_p_all_WV[w], with_kl)
 
 
 def _check_readings(
@@ -171,7 +157,7 @@ def _check_readings(
     w: int,
     visible: np.ndarray,
     log_p_all: torch.Tensor,
-    reference: Optional[int],
+    with_kl: bool,
 ) -> None:
     """Check row r, of window w with these positions visible, against a pass of its own."""
     log_q = log_p_all
@@ -182,49 +168,16 @@ def _check_readings(
     if predictions.drawn_labels_WA is not None:
         labels += predictions.drawn_labels_WA[w].tolist()
     assert readings.losses_RA[r] == pytest.approx((-log_q[labels]).numpy(), abs=1e-5)
-    if reference is None:
-        assert np.isnan(readings.kl_R[r])
+    if with_kl:
+        assert readings.kl_R[r] == pytest.approx(kl(log_p_all.double().numpy(), log_q.double().numpy()), abs=1e-5)
+        assert (readings.kl_R[r] == 0) == (len(visible) == M)
     else:
-        log_p = log_p_all if reference == 0 else predictions.imitated_WV[w]  # type: ignore[index]
-        assert readings.kl_R[r] == pytest.approx(kl(log_p.double().numpy(), log_q.double().numpy()), abs=1e-5)
-        assert (readings.kl_R[r] == 0) == (reference == 0 and len(visible) == M)
-    if predictions.drawn_labels_WA is None and not predictions.with_optimism:
+        assert np.isnan(readings.kl_R[r])
+    if predictions.drawn_labels_WA is None:
         assert np.isnan(readings.kl_from_short_R[r])
     else:
         short = predictions.log_p_short_WV[w].double().numpy()
         assert readings.kl_from_short_R[r] == pytest.approx(kl(short, log_q.double().numpy()), abs=1e-5)
-
-
-def test_of_equal_pairs_the_nearest_is_the_best() -> None:
-    """Divergences take few values, so that several pairs, and several single positions, are the best."""
-    ids, num = np.array([2, 9, 0, 5, 4]), 6
-    rng = np.random.default_rng(0)
-    of_pairs = {(w, *pair): float(rng.integers(1, 4)) for w in range(5) for pair in combinations(range(num), 2)}
-    of_singles = rng.integers(1, 3, (5, num)).astype(float)
-    asked: list[list[int]] = []
-
-    def without_screening(sample_w: np.ndarray) -> Any:
-        def evaluate_rows(rows: list[np.ndarray], *, with_kl: bool) -> list[tuple[None, np.ndarray]]:
-            assert with_kl and len(rows) == 1
-            asked.extend(rows[0].tolist())
-            return [(None, np.array([of_pairs[(int(sample_w[w]), i, j)] for w, i, j in rows[0].tolist()]))]
-
-        return SimpleNamespace(evaluate_rows=evaluate_rows, kl_single_WI=of_singles[sample_w])
-
-    windows = SimpleNamespace(window_ids_W=ids)
-    scores: Any = SimpleNamespace(windows=windows, num_long_range=num, without_screening=without_screening)
-    found = best_pairs(scores, 5)
-    assert found.sample_w.tolist() == [0, 2, 4]  # the windows with numbers below 5
-    assert len(asked) == 3 * 15
-    for i, w in enumerate([0, 2, 4]):
-        least = min(of_pairs[(w, *pair)] for pair in combinations(range(num), 2))
-        last = [pair for pair in combinations(range(num), 2) if of_pairs[(w, *pair)] == least]
-        assert len(last) > 1 and (found.pair_w2[i].tolist(), found.kl_pair_w[i]) == (list(last[-1]), least)
-        single = of_singles[w].tolist()
-        assert found.single_w[i] == max(j for j in range(num) if single[j] == min(single))
-        assert found.kl_single_w[i] == min(single) and single.count(min(single)) > 1
-    none = best_pairs(scores, 0)
-    assert none.pair_w2.shape == (0, 2) and len(none.sample_w) == len(none.single_w) == len(none.kl_pair_w) == 0
 
 
 def test_recall_and_loss_of_screening(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,13 +231,9 @@ def test_recall_and_loss_of_screening(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("with_kl", [True, False])
-@pytest.mark.parametrize("imitates", [False, True])
-def test_rows_of_every_size(with_kl: bool, imitates: bool) -> None:
-    """Also of all positions, which are known from this reference alone, and of all but one, which are not."""
+def test_rows_of_every_size(with_kl: bool) -> None:
+    """Also of all positions, which are known, and of all but one, which are not."""
     scores = make_scores(build(NORMED).eval())
-    imitated_WV = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3)).log_softmax(-1)
-    scores = dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, imitated_WV=imitated_WV))
-    scores = scores.imitating() if imitates else scores
     rng, windows_R = np.random.default_rng(0), np.array([2, 0, 1, 2])
     rows = [
         np.column_stack([windows_R, [np.sort(rng.permutation(M)[:size]) for _ in range(4)]]) for size in (1, M - 1, M)
@@ -293,13 +242,12 @@ def test_rows_of_every_size(with_kl: bool, imitates: bool) -> None:
     tokens_RT, labels_R = scores.windows.tokens_WT[windows_R], scores.windows.targets_W[windows_R]
     everything_RS = torch.arange(M).expand(4, -1)
     p_all_RV = log_probs(scores.evaluator, tokens_RT, visible_WS=everything_RS)
-    reference_RV = imitated_WV[windows_R] if imitates else p_all_RV
     for rows_RS, (losses_R, divergences_R) in zip(rows, found, strict=True):
         visible_RS = torch.from_numpy(rows_RS[:, 1:].astype(np.int64))
         log_q_RV = log_probs(scores.evaluator, tokens_RT, visible_WS=visible_RS)
         assert losses_R == pytest.approx(-log_q_RV.gather(1, labels_R[:, None])[:, 0].numpy(), abs=1e-5)
         if with_kl:
-            expected = [kl(p.double().numpy(), q.double().numpy()) for p, q in zip(reference_RV, log_q_RV, strict=True)]
+            expected = [kl(p.double().numpy(), q.double().numpy()) for p, q in zip(p_all_RV, log_q_RV, strict=True)]
             assert divergences_R == pytest.approx(np.array(expected), abs=1e-5)
         else:
             assert np.isnan(divergences_R).all()

@@ -17,13 +17,11 @@ from transformers_models import BOS, VOCAB, build_raw, save
 from olmo_sparsity.config import ModelConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.conversion import to_transformers
-from olmo_sparsity.measure.setup import fit as fit_module
 from olmo_sparsity.measure.setup.fit import FitCheck, check_fit
 from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 from olmo_sparsity.model.rope_scaling import check_scaled, rope_parameters, scale, with_scaled_rotation
-from olmo_sparsity.model.transformers_model import TransformersModel
 
 ROW, FACTOR, WIDTH, BASE = 12, 4.0, 8, 10_000.0  # tokens of a row; of heads of 8 dimensions
 LOCAL, FULL = 10, 24
@@ -38,15 +36,12 @@ def fit(model: CausalModel, *, anchor_id: Optional[int] = None) -> list[FitCheck
     return check_fit(model, windows(6), name="tiny", local_len=LOCAL, dtype=torch.float32, anchor_id=anchor_id)
 
 
-def frequencies(method: str, length: int) -> list[float]:
+def frequencies(method: str) -> list[float]:
     """Return the angle that each pair of dimensions turns from one position to the next, by the papers' formulas."""
     pairs = range(WIDTH // 2)
     plain = [BASE ** (-2 * i / WIDTH) for i in pairs]
     if method == "linear":
         return [one / FACTOR for one in plain]
-    if method == "dynamic":
-        grown = BASE * (FACTOR * max(length, ROW) / ROW - (FACTOR - 1)) ** (WIDTH / (WIDTH - 2))
-        return [grown ** (-2 * i / WIDTH) for i in pairs]
     if method == "yarn":  # turns in a row: more than 32 stay, fewer than 1 are divided, with whole dimensions between
 
         def dimension(turns: float) -> float:
@@ -60,7 +55,7 @@ def frequencies(method: str, length: int) -> list[float]:
 
 def by_formula(raw: Any, tokens: torch.Tensor, positions: torch.Tensor, *, method: str) -> torch.Tensor:
     """Return the logits of a Llama whose rotary tables are replaced by those of the formula, for texts as long as the rows."""
-    angles = positions[0].double()[:, None] * torch.tensor(frequencies(method, int(positions.max()) + 1)).double()
+    angles = positions[0].double()[:, None] * torch.tensor(frequencies(method)).double()
     sharpness = 0.1 * math.log(FACTOR) + 1 if method == "yarn" else 1.0
     tables = torch.cat([angles, angles], dim=-1)[None].expand(len(tokens), -1, -1)
     raw.model.rotary_emb.forward = lambda x, position_ids: (
@@ -87,13 +82,7 @@ def opened(
     return open_pretrained(settings, device=CPU, precision="fp32", longest=longest)
 
 
-def model_of(folder: Path, method: str, *, text_len: int) -> TransformersModel:
-    model = opened(folder, method).model
-    assert isinstance(model, TransformersModel)
-    return model.with_text_len(text_len)
-
-
-@pytest.mark.parametrize("method", ["none", "linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("method", ["none", "linear", "yarn"])
 @torch.no_grad()
 def test_logits_are_those_of_the_formula(folder: Path, method: str) -> None:
     model = opened(folder, method).model
@@ -105,82 +94,40 @@ def test_logits_are_those_of_the_formula(folder: Path, method: str) -> None:
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
         if method != "none":
             plain = by_formula(build_raw("llama").eval(), tokens[:, :length], positions, method="none")
-            is_scaled = bool((expected - plain).abs().max() > 1e-3)
-            assert is_scaled == (method != "dynamic" or length > ROW)
+            assert (expected - plain).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
-@pytest.mark.parametrize("method", ["linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("method", ["linear", "yarn"])
 def test_compact_and_prefix_paths_are_the_masked_definition(
     folder: Path, method: str, anchor_id: Optional[int]
 ) -> None:
-    checks = fit(model_of(folder, method, text_len=FULL + (anchor_id is not None)), anchor_id=anchor_id)
+    checks = fit(opened(folder, method).model, anchor_id=anchor_id)
     found = {check.name: check.found for check in checks}
     assert found["compact against masked (hidden), nats"] < 1e-5
     assert found["compact against masked (contextual), nats"] < 1e-5
 
 
-def test_keys_of_the_beginning_of_a_window_have_the_frequencies_of_the_whole(folder: Path) -> None:
-    """Under dynamic NTK alone do they differ, and without the length of the window the check finds it."""
-    with pytest.raises(UserError, match="its keys and values cannot be chosen from"):
-        fit(opened(folder, "dynamic").model)
-    fit(opened(folder, "yarn").model)
-
-
-@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
-def test_the_last_tokens_of_windows_are_checked_with_the_frequencies_of_so_many(
-    folder: Path, anchor_id: Optional[int], monkeypatch: pytest.MonkeyPatch
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_model_that_is_scaled_by_the_length_is_measured_within_its_original_positions(
+    kind: str, folder: Path, tmp_path: Path
 ) -> None:
-    """Long windows are cut to what a mask has room for, and the rows of a curve may be shorter than the full context."""
-    model = model_of(folder, "dynamic", text_len=FULL + (anchor_id is not None))
-    monkeypatch.setattr(fit_module, "LONGEST_MASKED", 16)
-    fit(model, anchor_id=anchor_id)
-    of_curve = model_of(folder, "dynamic", text_len=2 * FULL)
-    monkeypatch.setattr(fit_module, "LONGEST_MASKED", FULL)
-    fit(of_curve, anchor_id=anchor_id)
-    assert (model.text_len, of_curve.text_len) == (FULL + (anchor_id is not None), 2 * FULL)
-
-
-@torch.no_grad()
-def test_a_model_that_is_scaled_by_its_own_configuration_does_not_depend_on_what_was_run_before() -> None:
-    """That of transformers does: it keeps the frequencies of the longest text so far."""
-    scaled = {"rope_type": "dynamic", "factor": FACTOR, "rope_theta": BASE}
+    """There it is that of transformers; a stated row does not change it."""
+    scaled = {"rope_type": kind, "factor": FACTOR, "rope_theta": BASE, "original_max_position_embeddings": 18}
+    if kind == "longrope":
+        scaled |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.5, 4.0, 8.0]}
+    save(tmp_path / kind, rope_parameters=dict(scaled), max_position_embeddings=18)
+    found = opened(tmp_path / kind, "none", longest=200)
+    assert (found.model.max_position, found.record.max_position, found.can_be_longer) == (18, 18, False)
+    raw = build_raw("llama", rope_parameters=dict(scaled), max_position_embeddings=18).eval()
     tokens, positions = with_anchor(windows(2)[:, :-1], None)
-    short = (tokens[:, :17], positions[:, :17])
-
-    def raw() -> Any:
-        return build_raw("llama", rope_parameters=dict(scaled), max_position_embeddings=ROW).eval()
-
-    theirs, ours = raw(), TransformersModel(raw())
-    fresh = theirs(short[0]).logits[:, -1]
-    theirs(tokens)
-    assert (theirs(short[0]).logits[:, -1] - fresh).abs().max() > 1e-3
-    torch.testing.assert_close(ours.last_logits(*short), fresh, atol=2e-5, rtol=0)
-    ours.last_logits(tokens, positions)
-    torch.testing.assert_close(ours.last_logits(*short), fresh, atol=2e-5, rtol=0)
-    torch.testing.assert_close(ours.in_dtype(torch.bfloat16).last_logits(*short).float(), fresh, atol=0.5, rtol=0)
-    assert ours.in_dtype(torch.bfloat16).has_length_dependent_positions
-
-
-@torch.no_grad()
-def test_longrope_has_the_frequencies_of_the_whole_window() -> None:
-    """Also in keys of the beginning, which is no longer than a row of training."""
-    scaled = {"rope_type": "longrope", "factor": FACTOR, "rope_theta": BASE, "original_max_position_embeddings": 18}
-    scaled |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.5, 4.0, 8.0]}
-
-    def raw() -> Any:
-        return build_raw("llama", rope_parameters=dict(scaled)).eval()
-
-    theirs, ours = raw(), TransformersModel(raw())
-    tokens, positions = with_anchor(windows(2)[:, :-1], None)
-    for length in (FULL, 18, 19, 17):
-        expected = theirs(tokens[:, :length]).logits[:, -1]
-        found = ours.last_logits(tokens[:, :length], positions[:, :length])
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
-    with pytest.raises(UserError, match="its keys and values cannot be chosen from"):
-        fit(ours)
-    fit(ours.with_text_len(FULL))
-    assert ours.has_length_dependent_positions
+    for length in (18, 5, 17):
+        expected = raw(tokens[:, :length]).logits[:, -1]
+        actual = found.model.last_logits(tokens[:, :length], positions[:, :length])
+        torch.testing.assert_close(actual, expected, atol=2e-5, rtol=0)
+    with pytest.raises(UserError, match=rf"its rotary positions are scaled already \({kind}\)"):
+        opened(tmp_path / kind, "yarn")
 
 
 @pytest.mark.parametrize("method", ["linear", "yarn"])
@@ -189,7 +136,7 @@ def test_an_olmo_is_scaled_as_transformers_scales_its_export_and_by_the_formula(
     kind = ModelConfig(d_model=32, n_heads=32 // WIDTH, n_layers=2, mlp_ratio=4, init_std=0.2, layer_norm_type="rms")
     model = build_olmo(kind).eval()
     scaled = with_scaled_rotation(model, method=method, factor=FACTOR, row_len=ROW)
-    angles = torch.arange(24).double()[:, None] * torch.tensor(frequencies(method, ROW)).double()
+    angles = torch.arange(24).double()[:, None] * torch.tensor(frequencies(method)).double()
     sharpness = 0.1 * math.log(FACTOR) + 1 if method == "yarn" else 1.0
     for found, of_angle in ((scaled._sin, angles.sin()), (scaled._cos, angles.cos())):
         torch.testing.assert_close(found.double(), sharpness * of_angle.repeat(1, 2), atol=2e-6, rtol=0)
@@ -213,22 +160,6 @@ def test_layers_with_a_window_are_not_scaled() -> None:
     assert config.rope_parameters["sliding_attention"] == before
     full = config.rope_parameters["full_attention"]
     assert (full["rope_type"], full["factor"], full["original_max_position_embeddings"]) == ("yarn", 2.0, ROW)
-
-
-@torch.no_grad()
-def test_frequencies_of_layers_without_a_window_alone_depend_on_the_length() -> None:
-    kinds = {"full_attention": BASE, "sliding_attention": 500.0}
-    parameters = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in kinds.items()}
-    config = build_raw("gemma-3", rope_parameters=parameters).config
-    scale(config, name="gemma", method="dynamic", factor=FACTOR, row_len=ROW)
-    raw = build_raw("gemma-3", rope_parameters=config.rope_parameters, max_position_embeddings=ROW)
-    model, rotary, tokens = TransformersModel(raw), raw.model.rotary_emb, windows(2)
-    for length in (FULL, ROW, FULL - 5):
-        model.last_logits(tokens[:, :length], torch.arange(length).expand(2, -1))
-        assert rotary.full_attention_inv_freq.tolist() == pytest.approx(frequencies("dynamic", length), rel=1e-5)
-        assert rotary.sliding_attention_inv_freq.tolist() == pytest.approx(
-            [500 ** (-i / 4) for i in range(4)], rel=1e-5
-        )
 
 
 def test_without_a_stated_row_scaling_begins_at_the_models_positions(folder: Path) -> None:

@@ -243,12 +243,12 @@ def test_in_dtype_casts_weights_but_no_rotary_tables() -> None:
     assert tables and set(tables) == {torch.float32}
 
 
-def test_another_dtype_or_length_of_text_leaves_the_positions_that_rows_may_have() -> None:
+def test_another_dtype_leaves_the_positions_that_rows_may_have() -> None:
     """They may be more than those of the configuration, 64."""
     raw = build_raw("llama")
     for number in (None, 200):
         model = TransformersModel(raw, max_position=number)
-        for other in (model, model.with_text_len(90), model.with_text_len(90).in_dtype(torch.bfloat16)):
+        for other in (model, model.in_dtype(torch.bfloat16)):
             assert other.max_position == (number or 64)
 
 

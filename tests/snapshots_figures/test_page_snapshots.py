@@ -94,9 +94,8 @@ TEXTS = [f" t{i}" for i in range(9)] + [" a", "<b>", " \u2028", " end"]
 def explored(which: str) -> str:
     made = made_up_exploration(TEXTS, seed=3, groups=which == "words", long_gain=0.3 if which == "run" else 0.02)
     if which == "model":
-        kinds = {"shuffled": 1, "same-source": 3}
         setup = ModelSetup.from_manifest(CONTEXTUAL)
-        made = replace(made, setup=setup, run="someone/Made-Up-2M", null_contexts=kinds)
+        made = replace(made, setup=setup, run="someone/Made-Up-2M", null_context="shuffled")
     return f"{made!r}\n{made.gate}\n{page_text(made.to_html())}"
 
 

@@ -11,34 +11,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_figures import read
 from figure_text import figure_text
-from made_up import CONTEXTUAL, KS, MODEL, made_up_tables
-from made_up_runs import FULL, four_way_runs, made_up_ladder, made_up_measurement, made_up_run, pretrained_curve
+from made_up import CONTEXTUAL
+from made_up_runs import FULL, four_way_runs, made_up_measurement, made_up_run, pretrained_curve
 from planted_lengths import LineKey, planted_needs
 from syrupy.assertion import SnapshotAssertion
 from varied_tables import react_otherwise
 
 from analysis import (
-    choices,
     compare,
     context_curve,
     hypothesis,
     inside_and_beyond,
-    scale,
     spectrum_by_length,
     synthetic,
-    synthetic_places,
     training,
 )
 from analysis.output import Drawn
 from olmo_sparsity.config import TrainingConfig
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.length_generalization import LinearBound, PlaceEffect, PlaceSweep
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length as spectra_by_length
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
-from olmo_sparsity.storage.manifests import write_manifest
 
 
 def texts(drawn: Iterator[Drawn]) -> str:
@@ -111,53 +105,6 @@ def test_context_curves_of_models(tmp_path: Path, text_snapshot: SnapshotAsserti
 def test_compare(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str]) -> None:
     paths = [Path(str(varied[name.split(":")[0]]) + name[len(name.split(":")[0]) :]) for name in which]
     assert texts(compare.draw(paths)) == text_snapshot
-
-
-# Choices
-
-
-@pytest.mark.parametrize(
-    ("which", "k"), [(["words", "own"], 2), (["own"], 8), (["row"], 1)], ids=["words-and-own", "own", "row"]
-)
-def test_choices(varied: dict[str, Path], text_snapshot: SnapshotAssertion, which: list[str], k: int) -> None:
-    """One measurement, and two with other selectors, each of which is drawn where it was measured."""
-    assert figure_text(choices.draw_measured([read(varied[name]) for name in which], k)) == text_snapshot
-
-
-# Scale
-
-
-def test_scale(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
-    runs = made_up_ladder(tmp_path, (0, 1))
-    assert texts(scale.draw([*runs[2:4], *runs[:2]])) == text_snapshot
-
-
-def test_scale_of_one_size_that_fails_its_gate(tmp_path: Path, text_snapshot: SnapshotAssertion) -> None:
-    run = made_up_run(tmp_path / "small", seed=4)
-    made_up_measurement(run, -0.1, num_parameters=123_456)
-    assert texts(scale.draw([run])) == text_snapshot
-
-
-@pytest.mark.parametrize("selectors", [["unmask-one", "random"], ["nearest", "random"]], ids="-".join)
-def test_scale_of_pretrained_models(tmp_path: Path, text_snapshot: SnapshotAssertion, selectors: list[str]) -> None:
-    """No row is known; of the first selectors none reacts, so that no D(k) is drawn."""
-    models = []
-    for number, name in enumerate(("someone/Small", "someone/Large")):
-        model = {**MODEL, "name": name, "num_parameters": 123_456 * 7**number, "weights_sha256": f"{number}" * 64}
-        run = tmp_path / f"model{number}"
-        run.mkdir()
-        write_manifest(run, {"kind": "pretrained", "status": "complete", "model": model})
-        setup = {**CONTEXTUAL, "model": model, "run": run.name, "tokens_sha256": "t", "windows_sha256": "w"}
-        setup["influence"] = {"k": KS, "selectors": selectors, "seed": 9, "windows_per_part": 256}
-        made_up_tables(
-            run / "influence" / "made-up",
-            num_documents=60,
-            long_gain=0.4 + number / 5,
-            setup=setup,
-            selectors=selectors,
-        )
-        models.append(run)
-    assert texts(scale.draw(models[::-1])) == text_snapshot
 
 
 # The hypothesis
@@ -251,10 +198,10 @@ class Shares:
 
 
 def accuracies(
-    setting: Setting, ks: tuple[int, ...], share: Shares, *, seeds: int, longest: int = 24, place: str | None = None
+    setting: Setting, ks: tuple[int, ...], share: Shares, *, seeds: int, longest: int = 24
 ) -> list[Accuracy]:
     return [
-        Accuracy(setting, length, k, share(), share(), tuple(share().mean for _ in range(seeds)), place)
+        Accuracy(setting, length, k, share(), share(), tuple(share().mean for _ in range(seeds)))
         for k in ks for length in (6, 12, longest)
     ]  # fmt: skip
 
@@ -263,17 +210,11 @@ def accuracies(
 def drawn_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Draws accuracies in place of those of tables, as ``synthetic.draw`` does."""
 
-    def draw(plain: list[Accuracy], learned: dict[Setting, tuple[int, int]], **more: Any) -> str:
+    def draw(made: list[Accuracy], learned: dict[Setting, tuple[int, int]]) -> str:
         (tmp_path / "run" / "synthetic").mkdir(parents=True)
-        placed = more.get("placed", [])
-        counts = {one.setting: (len(one.of_seeds),) * 2 for one in [*plain, *placed]} | learned
+        counts = {one.setting: (len(one.of_seeds),) * 2 for one in made} | learned
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind)
-        monkeypatch.setattr(synthetic, "list_finished", lambda run, kind: [run / kind])
-        monkeypatch.setattr(synthetic, "split_by_places", lambda folders: (folders, [Path("placed")] if placed else []))
-        monkeypatch.setattr(
-            synthetic, "read_accuracies", lambda of: placed if of and of[0].name == "placed" else plain if of else []
-        )
-        monkeypatch.setattr(synthetic, "place_sweeps", lambda folders, of, learned: more.get("sweeps", []))
+        monkeypatch.setattr(synthetic, "read_accuracies", lambda folders: made)
         monkeypatch.setattr(synthetic, "task_runs", lambda folders: [])
         monkeypatch.setattr(synthetic, "num_learned", lambda runs: counts)
         return texts(synthetic.draw([tmp_path / "run"]))
@@ -309,7 +250,7 @@ def test_tasks_in_text(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> No
 
 
 def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: SnapshotAssertion) -> None:
-    """Without answers at random there is no chance; with no length of training there is no theory. Places come last."""
+    """Without answers at random there is no chance; with no length of training there is no theory."""
     share, steps = Shares(), replace(PARITY, scratchpad=True)
     made = accuracies(steps, (1, 2), share, seeds=2) + accuracies(
         replace(steps, positions="coupled"), (2,), share, seeds=2
@@ -318,28 +259,4 @@ def test_tasks_with_a_scratchpad_alone(drawn_tasks: Any, text_snapshot: Snapshot
         replace(one, length=one.length + 40)
         for one in accuracies(replace(PARITY, background="text"), (1,), share, seeds=1)
     ]
-    placed = [one for place in ("4/1", "any/1") for one in accuracies(PARITY, (2,), share, seeds=1, place=place)]
-    sweeps = [PlaceSweep("noise", "4/1", "any/1", (), None, 0, 0)]
-    assert drawn_tasks(made, {}, placed=placed, sweeps=sweeps) == text_snapshot
-
-
-@pytest.mark.parametrize("which", ["bound", "no-bound"])
-def test_places(text_snapshot: SnapshotAssertion, which: str) -> None:
-    share, local, apart = Shares(), replace(PARITY, locality=4), replace(PARITY, locality=8, spread=3)
-    has_bound = which == "bound"
-    settings = [PARITY, local, apart] if has_bound else [replace(local, background="text")]
-    made = [
-        one
-        for setting in settings for place in (("4/1", "any/1", "4/2", "any/3") if has_bound else ("4/1", "any/1"))
-        for one in accuracies(setting, (1, 2), share, seeds=1 + has_bound, longest=40 if setting == apart else 80, place=place)
-    ]  # fmt: skip
-    learned = {setting: (i, 2) for i, setting in enumerate(settings)} if has_bound else {settings[0]: (1, 1)}
-    if has_bound:
-        effects = (
-            PlaceEffect(local, 2, Estimate(0.25, 0.2, 0.31)),
-            PlaceEffect(PARITY, 2, Estimate(0.05, -0.02, 0.11)),
-        )
-        sweep = PlaceSweep("noise", "4/1", "any/3", effects, LinearBound(local, "4/1", 2, 0.062), 3, 4)
-    else:
-        sweep = PlaceSweep("text", "4/1", "any/1", (), None, 0, 0)
-    assert figure_text(synthetic_places.draw_places(made[::-1], learned, sweep)) == text_snapshot
+    assert drawn_tasks(made, {}) == text_snapshot

@@ -16,8 +16,6 @@ from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.records.selector import ScoringSize
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.spectrum_by_length import spectrum_by_length
-from olmo_sparsity.statistics.single.agreement import agreement
-from olmo_sparsity.statistics.single.breakdowns import by_sample_size
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.wording import captions, evidence, exploration, findings, gates, setup, spectrum, units
@@ -27,7 +25,7 @@ FLAGS = (
     "sees_target",
     "needs_attention",
     "needs_entries",
-    "can_imitate",
+    "by_divergence",
     "is_control",
     "is_main",
     "on_request",
@@ -64,9 +62,7 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
         "gains figure": findings.gains_finding(summary),
         "reaction figure": findings.reaction_finding(summary),
         "classes figure": findings.classes_finding(measured.classes, summary),
-        "sizes figure": findings.sizes_finding(by_sample_size(measured.measurement)),
         "spectrum figure": spectrum.spectrum_finding(measured.spectra, summary),
-        "agreement figure": _agreement(measured),
         "distance figure": _distances(measured),
         "cloud figure": _cloud(measured),
         "units": [
@@ -77,19 +73,10 @@ def test_sentences(name: str, read: dict[str, Measured], snapshot: SnapshotAsser
         "setup": [
             summary.lengths.num_chunks and setup.short_positions_words(summary.lengths),
             setup.short_anchor_warning(summary.setup),
-            setup.null_words(summary),
+            setup.NULL_WORDS[summary.null_context],
         ],
     }
     assert json_lines(said) == snapshot
-
-
-def _agreement(measured: Measured) -> str:
-    pairs = agreement(measured.tables, measured.measurement)
-    return (
-        findings.agreement_finding(pairs, k=measured.summary.ks[0], what=units.units_of(measured.summary))
-        if pairs
-        else ""
-    )
 
 
 def _distances(measured: Measured) -> str:

@@ -15,7 +15,7 @@ from planted_gains import made_up
 from olmo_sparsity.statistics.intervals.bootstrap import IntervalMethod
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.several.differences import difference
-from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, by_sample_size, has_log_distances
+from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, has_log_distances
 from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
@@ -172,27 +172,20 @@ def test_selectors_in_the_order_of_the_headline(summary: Summary) -> None:
 
 def test_d_stands_beside_its_controls_of_the_same_k(summary: Summary) -> None:
     null = dataclasses.replace(summary.at("attention", "null", 4), prediction_recovered=Estimate(0.77))
-    mimicry = [
-        dataclasses.replace(null, selector=name, context="mimicry", prediction_recovered=Estimate(number))
-        for name, number in (("kl", 0.1), ("greedy-kl", 0.2))
-    ]
     kept = [e for e in summary.selections if e.key != null.key]
-    found = dataclasses.replace(summary, selections=(*kept, null, *mimicry)).prediction_recovered("attention", 4)
+    found = dataclasses.replace(summary, selections=(*kept, null)).prediction_recovered("attention", 4)
     assert (found.real, found.random, found.null) == (Estimate(8.04), Estimate(4.04), Estimate(0.77))
-    assert (found.mimicry, found.mimicry_selector) == (Estimate(0.2), "greedy-kl")
-    none = summary.prediction_recovered("attention", 4)
-    assert (none.mimicry, none.mimicry_selector) == (None, None)
 
 
 def test_what_a_manifest_says_stands_in_the_summary() -> None:
     measurement = made_up(20, long_gain=0.5)
-    assert summarize(measurement).null_context == "any-source" and summarize(measurement).null_contexts == {}
+    assert summarize(measurement).null_context == "document"
     changes = {
-        "influence": {"null_context": "shuffled", "sampling": "given"}, "null_contexts": {"shuffled": 3}, "run_id": "1",
+        "influence": {"null_context": "shuffled", "sampling": "given"}, "run_id": "1",
         "run": "a", "source": "b", "split": "c",
     }  # fmt: skip
     summary = summarize(dataclasses.replace(measurement, manifest={**measurement.manifest, **changes}))
-    assert (summary.null_context, summary.null_contexts, summary.estimand) == ("shuffled", {"shuffled": 3}, "given")
+    assert (summary.null_context, summary.estimand) == ("shuffled", "given")
     assert (summary.run, summary.run_id, summary.source, summary.split) == ("a", "1", "b", "c")
     assert (summary.unit, summary.num_units, summary.lengths) == ("token", 12.0, measurement.lengths)
     bare = {key: value for key, value in measurement.manifest.items() if key != "influence"}
@@ -224,18 +217,13 @@ def test_distances_of_long_contexts_have_edges_of_equal_ratios() -> None:
     assert _edges_of_distances(long).tolist() == [round(64 * 257 ** (i / 16)) for i in range(17)]
 
 
-def test_weighted_windows_by_sample_size_and_by_class() -> None:
+def test_weighted_windows_by_class() -> None:
     measurement = made_up(100, long_gain=0.6, seed=5)
     rng = np.random.default_rng(0)
     classes = pd.Series(rng.choice(["repeat", "other", "induction"], len(measurement.windows), p=[0.6, 0.3, 0.1]))
     windows = measurement.windows.assign(target_class=classes, null_target_class=rng.permutation(classes))
     measurement = dataclasses.replace(measurement, windows=windows)
-    first, *_ = by_sample_size(measurement)
-    assert first.num_windows == 100
     doc_ids, weights = list(windows["doc_id"]), measurement.weights_W
-    assert numbers(first.long_gain_nats) == pytest.approx(
-        expected_mean(windows["gain_long_nats"][:100], weights[:100], doc_ids=doc_ids[:100])
-    )
     for entry in by_class(measurement, summarize(measurement)):
         inside = (classes == entry.target_class).to_numpy()
         assert numbers(entry.window_share) == pytest.approx(expected_share(inside, weights, doc_ids=doc_ids))

@@ -5,28 +5,19 @@ Groups differ in size, and their number differs by window and context; windows w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from drawn_documents import expected_mean, expected_of, expected_share, numbers
 from made_up import LENGTHS, M
-from scipy.stats import spearmanr
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.single.pairs import ANY, pair_spectra
 from olmo_sparsity.statistics.single.screening import screening
-from olmo_sparsity.statistics.single.spectrum import Curve, spectra
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
@@ -36,7 +27,7 @@ from olmo_sparsity.tables.schemas import schemas_of
 KS, NUM, NUM_DOCUMENTS = [1, 2, 4], 90, 60
 SELECTORS = {"kl": False, "unmask-one": True, "random": False}
 CONTEXTS = ("real", "null")
-SAMPLED = range(3, 83)  # windows whose exact choice, or whose pairs, were measured
+SAMPLED = range(3, 83)  # windows whose exact choice was measured
 
 
 class Written(NamedTuple):
@@ -115,9 +106,6 @@ def written(folder: Path, select: Callable[..., dict[str, Any]] = selection, **i
     for w in SAMPLED:
         for context in CONTEXTS:
             of_window = {"window_id": w, "doc_id": windows[w]["doc_id"], "context": context, "k": KS}
-            single = rng.gamma(1.5, 0.1)
-            pair = {"single_positions": [1], "kl_single_nats": single, "pair_positions": [1, 2]}
-            sampled.append(of_window | pair | {"kl_pair_nats": single * rng.uniform(0, 1)})
             for name in ("kl", "unmask-one") if context == "real" or w % 2 else ("kl",):
                 lost = {"recall": rng.random(len(KS)), "gain_lost_nats": rng.normal(0.1, 0.1, len(KS))}
                 sampled.append(of_window | lost | {"selector": name})
@@ -128,11 +116,10 @@ def written(folder: Path, select: Callable[..., dict[str, Any]] = selection, **i
     rows_of = {
         "windows": windows,
         "selections": list(selections.values()),
-        "screening": [row for row in sampled if "selector" in row],
-        "pairs": [row for row in sampled if "selector" not in row],
+        "screening": sampled,
     }
     schemas = schemas_of(manifest)
-    for table in ("windows", "selections", *(name for name in ("screening", "pairs") if name in schemas)):
+    for table in ("windows", "selections", *(name for name in ("screening",) if name in schemas)):
         rows = [rows_of[table][i] for i in rng.permutation(len(rows_of[table]))]
         for part in (0, 1):
             of_part = [row for row in rows if (row["window_id"] < 60) == (part == 0)]
@@ -152,11 +139,6 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Written:
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return written(tmp_path_factory.mktemp("sampled") / "tables", unit="word", screen=3)
-
-
-@pytest.fixture(scope="module")
-def paired(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return written(tmp_path_factory.mktemp("paired") / "tables", pairs_windows=len(SAMPLED))
 
 
 def num_groups(written: Written, context: str) -> np.ndarray:
@@ -180,11 +162,6 @@ def test_groups_are_counted_by_window_and_context(words: Written) -> None:
                 assert measurement.mean_tokens(key) == pytest.approx(np.average(num_tokens, weights=weights))
                 is_all = [n <= k for n in num_groups(words, context)]
                 assert measurement.all_visible_share(key) == pytest.approx(np.average(is_all, weights=weights))
-    # What imitates the real prediction is chosen among the groups of the null context.
-    assert measurement.num_groups_W("mimicry").tolist() == num_groups(words, "null").tolist()
-    of_mimicry = measurement.all_visible_share(SelectionKey("kl", "mimicry", 4))
-    assert of_mimicry == pytest.approx(np.average(num_groups(words, "null") <= 4, weights=weights))
-    assert of_mimicry != measurement.all_visible_share(SelectionKey("kl", "real", 4))
     assert (num_groups(words, "real") == 4).any() and (num_groups(words, "real") < 4).any()
     assert measurement.num_units == pytest.approx(np.average(num_groups(words, "real"), weights=weights), abs=1e-6)
 
@@ -209,51 +186,6 @@ def test_some_windows_and_selectors_keep_their_numbers(words: Written) -> None:
         assert set(frame.columns.get_level_values("selector")) == {"one", "random"}
     assert some.num_tokens is not None and every.num_tokens is not None
     assert some.num_tokens["one", "real", 4].tolist() == every.num_tokens["unmask-one", "real", 4].tolist()[1::3]
-
-
-def test_agreement_of_groups(words: Written) -> None:
-    """The chosen ones are told apart by their first position; where there are fewer than k groups, all are chosen."""
-    doc_ids, weights = words.doc_ids(), words.weights()
-    pairs = agreement(words.folder, words.measurement)
-    assert {frozenset(pair.selectors) for pair in pairs} == set(map(frozenset, combinations(SELECTORS, 2)))
-    assert len(pairs) == 3
-    for pair in pairs:
-        rows = [[words.selections[w, name, "real"] for w in range(NUM)] for name in pair.selectors]
-        for overlap, k in zip(pair.overlap, KS, strict=True):
-            counts = num_groups(words, "real")
-            common = [
-                len(set(a["group_first"][:k]) & set(b["group_first"][:k])) / min(k, n)
-                for a, b, n in zip(*rows, counts, strict=True)
-            ]
-            assert numbers(overlap.share) == pytest.approx(expected_share(common, weights, doc_ids=doc_ids))
-            assert overlap.k == k and pair.overlap_at(k) is overlap
-            assert overlap.chance == pytest.approx(np.average([min(1, k / n) for n in counts], weights=weights))
-        flat = [any(len(set(of[w]["scores"])) == 1 for of in rows) for w in range(NUM)]
-        assert pair.num_windows_left_out == sum(flat)
-        ranked = [w for w in range(NUM) if not flat[w]]
-        correlations = [spearmanr(rows[0][w]["scores"], rows[1][w]["scores"]).statistic for w in ranked]
-        values, counted = np.zeros(NUM), np.zeros(NUM)
-        values[ranked], counted[ranked] = correlations * weights[ranked], weights[ranked]
-        expected = expected_of(lambda of, weight: of / weight, values, counted, doc_ids=doc_ids)
-        assert numbers(pair.rank_correlation) == pytest.approx(expected)
-
-
-def test_an_overlap_of_1_is_certain_where_all_tokens_are_chosen_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two selectors choose the same in all windows of 60 documents, which count by their weight."""
-
-    def same(rng: np.random.Generator, window: dict[str, Any], selector: str, context: str) -> dict[str, Any]:
-        return selection(np.random.default_rng(window["window_id"]), window, selector, context)
-
-    monkeypatch.setattr(sys.modules[__name__], "KS", [1, 5, M])
-    made = written(tmp_path / "tables", same)
-    (pair,) = (of for of in agreement(made.folder, made.measurement) if "kl" not in of.selectors)
-    weight_of = pd.Series(made.weights()).groupby(made.doc_ids()).sum()
-    alike = weight_of.sum() ** 2 / (weight_of**2).sum()
-    one, five, every = (overlap.share for overlap in pair.overlap)
-    assert numbers(one) == numbers(five) == pytest.approx([1.0, 0.025 ** (1 / alike), 1.0])
-    assert every == Estimate(1.0, 1.0, 1.0, 0.0)
 
 
 def test_distances_of_groups_are_of_all_their_tokens(words: Written) -> None:
@@ -297,59 +229,6 @@ def test_the_loss_of_screening_is_that_of_the_sampled_windows(sampled: Written) 
 
 def test_there_is_no_loss_where_nothing_was_screened(words: Written) -> None:
     assert not words.measurement.is_screened and screening(words.folder, words.measurement) == []
-    assert pair_spectra(words.folder, words.measurement) is None
-
-
-def test_pairs_are_weighted_and_of_their_own_windows(paired: Written) -> None:
-    found = pair_spectra(paired.folder, paired.measurement, tolerances=[0.1, 0.03])
-    assert found is not None
-    assert (found.num_windows, found.num_documents) == (80, len(set(paired.doc_ids(SAMPLED))))
-    weights = paired.weights(SAMPLED)
-    for context, column in (("real", "kl_short_nats"), ("null", "null_kl_short_nats")):
-        rows = [row for row in paired.sampled if "kl_pair_nats" in row and row["context"] == context]
-        shorts = [paired.windows[w][column] for w in SAMPLED]
-        for tolerance in (0.1, 0.03):
-            deltas = [(s, row["kl_single_nats"], row["kl_pair_nats"]) for s, row in zip(shorts, rows, strict=True)]
-            any_choice = found.by_curve[Curve(ANY, context, tolerance)]
-            assert any_choice.ks == (0, 1, 2)
-            expected = [
-                np.average([min(of[: k + 1]) <= tolerance for of in deltas], weights=weights) for k in (0, 1, 2)
-            ]
-            assert [share.mean for share in any_choice.shares] == pytest.approx(expected)
-            of_kl = found.by_curve[Curve("kl", context, tolerance)]
-            sparse = [paired.selections[w, "kl", context]["kl_sparse_nats"] for w in SAMPLED]
-            expected = [
-                np.average(
-                    [
-                        min([s, *of[: KS.index(k) + 1 if k else 0]]) <= tolerance
-                        for s, of in zip(shorts, sparse, strict=True)
-                    ],
-                    weights=weights,
-                )
-                for k in (0, 1, 2)
-            ]
-            assert of_kl.ks == (0, 1, 2) and [s.mean for s in of_kl.shares] == pytest.approx(expected)
-
-
-def test_a_share_is_known_where_k_is_all_groups_of_every_window_of_its_context(words: Written) -> None:
-    """Of the real context some windows have more groups than the largest k, of the null one none has."""
-    is_odd = np.arange(NUM) % 2 == 1
-    windows = words.measurement.windows.assign(
-        num_groups=np.where(is_odd, 2, 7),
-        null_num_groups=np.where(is_odd, 2, 4),
-        kl_short_nats=0.9,
-        null_kl_short_nats=0.9,
-    )
-    divergences = words.measurement.divergences * 0.0
-    divergences["kl", "null", 4] = np.where(np.arange(NUM) % 9 == 0, 0.3, 0.0)  # rounding
-    divergences["kl", "null", 2] = divergences["kl", "null", 1] = divergences["kl", "null", 4]
-    found = spectra(replace(words.measurement, windows=windows, divergences=divergences))
-    for selector, context, is_known in (("random", "real", False), ("random", "null", True), ("kl", "null", False)):
-        spectrum = found.of(selector, context)
-        assert spectrum is not None and spectrum.ks == (0, *KS)
-        assert (spectrum.shares[-1] == Estimate(1.0, 1.0, 1.0, 0.0)) == is_known
-        for share in spectrum.shares[1:-1]:
-            assert share.low is not None and share.low < 1 and (share.mean == 1) == (selector == "random")
 
 
 def test_a_summary_of_groups_counts_them(words: Written) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from itertools import product
 from pathlib import Path
 from typing import Any, Optional
 
@@ -12,7 +11,7 @@ import pytest
 from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
 from planted_gains import made_up, mean
 
-from olmo_sparsity.records.measured import Anchor, AnchorCheck, AnchorChoice, ModelRecord
+from olmo_sparsity.records.measured import Anchor, ModelRecord
 from olmo_sparsity.statistics.single.measurement import OF_ROW, Lengths, load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name, subject_names
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, Summary, summarize
@@ -107,18 +106,6 @@ def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
     assert subject_names([("c", run), ("r", setup_of("x/c"))]) == ["c", "x/c"]
 
 
-@pytest.mark.parametrize(("short", "long"), product(("bos", "none", None), repeat=2))
-@pytest.mark.parametrize("chosen", ["bos", "none"])
-def test_windows_decide_on_the_anchor_where_one_mean_is_lower_without_the_chosen_one_or_both_with_it(
-    chosen: AnchorChoice, short: Optional[AnchorChoice], long: Optional[AnchorChoice]
-) -> None:
-    losses: dict[AnchorChoice, float] = {"bos": 3.0, "none": 2.0}
-    check = AnchorCheck(chosen, "<s>", 64, losses, losses, 0.1, 0.1, {"short": short, "long": long})
-    assert {chosen, check.other} == {"bos", "none"}
-    assert check.is_undecided == (short is None and long is None)
-    assert check.is_settled == (check.other in (short, long) or (short == long == chosen))
-
-
 SHORT = "the mean loss with the local tokens alone is lower"
 LONG = "the mean loss with all tokens visible is lower"
 
@@ -135,6 +122,7 @@ LONG = "the mean loss with all tokens visible is lower"
         ("bos", "bos", "bos", ()),
         ("bos", "bos", None, ()),
         ("none", None, "none", ()),
+        ("bos", None, None, ()),
     ],
 )
 def test_the_anchor_is_warned_about_where_a_mean_is_lower_with_the_other_choice(
@@ -153,25 +141,6 @@ def test_the_anchor_is_warned_about_where_a_mean_is_lower_with_the_other_choice(
     assert words == (expected if said else "")
     assert short_anchor_warning(setup) == ("WARNING: not of the better first token." if said else "")
     assert setup_json(setup)["anchor_warning"] == (words or None)
-
-
-@pytest.mark.parametrize("chosen", ["bos", "none"])
-def test_that_nothing_was_decided_is_said_with_the_number_of_windows(chosen: str) -> None:
-    setup = checked(chosen, lower_with={"short": None, "long": None}, num_windows=2048)
-    words = anchor_warning(setup)
-    assert words == (
-        'Whether the anchor "<bos>" makes the better first token was not decided after 2,048 windows: the mean loss with it '
-        "and without is 3.8650 and 3.2000 nats with the local tokens alone (standard error of the difference 0.2345), 3.2912 and "
-        "2.5493 nats with all tokens visible (standard error of the difference 0.1234)."
-    )
-    assert short_anchor_warning(setup) == "The better first token was not decided."
-    assert setup_json(setup)["anchor_warning"] == words
-
-
-def test_of_one_document_nothing_is_said_about_the_anchor() -> None:
-    """Without the error of a mean nothing is decided, however far apart the losses are."""
-    unknown = {"standard_error_nats": None, "standard_error_short_nats": None}
-    assert anchor_warning(checked("bos", lower_with={"short": None, "long": None}, **unknown)) == ""
 
 
 def test_without_a_check_there_is_no_warning() -> None:

@@ -49,7 +49,7 @@ def test_measurements_of_other_targets_are_refused(column: str) -> None:
         ({"full_len": 256, "anchor": {"id": 1, "text": "<s>"}}, "has anchor bos"),
         ({"full_len": 256, "influence": {"null_context": "shuffled"}}, "has null context shuffled"),
         ({"full_len": 256, "precision": "bf16"}, r"has precision bf16, .* at full_len 128 fp32; measure all"),
-        ({"full_len": 256, "influence": {"unit": "word", "null_context": "same-source"}}, "has unit word"),
+        ({"full_len": 256, "influence": {"unit": "word", "null_context": "document"}}, "has unit word"),
         ({"full_len": 256, "context": {"local_len": 32, "full_len": 256, "num_long_range": 224}}, "has local_len 32"),
         ({"full_len": 256, "model": {"weights_sha256": "f" * 64}}, "was measured at full_len 128 alone"),
         ({"full_len": 256, "model": {"dtype": "float32"}}, "was measured at full_len 128 alone"),
@@ -68,7 +68,7 @@ def test_measurements_that_differ_in_more_than_length_are_refused(other: dict[st
 def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
     """Only where they are those of the selector; ``attention`` has none."""
     settings = {
-        "null_context": "same-source",
+        "null_context": "document",
         "sampling": "documents",
         "selectors": ["kl", "attention"],
         "screen": 32,
@@ -85,7 +85,7 @@ def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
 
 
 def test_units_other_than_tokens_are_refused() -> None:
-    settings = {"unit": "word", "null_context": "same-source"}
+    settings = {"unit": "word", "null_context": "document"}
     measured = [planted_length(n, influence=settings) for n in (128, 256)]
     with pytest.raises(UserError, match="these tables count k in units of word; measure them with --unit token"):
         models_of(measured)
@@ -93,7 +93,7 @@ def test_units_other_than_tokens_are_refused() -> None:
 
 @pytest.mark.parametrize("other", [{"screen": 31}, {"screen_by": "patching"}])
 def test_candidates_that_were_screened_otherwise_are_refused(other: dict[str, Any]) -> None:
-    settings = {"null_context": "same-source", "selectors": ["kl"], "screen": 32, "screen_by": "gradient"}
+    settings = {"null_context": "document", "selectors": ["kl"], "screen": 32, "screen_by": "gradient"}
     measured = [planted_length(n, influence={**settings, **changes}) for n, changes in ((128, {}), (256, other))]
     for one in measured:
         one.measurement.selectors["kl"] = SelectorInfo(False, 1)

@@ -112,37 +112,6 @@ def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop:
     assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
 
 
-@pytest.mark.parametrize(("place", "within", "apart"), [("6/2", 6, 2), ("any/3", 12, 3), ("12/1", 12, 1)])
-def test_planted_tokens_are_evaluated_where_they_are_to_lie_whatever_training_was(
-    place: str, within: int, apart: int
-) -> None:
-    config = tiny("pose", locality=4)
-    keys: dict[str, Any] = {"test_placed": ["6/2", "any/3", "12/1"], "test_lengths": [12], "test_rows": 300}
-    config = dataclasses.replace(config, synthetic=dataclasses.replace(config.synthetic, **keys))
-    planted_BT = evaluated_sequences(config, 12, 3, place=place).sequences.planted_BT[:, :12]
-    positions_BK = np.stack([np.flatnonzero(row_T) for row_T in planted_BT])
-    assert positions_BK.shape == (300, 3)
-    assert (positions_BK[:, -1] - positions_BK[:, 0]).max() == within - 1
-    assert np.diff(positions_BK).min() == apart
-    as_trained = evaluated_sequences(config, 12, 3).sequences.planted_BT[:, :12]
-    assert max(np.ptp(np.flatnonzero(row_T)) for row_T in as_trained) == 3
-
-
-def test_each_place_has_its_answers(parity_run: Path, tmp_path: Path) -> None:
-    """Of a run that was trained without any of these keys, which are free to differ."""
-    config = tiny("pose", test_placed=["3/1", "any/1"])
-    folder = evaluate_synthetic(config, parity_run, out=tmp_path / "tables")
-    frame = read_table(folder, "answers").to_pandas()
-    assert frame.groupby(["length_tokens", "sparsity", "place"], sort=False).size().to_dict() == {
-        (length, k, place): 10 for length in (6, 12) for k in (1, 3) for place in ("3/1", "any/1")
-    }
-    assert {one.place for one in read_accuracies([folder])} == {"3/1", "any/1"}
-    assert read_json(folder / "manifest.json")["context"] == {"max_position": 24, "num_long_range": 12}
-    for placed in ([], ["3/1"], ["any/1", "3/1"], ["3/1", "any/2"]):
-        with pytest.raises(UserError, match="other settings"):
-            evaluate_synthetic(tiny("pose", test_placed=placed), parity_run, out=folder)
-
-
 def test_answers_are_measured_again_only_where_they_are_to_be_overwritten(parity_run: Path, tmp_path: Path) -> None:
     config = tiny("pose")
     folder = evaluate_synthetic(config, parity_run, out=tmp_path / "tables")

@@ -211,8 +211,7 @@ FREE = {"response_ids", "true_ids", "response_positions", "true_positions"}
 FROM_ONE = {("selections", "k"), ("screening", "k"), ("selections", "distance_tokens"), ("curve", "num_visible_tokens")}
 LONG_RANGE = {
     ("windows", "group_first"), ("windows", "null_group_first"), ("selections", "positions"), ("selections", "group_first"),
-    ("selections", "group_last"), ("candidates", "group_first"), ("candidates", "group_last"), ("pairs", "single_positions"),
-    ("pairs", "pair_positions"),
+    ("selections", "group_last"),
 }  # fmt: skip
 
 
@@ -243,7 +242,6 @@ AS_LONG = [
         "selections",
         ("k", "num_tokens", "loss_sparse_nats", "gain_sparse_nats", "kl_sparse_nats", "kl_short_to_sparse_nats"),
     ),
-    ("candidates", ("group_first", "group_last")),
     ("screening", ("k", "recall", "gain_lost_nats")),
     ("curve", ("num_visible_tokens", "loss_nats")),
 ]

@@ -222,16 +222,6 @@ def test_check_on_the_command_line(copy: Path) -> None:
         assert few.stderr.splitlines() == [*left[:10], *[f"{copy}: and 1 more"] * (number - 10)]
 
 
-def test_check_includes_optional_tables(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    settings = dataclasses.replace(
-        tiny_config.influence, save_candidates=True, num_windows=6, windows_per_part=3, selectors=["kl"], k=[1]
-    )
-    tables = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "c")
-    assert check_tables(tables).summary.endswith("2 parts of windows, selections, candidates")
-    part_path(tables, "candidates", part=1).unlink()
-    assert "candidates: windows 3-5 are missing" in check_tables(tables).problems[0]
-
-
 def test_check_misses_a_part_of_a_sample(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     """A sample may lack windows, but no part."""
     settings = dataclasses.replace(tiny_config.influence, screen=8, screen_sample=0.1)
@@ -239,17 +229,6 @@ def test_check_misses_a_part_of_a_sample(tiny_config: Config, tiny_run: Path, tm
     assert check_tables(folder).problems == []
     (folder / "screening" / "part-00001.parquet").unlink()
     assert check_tables(folder).problems == [f"{folder}/screening: parts 1 are missing (1 of 3)"]
-
-
-def test_check_misses_a_part_of_the_pairs(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    """The second part has none of their windows, and is there all the same."""
-    settings = dataclasses.replace(
-        tiny_config.influence, pairs_windows=2, num_windows=6, windows_per_part=3, selectors=["random"], k=[1]
-    )
-    folder = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "pairs")
-    assert check_tables(folder).summary.endswith("2 parts of windows, selections, pairs")
-    (folder / "pairs" / "part-00001.parquet").unlink()
-    assert check_tables(folder).problems == [f"{folder}/pairs: parts 1 are missing (1 of 2)"]
 
 
 def test_range_words() -> None:

@@ -165,7 +165,7 @@ def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, mon
     assert read == [["window_id"]] * 2 + [None, ["window_id"], None]
 
 
-@pytest.mark.parametrize("contexts", [("real", "null"), ("resampled",), ("real", "mimicry")])
+@pytest.mark.parametrize("contexts", [("real", "null"), ("resampled",)])
 def test_rows_by_choice_against_a_filter(uneven: Path, contexts: tuple[str, ...]) -> None:
     for part in read_parts(uneven, "selections"):
         rows = part.to_pylist()

@@ -27,7 +27,6 @@ from olmo_sparsity.statistics.several.hypothesis import (
 )
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary
 from olmo_sparsity.statistics.several.trained_models import TrainedModel
-from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
 from olmo_sparsity.statistics.single.breakdowns import ClassContrast, ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measured import Measured
@@ -140,31 +139,13 @@ def test_every_selection_has_each_quantity_under_its_name(summary: Summary) -> N
 def test_figure_4_has_each_slope_under_its_name(summary: Summary) -> None:
     heads = {"correlation": "correlation", "OLS slope": "ols_slope", "TLS slope": "tls_slope"}
     rows = rows_of(figure4_table(summary))
-    shown = [of for of in summary.selections if of.context != "mimicry"]
-    for row, of in zip(rows, shown, strict=True):
+    for row, of in zip(rows, summary.selections, strict=True):
         assert [row[name].text for name in ("selector", "context", "k")] == [of.selector, of.context, str(of.k)]
         assert all(shows(row[head], getattr(of.figure4, name)) for head, name in heads.items())
 
 
-@pytest.fixture(scope="module")
-def pairs(values: Iterator[int]) -> list[Agreement]:
-    return [
-        Agreement(
-            names, "real", tuple(Overlap(k, next(values) / 1000, numbered(values)) for k in KS), numbered(values), 0
-        )
-        for names in itertools.combinations(SELECTORS, 2)
-    ]
-
-
-def overlap_with_greedy(pairs: list[Agreement], name: str, k: int) -> Optional[Estimate]:
-    for pair in pairs:
-        if set(pair.selectors) == {name, "greedy"}:
-            return pair.overlap[KS.index(k)].share
-    return None
-
-
-def test_the_headline_has_each_number_under_its_name(summary: Summary, pairs: list[Agreement]) -> None:
-    rows = rows_of(blind_table(summary, pairs))
+def test_the_headline_has_each_number_under_its_name(summary: Summary) -> None:
+    rows = rows_of(blind_table(summary))
     assert [(row["selector"].text, row["k"].text) for row in rows] == [
         (name, str(k)) for name in ("kl", "attention") for k in summary.shown_ks
     ]
@@ -178,13 +159,11 @@ def test_the_headline_has_each_number_under_its_name(summary: Summary, pairs: li
             "D(k)": of.prediction_recovered,
             "D(k) random": summary.at("random", "real", k).prediction_recovered,
             "D(k) null context": summary.at(name, "null", k).prediction_recovered,
-            "D(k) mimicry": summary.at("kl", "mimicry", k).prediction_recovered,
-            "overlap with greedy": overlap_with_greedy(pairs, name, k),
         }.items()} == dict.fromkeys(list(row)[4:], True)  # fmt: skip
 
 
-def test_what_selection_does_has_each_number_under_its_name(summary: Summary, pairs: list[Agreement]) -> None:
-    *rows, of_all = rows_of(selection_table(summary, pairs))
+def test_what_selection_does_has_each_number_under_its_name(summary: Summary) -> None:
+    *rows, of_all = rows_of(selection_table(summary))
     assert [(row["selector"].text, row["k"].text) for row in rows] == [
         (name, str(k)) for name in ("unmask-one", "greedy", "random") for k in summary.shown_ks
     ]
@@ -197,26 +176,12 @@ def test_what_selection_does_has_each_number_under_its_name(summary: Summary, pa
             "optimism, nats": of.optimism_nats,
             "corrected gain, nats": of.corrected_gain_nats,
             "placebo, nats": null.corrected_gain_nats,
-            "overlap with greedy": overlap_with_greedy(pairs, name, k),
         }.items()} == dict.fromkeys(list(row)[4:], True)  # fmt: skip
     assert [cell.text for cell in of_all.values()][:4] == ["all tokens", "all", "12.0", "0"]
     expected = ("long_gain_nats", "optimism_all_nats", "corrected_gain_all_nats", "null_long_gain_nats")
     assert all(
         shows(cell, getattr(summary, name)) for cell, name in zip(list(of_all.values())[4:8], expected, strict=True)
     )
-
-
-@pytest.mark.parametrize("names", [(), ("kl", "attention", "random", "unmask-one")])
-def test_without_a_reference_no_table_has_a_column_of_its_overlap(
-    summary: Summary, pairs: list[Agreement], names: tuple[str, ...]
-) -> None:
-    """Neither where nothing was compared nor where only other selectors were; rows have as many cells as columns."""
-    others = [pair for pair in pairs if set(pair.selectors) <= set(names)]
-    assert len(others) == len(names) * (len(names) - 1) / 2
-    for table, has_column in ((blind_table, pairs), (selection_table, pairs)):
-        heads = [column.name for column in table(summary, others).columns]
-        assert [*heads, "overlap with greedy"] == [column.name for column in table(summary, has_column).columns]
-        assert rows_of(table(summary, others))
 
 
 def test_classes_have_each_number_under_its_name(summary: Summary, measured: Measured, values: Iterator[int]) -> None:
@@ -352,8 +317,7 @@ def test_other_ways_to_compare_have_each_number_under_its_name(by_sparsity: list
         "a",
         tuple(by_sparsity),
         tuple(by_sparsity),
-        "any-source",
-        {},
+        "document",
     )
     for row, of in zip(rows_of(robustness_table(found)), by_sparsity, strict=True):
         assert (row["comparison"].text, row["sparsity from"].text) == (of.analysis.name, "a")

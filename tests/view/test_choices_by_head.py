@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 
 from analysis import compare as compare_figure
@@ -15,7 +12,6 @@ from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.several.comparison import compare
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.spectrum import chosen_family
@@ -73,14 +69,13 @@ def test_a_comparison_by_selector_says_how_many_entries_all_heads_see(
     plt.close(drawn.figure)
 
 
-def test_no_headline_family_overlap_or_distance_is_of_choices_by_head(tables: Path) -> None:
+def test_no_headline_family_or_distance_is_of_choices_by_head(tables: Path) -> None:
     measurement = load(tables)
     summary = summarize(measurement)
     assert summary.blind_selectors == ["h2o", "h2o-heads", "random-heads"]
     assert first_blind(summary, "h2o-heads") == "h2o"
     assert not any("chosen by h2o-heads" in sentence.lower() for sentence in evidence_sentences(summary, "h2o-heads"))
     assert chosen_family(NAMES) == "h2o"
-    assert [pair.selectors for pair in agreement(tables, measurement)] == [("h2o", "random")]
     assert {of.selector for of in by_distance(tables, measurement)} == {"h2o", "random"}
 
 
@@ -92,9 +87,4 @@ def test_windows_show_choices_of_one_set_only(tables: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="show: h2o-heads chooses by head"):
         show_window(tables, 0, console=terminal(), selector="h2o-heads")
     page = write_report(tables, tmp_path / "page.html").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(
-        page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0]
-    )
-    assert {of["name"] for of in data["selectors"]} == {"h2o", "random"}
-    assert all(set(window["selections"]) == {"h2o", "random"} for window in data["windows"])
-    assert "h2o-heads" in page and np.isfinite(data["first_k"])
+    assert "h2o-heads" in page and "Shown is what h2o chose at k = " in page

@@ -92,13 +92,9 @@ def test_selections_are_those_of_the_window(tmp_path: Path) -> None:
 
 
 def test_optimism_is_the_mean_gain_and_cost_on_the_resampled_targets(tmp_path: Path) -> None:
-    """At k = 1 of `unmask-one` it is the mean over all labels that the table `windows` has."""
     folder = made_up_tables(tmp_path / "tables", num_documents=20)
     (excerpt,) = read_excerpts(folder, [7])
     rows = [row for row in read_table(folder, "selections").to_pylist() if row["window_id"] == 7]
-    (single,) = (
-        row["single_optimism_nats"] for row in read_table(folder, "windows").to_pylist() if row["window_id"] == 7
-    )
     assert set(excerpt.optimism_nats) == {name for name, sees in SEES_TARGET.items() if sees}
     for name, optimism in excerpt.optimism_nats.items():
         of_draws = [
@@ -108,7 +104,6 @@ def test_optimism_is_the_mean_gain_and_cost_on_the_resampled_targets(tmp_path: P
         ]
         assert len(of_draws) == DRAWS
         expected = np.mean(of_draws, axis=0)
-        expected[0] = single if name == "unmask-one" else expected[0]
         assert optimism == pytest.approx(expected)
         assert excerpt.optimism_at(name, k=8) == pytest.approx(expected[2])
         assert excerpt.optimism_at(name, k=3) is None
@@ -122,14 +117,9 @@ def test_optimism_of_three_draws_is_their_mean() -> None:
     rows = [{**row, "gain_sparse_nats": gains, "kl_short_to_sparse_nats": costs} for gains, costs in draws]
     other = {**row, "gain_sparse_nats": [7.0, 8.0], "kl_short_to_sparse_nats": [9.0, 9.0]}
     others = [{**other, "context": "real"}, {**other, "context": RESAMPLED["null"]}, {**other, "sees_target": False}]
-    optimism = optimism_of([*rows, *others, {**other, "kl_short_to_sparse_nats": None}], None)
+    optimism = optimism_of([*rows, *others, {**other, "kl_short_to_sparse_nats": None}])
     assert list(optimism) == ["greedy"]
     assert optimism["greedy"] == pytest.approx([1.29 / 3, 1.89 / 3])
-    # The expectation over all labels is of k = 1, which was not measured here.
-    of_one = [{**one, "selector": "unmask-one"} for one in rows]
-    assert optimism_of(of_one, 0.7)["unmask-one"] == optimism["greedy"]
-    assert optimism_of([{**one, "k": [1, 4]} for one in of_one], 0.7)["unmask-one"] == [0.7, optimism["greedy"][1]]
-    assert optimism_of([{**one, "k": [1, 4]} for one in rows], 0.7) == optimism
 
 
 def test_groups_have_a_rank_and_a_score_for_each_of_their_tokens() -> None:
@@ -151,7 +141,7 @@ def test_groups_of_each_context_have_their_scores() -> None:
         "window_id": 3, "doc_id": "d", "source": "s", "start_token": 4, "target_class": "name", "token_texts": list("abcdefgh"),
         "token_ids": [*range(8)], "target_id": 9, "target_text": "i", "null_doc_id": "n", "null_token_ids": [*range(21, 27)],
         "loss_short_nats": 1.5, "loss_long_nats": 1.25, "null_loss_long_nats": 1.75, "gain_long_nats": 0.25,
-        "null_gain_long_nats": -0.25, "group_first": [0, 1, 4], "null_group_first": [0, 2, 3], "single_optimism_nats": None,
+        "null_gain_long_nats": -0.25, "group_first": [0, 1, 4], "null_group_first": [0, 2, 3],
     }  # fmt: skip
     chosen = {
         "selector": "kl", "sees_target": False, "scores": [5.0, 7.0, 6.0], "k": [1], "loss_sparse_nats": [1.0],

@@ -19,14 +19,12 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import compare
 from olmo_sparsity.statistics.several.curve_comparison import compare_curves
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.spectrum import REACHED
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.view.as_json import (
-    agreement_json,
     class_json,
     compared_curves_json,
     comparison_json,
@@ -150,7 +148,7 @@ def test_columns_of_a_csv_say_what_their_names_say(tmp_path: Path) -> None:
 
 
 def test_what_qualifies_the_numbers_is_in_json_and_csv(tmp_path: Path) -> None:
-    """Screening, even without a sample, the precision, every kind of null context, and the row, stated or not."""
+    """Screening, even without a sample, the precision, the null context, and the row, stated or not."""
     of = {name: Measured.read(write(tmp_path / name, PLANTED[name])).summary for name in ("failed", "words", "heads")}
     in_json = {name: json.loads(json.dumps(summary_json(summary))) for name, summary in of.items()}
     columns = {name: definition_columns(summary) for name, summary in of.items()}
@@ -159,9 +157,7 @@ def test_what_qualifies_the_numbers_is_in_json_and_csv(tmp_path: Path) -> None:
     assert (columns["failed"]["screened"], columns["words"]["screened"]) == ("kl, unmask-one: 6 by attention", "")
     assert (in_json["words"]["precision"], in_json["failed"]["precision"]) == ("bf16", None)
     assert (columns["words"]["precision"], columns["failed"]["precision"]) == ("bf16", "")
-    assert in_json["words"]["null_contexts"] == {"shuffled": 61, "same-document": 35}
-    assert columns["words"]["null_contexts"] == "shuffled: 61, same-document: 35"
-    assert columns["words"]["null_context"] == "shuffled" and in_json["failed"]["null_contexts"] == {}
+    assert columns["words"]["null_context"] == in_json["words"]["null_context"] == "shuffled"
     rows = {name: (of["train_len"], of["train_len_is_stated"]) for name, of in columns.items()}
     assert rows == {"failed": ("9", ""), "words": ("", ""), "heads": ("30", "true")}
 
@@ -186,17 +182,6 @@ def test_spectra_have_the_numbers_of_their_curves(tables: Path) -> None:
             )
     for entry in found["beyond_row"]:
         assert same_estimate(entry["share"], spectra.beyond_row(entry["context"], tolerance=entry["tolerance_nats"]))
-
-
-def test_agreement_has_the_numbers_of_its_two_selectors(tables: Path) -> None:
-    for pair in agreement(tables, load(tables)):
-        entry = json.loads(json.dumps(agreement_json(pair)))
-        assert (entry["selectors"], entry["context"]) == (list(pair.selectors), pair.context)
-        assert entry["num_windows_left_out"] == pair.num_windows_left_out
-        assert same_estimate(entry["rank_correlation"], pair.rank_correlation)
-        for found, overlap in zip(entry["overlap"], pair.overlap, strict=True):
-            assert (found["k"], found["chance"]) == (overlap.k, overlap.chance)
-            assert same_estimate(found, overlap.share)
 
 
 def test_a_comparison_has_values_and_differences_in_the_order_of_its_subjects(tables: Path, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_report_has_in_each_section_its_own_figure_and_table(
         of_report=lambda measured, selector: {name: figure_named(name) for name in FIGURES[:-1]},
         of_hypothesis=lambda found: {"hypothesis": figure_named("hypothesis")},
     )
-    found = SimpleNamespace(main=["the sparse", "the dense"], null_context="any-source", null_contexts={})
+    found = SimpleNamespace(main=["the sparse", "the dense"], null_context="document")
     replaced: dict[str, Any] = {
         "figure_script": lambda of_script: script,
         "shown_tables": lambda measured: {name: table_named(name) for name in TABLES},

@@ -482,14 +482,14 @@ def test_what_k_counts_is_said_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_charts")
-@pytest.mark.parametrize("kind", ["any-source", "shuffled"])
+@pytest.mark.parametrize("kind", ["document", "shuffled"])
 def test_the_content_is_spoken_of_where_the_null_context_is_foreign_text(tmp_path: Path, kind: str) -> None:
-    of = dataclasses.replace(PLANTED["words"], manifest={**PLANTED["words"].manifest, "null_contexts": {kind: 96}})
+    of = dataclasses.replace(PLANTED["words"], influence={**PLANTED["words"].influence, "null_context": kind})
     said = words_of(write_report(write(tmp_path / "tables", of), tmp_path / "words.html", num_windows=3))
     assert f"The same window with this in place of its long-range tokens: {NULL_WORDS[kind]}. The selector" in said
     assert "other long-range tokens" not in said
     contents = ("the content of the long context does not matter", "It shows whether the content matters;")
-    assert [words in said for words in contents] == [kind == "any-source"] * 2
+    assert [words in said for words in contents] == [kind == "document"] * 2
 
 
 @pytest.mark.usefixtures("no_charts")

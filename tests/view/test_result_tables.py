@@ -14,9 +14,7 @@ from made_up import made_up_tables
 from rich.console import Console
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.result_table import (
     Cell,
@@ -30,7 +28,7 @@ from olmo_sparsity.view.result_table import (
     words,
 )
 from olmo_sparsity.view.safe_console import SafeConsole
-from olmo_sparsity.view.summary_tables import agreement_table, distance_table
+from olmo_sparsity.view.summary_tables import distance_table
 from olmo_sparsity.view.table_formats import csv_of, in_tex, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import _print_as_lists, parts_of, print_items, print_table, results_console
 
@@ -244,20 +242,3 @@ def test_the_table_of_distances_counts_the_chosen_tokens_of_each_bin(tmp_path: P
     of = Measured.read(tables).distances[0]
     wide = dataclasses.replace(of, bins=(dataclasses.replace(of.bins[0], from_tokens=9, to_tokens=12),))
     assert distance_table([wide]).rows[0][3].text == "9 to 12"
-
-
-def test_the_table_of_agreement_has_the_overlap_beside_that_of_chance(tmp_path: Path) -> None:
-    tables = made_up_tables(tmp_path / "tables", num_documents=20, selectors=["kl", "attention", "random"])
-    chosen = {
-        (row["window_id"], row["selector"]): set(row["positions"][:2])
-        for row in read_table(tables, "selections").to_pylist()
-        if row["context"] == "real"
-    }
-    windows = sorted({window_id for window_id, _ in chosen})
-    table = agreement_table(agreement(tables, load(tables)), k=2)
-    assert [column.name for column in table.columns][3:] == ["overlap", "by chance", "rank correlation"]
-    assert len(table.rows) == 3
-    for first, second, k, overlap, by_chance, _ in table.rows:
-        common = [len(chosen[window, first.text] & chosen[window, second.text]) / 2 for window in windows]
-        assert k.text == "2" and overlap.value == pytest.approx(np.mean(common))
-        assert by_chance.text == f"{2 / 12:.2f}"

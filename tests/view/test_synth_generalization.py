@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from planted_answers import ROWS, answers
+from planted_answers import answers
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -17,15 +17,12 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.length_generalization import (
     Furthest,
     Generalization,
-    PlaceEffect,
-    PlaceSweep,
     TaskRun,
     read_generalization,
 )
 from olmo_sparsity.statistics.synthetic import Accuracy, Setting
 from olmo_sparsity.view.synth_summary import table_of_lengths, table_of_runs
-from olmo_sparsity.wording import length_generalization
-from olmo_sparsity.wording.length_generalization import generalization_sentences, place_sentence
+from olmo_sparsity.wording.length_generalization import generalization_sentences
 from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 PARITY = Setting("parity", False, "pose", 2, (4, 8), 128)
@@ -79,7 +76,6 @@ def test_the_command_prints_the_runs_and_how_far_they_hold(tmp_path: Path, monke
     assert [(one["k"], one["length"], one["of_seeds"]) for one in printed["furthest"]] == [
         (2, 16, [16, 16]), (3, None, [None, None]),
     ]  # fmt: skip
-    assert printed["sweeps"] == []
     markdown = CliRunner().invoke(app, ["synth", "summary", *named, "--md"]).output
     assert "| 1 | 70 | stop\\_loss | 1.0 | 0.0100 | 1.000 | learned |" in markdown
 
@@ -94,8 +90,8 @@ def test_the_tables_have_each_number_under_its_name(tmp_path: Path) -> None:
     }  # fmt: skip
     lengths = table_of_lengths(shown)
     assert [[cell.text for cell in row[1:]] for row in lengths.rows] == [
-        ["as in training", "2", "at least 80", "at least 80, at least 80"],
-        ["as in training", "3", "8", "8, 8"],
+        ["2", "at least 80", "at least 80, at least 80"],
+        ["3", "8", "8, 8"],
     ]
 
 
@@ -203,12 +199,12 @@ def task_run(setting: Setting, seed: int, accuracy: Optional[float]) -> TaskRun:
     return TaskRun(setting, seed, f"run{seed}", 9000, 70, None, None, None, accuracy)
 
 
-def furthest(setting: Setting, k: int, *of_seeds: Optional[int], place: Optional[str] = None, **ends: Any) -> Furthest:
+def furthest(setting: Setting, k: int, *of_seeds: Optional[int], **ends: Any) -> Furthest:
     """Return how far a setting holds: as far as the first seed does, without uncertainty unless ``low`` or ``high`` is given."""
     length = of_seeds[0]
     high = ends.get("high", length)
     fails_at = None if high == 250 else (high or 0) + 1
-    return Furthest(setting, k, place, length, ends.get("low", length), high, fails_at, of_seeds, longest=250)
+    return Furthest(setting, k, length, ends.get("low", length), high, fails_at, of_seeds, longest=250)
 
 
 def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seeds: int = 3) -> list[str]:
@@ -218,7 +214,7 @@ def sentences_of(*found: Furthest, unlearned: tuple[Setting, ...] = (), num_seed
         for setting in dict.fromkeys(one.setting for one in found)
         for seed in range(num_seeds)
     ]
-    return generalization_sentences(Generalization(tuple(runs), found, ()))
+    return generalization_sentences(Generalization(tuple(runs), found))
 
 
 def test_sentences_tell_settings_apart_that_differ_in_what_their_names_leave_out() -> None:
@@ -253,7 +249,7 @@ def test_settings_that_differ_in_what_their_words_leave_out_are_told_apart() -> 
     ]
     assert rows[-1][1].text == "parity with a scratchpad, positions predicted, K_train = 3"
     moved = dataclasses.replace(PARITY, max_position=256)
-    found = Generalization((), (furthest(PARITY, 2, 8), furthest(moved, 2, 16)), ())
+    found = Generalization((), (furthest(PARITY, 2, 8), furthest(moved, 2, 16)))
     assert [row[0].text for row in table_of_lengths(found).rows] == [
         f"{plain}, positions below {most}" for most in (128, 256)
     ]
@@ -267,16 +263,12 @@ def test_a_k_that_holds_at_no_length_is_the_nearest() -> None:
 
 
 def test_settings_are_counted_and_compared_seed_by_seed_in_sparsity() -> None:
-    """In the first setting one seed holds further at k = 1 and 2 than at 3 and 4, in the second two do.
-
-    Places of planted tokens that only evaluation had are no part of it.
-    """
+    """In the first setting one seed holds further at k = 1 and 2 than at 3 and 4, in the second two do."""
     other = dataclasses.replace(PARITY, max_sparsity=4, background="text", modulus=3)
     third = dataclasses.replace(PARITY, max_sparsity=5)
     (sentence,) = sentences_of(
         furthest(PARITY, 1, 64, 100, 32), furthest(PARITY, 2, 40, 24, 250, low=20, high=250),
         furthest(PARITY, 3, None, 9, 33, high=16), furthest(PARITY, 4, 8, 24, 12, low=None, high=12),
-        furthest(PARITY, 1, None, None, None, place="any/1"), furthest(PARITY, 3, 250, 250, 250, place="any/1"),
         furthest(other, 4, 10, 10, 10, high=30), furthest(other, 5, 9, 8, 11, high=25), furthest(third, 5, 77, 77, 77),
         furthest(third, 6, 7, 7, 7), unlearned=(third,),
     )  # fmt: skip
@@ -288,8 +280,8 @@ def test_settings_are_counted_and_compared_seed_by_seed_in_sparsity() -> None:
     )
 
 
-def test_methods_are_compared_at_their_own_k_in_prompts_placed_as_in_training() -> None:
-    """Other k, places that only evaluation had, and settings that are not compared hold in another order; so does K_train = 2."""
+def test_methods_are_compared_at_their_own_k() -> None:
+    """Other k, and settings that are not compared hold in another order; so does K_train = 2."""
     coupled, shifted, pose = (
         dataclasses.replace(STEPS, task="variables", positions=of) for of in ("predicted", "shifted", "pose")
     )
@@ -297,7 +289,6 @@ def test_methods_are_compared_at_their_own_k_in_prompts_placed_as_in_training() 
     found = [
         furthest(coupled, 3, 64), furthest(shifted, 3, 40), furthest(pose, 3, 9),
         furthest(coupled, 2, 7), furthest(shifted, 2, 11), furthest(pose, 2, 99),
-        furthest(coupled, 3, None, place="any/1"), furthest(shifted, 3, 250, place="any/1"),
         furthest(dataclasses.replace(shifted, background="text"), 3, 99),
         furthest(dataclasses.replace(shifted, locality=4), 3, 98),
         furthest(fewer[0], 2, 12), furthest(fewer[1], 2, 20), furthest(fewer[0], 3, 251), furthest(fewer[1], 3, 252),
@@ -325,7 +316,6 @@ def test_encodings_are_compared_at_k_train_where_several_have_learned() -> None:
     found = [
         furthest(ordinary, 1, 250), furthest(ordinary, 2, 40, low=30), furthest(ordinary, 3, 64),
         furthest(randpos, 1, 8), furthest(randpos, 2, 12, high=29), furthest(randpos, 3, 250),
-        furthest(randpos, 2, 250, place="any/1"), furthest(ordinary, 2, None, place="any/1"),
     ]  # fmt: skip
     start = "Encodings of positions, parity without a scratchpad, k = 2: the one that holds further than every other: "
     assert sentences_of(*found)[-1] == (
@@ -339,60 +329,6 @@ def test_encodings_are_compared_at_k_train_where_several_have_learned() -> None:
     assert sentences_of(*found, unlearned=(randpos, ordinary))[-1] == (
         f"{start}not shown. Accuracy of at least 0.95: none. Not learned by every seed, so not ranked: RoPE without PoSE; RoPE "
         "with RandPos."
-    )
-
-
-def test_the_bound_is_said_to_be_an_assumption_and_counts_what_breaks_it(tmp_path: Path) -> None:
-    """The corner has no errors. Of the others, planted anywhere or k = 2, those at 16, 40 and 80 tokens are wrong."""
-    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
-    folders = [
-        answers(
-            tmp_path / setting.background, lambda length, k, place: ROWS * (length == 8 or (place, k) == ("4/1", 3)),
-            setting=setting, places=("4/1", "any/1"), lengths=(8, 16, 40, 80), training_seed=0,
-        ) for setting in (local, dataclasses.replace(local, background="text"))
-    ]  # fmt: skip
-    *_, effect, bound, in_text, _ = generalization_sentences(read_generalization(folders))
-    assert "An error of at most 0.000 times length / training length" in bound
-    assert "is broken by 9 of 12 other points. That the bound is linear is an assumption." in bound
-    assert effect.startswith("Locality in evaluation, in noise, k = 3, ") and ", in text, k = 3, " in in_text
-    assert (
-        "planted within 4, 1 apart minus anywhere, 1 apart is 1.00 [0.92, 1.00] over 1 way of planting in training"
-        in effect
-    )
-
-
-def test_the_effect_of_the_place_is_of_settings_that_have_learned(tmp_path: Path) -> None:
-    """One seed of two has not learned the second setting."""
-    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
-    other = dataclasses.replace(local, spread=2)
-    folders = [
-        answers(
-            tmp_path / f"{setting.spread}-{seed}", lambda length, k, place, right=right: right, setting=setting,
-            places=("4/1", "4/2", "any/1"), lengths=(8, 16, 40), training_seed=seed,
-        ) for setting in (local, other) for seed, right in ((0, ROWS), (1, 3 if setting is other else ROWS))
-    ]  # fmt: skip
-    (sweep,) = read_generalization(folders).sweeps
-    assert [one.setting for one in sweep.effects] == [local] and sweep.num_unlearned == 1
-    (of_first,) = read_generalization(folders[:2]).sweeps
-    assert (sweep.num_broken, sweep.num_held) == (of_first.num_broken, of_first.num_held) != (0, 0)
-    assert place_sentence(sweep).endswith(
-        "over 1 way of planting in training; a difference is shown in 0. Left out, because not every seed has learned: 1 way."
-    )
-
-
-def test_the_effect_of_the_place_has_the_least_and_the_largest_difference_and_counts_those_shown(
-    tmp_path: Path,
-) -> None:
-    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
-    effects = [
-        PlaceEffect(local, 3, Estimate(*numbers))
-        for numbers in ((0.1, 0.06, 0.14), (0.0, -0.1, 0.1), (-0.2, -0.3, -0.1))
-    ]
-    sweep = PlaceSweep("noise", "4/1", "any/3", tuple(effects), None, 0, 0)
-    assert place_sentence(sweep) == (
-        "Locality in evaluation, in noise, k = 3, prompts longer than in training: accuracy with tokens planted within 4, "
-        "1 apart minus anywhere, 3 apart is -0.20 [-0.30, -0.10] to 0.10 [0.06, 0.14] over 3 ways of planting in training; a "
-        "difference is shown in 2."
     )
 
 
@@ -412,17 +348,6 @@ def test_an_encoding_is_named_where_it_holds_further_than_every_other(tmp_path: 
     assert "the one that holds further than every other: not shown. " in equal
 
 
-def test_the_seeds_that_have_learned_the_corner_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = dataclasses.replace(PARITY, locality=4, max_sparsity=3)
-    folder = answers(
-        tmp_path / "run", lambda length, k, place: ROWS, setting=local, places=("4/1", "any/1"), training_seed=0
-    )
-    monkeypatch.setattr(length_generalization, "num_learned", lambda runs: {local: (2, 5)})
-    sentence = generalization_sentences(read_generalization([folder]))[-1]
-    assert "evaluated within 4, 1 apart, k = 3; learned by 2 of 5 seeds)" in sentence
-    assert "is broken by 0 of 9 other points" in sentence
-
-
 def test_accuracies_are_listed_by_setting_and_k_as_far_as_each_was_evaluated() -> None:
     wider = dataclasses.replace(PARITY, max_sparsity=4, train_lengths=(6, 12))
 
@@ -435,7 +360,7 @@ def test_accuracies_are_listed_by_setting_and_k_as_far_as_each_was_evaluated() -
 
     lines = accuracy_lines(
         [
-            one(PARITY, 8, 2, 0.75, seeds=1), one(wider, 12, 4, 0.5, seeds=2, place="any/1"),
+            one(PARITY, 8, 2, 0.75, seeds=1), one(wider, 12, 4, 0.5, seeds=2, place="beyond"),
             one(PARITY, 16, 1, 0.25, seeds=1), one(PARITY, 16, 2, 0.375, seeds=1), one(PARITY, 8, 8, 0.125, seeds=1),
         ]
     )  # fmt: skip
@@ -446,4 +371,4 @@ def test_accuracies_are_listed_by_setting_and_k_as_far_as_each_was_evaluated() -
         "  k = 8: 8: 0.12 [0.00, 0.19]",
     ]
     assert lines[4].endswith("K_train = 4: accuracy by length (training: 6 to 12 tokens; 2 seeds)")
-    assert lines[5:] == ["  k = 4: 12 any/1: 0.50 [0.38, 0.56]"]
+    assert lines[5:] == ["  k = 4: 12 beyond: 0.50 [0.38, 0.56]"]

@@ -10,17 +10,14 @@ from drawn_figures import FIGURES, read
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit
-from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceBin, DistanceShares
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.findings import (
     NO_CLASSES,
-    agreement_finding,
     classes_finding,
     cloud_finding,
     distance_finding,
     gains_finding,
-    sizes_finding,
     window_finding,
 )
 from olmo_sparsity.wording.numbers import interval, percent
@@ -90,29 +87,6 @@ def test_the_nearest_places(tables: Path) -> None:
     assert finding.endswith(f"of a random choice {real.uniform:.3f}, {null_words}")
 
 
-def test_the_pairs_that_choose_most_and_least_alike(tables: Path) -> None:
-    measured = read(tables, "unmask-one", "kl", "random")
-    pairs = agreement(tables, measured.measurement)
-    shares = {pair.selectors: pair.overlap_at(8).share for pair in pairs}
-    means = {names: share.mean for names, share in shares.items() if share is not None}
-    assert len(means) == 3
-    most, least = max(means, key=lambda names: means[names]), min(means, key=lambda names: means[names])
-    finding = agreement_finding(pairs, k=8, what="positions")
-    assert f"{most[0]} and {most[1]} have {means[most]:.0%} in common, the most of all pairs" in finding
-    assert f"{least[0]} and {least[1]} {means[least]:.0%}, the least" in finding
-    undefined = [
-        dataclasses.replace(pair, overlap=tuple(dataclasses.replace(of, share=None) for of in pair.overlap))
-        for pair in pairs
-    ]
-    assert agreement_finding(undefined, k=8, what="words") == "No two selectors have a common share of their 8 words."
-    (one,) = (pair for pair in pairs if pair.selectors == most)
-    chance = pairs[0].overlap_at(8).chance
-    assert agreement_finding([*undefined[:1], one], k=8, what="words") == (
-        f"Of the 8 words that each chooses, {most[0]} and {most[1]} have {means[most]:.0%} in common; two random choices: "
-        f"{chance:.0%}."
-    )
-
-
 def test_the_cloud_of_each_context(tables: Path) -> None:
     summary = read(tables, "kl", "random").summary
     fits = {"null": Estimate(0.11, -0.12, 0.13), "real": Estimate(0.44, 0.35, 0.56)}
@@ -124,18 +98,6 @@ def test_the_cloud_of_each_context(tables: Path) -> None:
         "Sparse gain with 8 tokens chosen by kl and long gain of a window correlate by 0.11 [-0.12, 0.13] under the null "
         "context, 0.44 [0.35, 0.56] under the real context; a correlation that foreign text shows, too, is no finding."
     )
-
-
-def test_the_fewest_and_all_windows(tables: Path) -> None:
-    summary = read(tables, "kl", "random").summary
-    few, some, every = (
-        dataclasses.replace(summary, num_windows=num, long_gain_nats=Estimate(mean, mean - 0.05, mean + 0.25))
-        for num, mean in ((1100, 0.1), (2200, 0.2), (4400, 0.3))
-    )
-    assert sizes_finding([few, some, every]) == (
-        "The first 1,100 windows give a long gain of 0.100 [0.050, 0.350] nats, all 4,400 one of 0.300 [0.250, 0.550]."
-    )
-    assert sizes_finding([every]) == "All 4,400 windows give a long gain of 0.300 [0.250, 0.550] nats."
 
 
 def test_the_nearest_place_of_one_token_and_of_groups(tables: Path) -> None:
@@ -168,8 +130,8 @@ def test_the_nearest_place_of_one_token_and_of_groups(tables: Path) -> None:
 def test_a_cloud_under_shuffled_text_is_not_called_foreign(tables: Path) -> None:
     summary = read(tables, "kl").summary
     entries = {context: summary.at("kl", context, 8) for context in ("real", "null")}
-    for kinds, null in (({}, "foreign text"), ({"any-source": 7, "shuffled": 2}, "the null context")):
-        said = cloud_finding("kl", entries, dataclasses.replace(summary, null_contexts=kinds))
+    for kind, null in (("document", "foreign text"), ("shuffled", "the null context")):
+        said = cloud_finding("kl", entries, dataclasses.replace(summary, null_context=kind))  # type: ignore[arg-type]
         assert said.endswith(f"; a correlation that {null} shows, too, is no finding.")
 
 

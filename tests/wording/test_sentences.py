@@ -36,7 +36,7 @@ from olmo_sparsity.wording.numbers import (
     smallest_k_words,
     verdict,
 )
-from olmo_sparsity.wording.setup import NULL_WORDS, data_words, length_words, null_sentence, null_words, overlap_words
+from olmo_sparsity.wording.setup import NULL_WORDS, data_words, length_words, null_sentence, overlap_words
 
 
 @pytest.fixture(scope="module")
@@ -185,38 +185,11 @@ def test_the_overlap_with_training(passed: Summary) -> None:
     assert overlap_words(dataclasses.replace(passed, overlap_percent=None)) == ""
 
 
-def test_windows_with_another_null_context_are_counted(passed: Summary) -> None:
-    summary = dataclasses.replace(
-        passed, null_context="same-document", null_contexts={"same-source": 1170, "same-document": 30}
-    )
-    assert null_words(summary) == (
-        "in 30 windows text from elsewhere in the same document; in 1,170 windows text of another document of the same source"
-    )
-    one = dataclasses.replace(passed, null_context="same-source", null_contexts={"any-source": 1, "same-source": 0})
-    assert null_words(one) == "text of another document"
-    both = dataclasses.replace(one, null_contexts={"any-source": 1, "same-source": 2, "shuffled": 0})
-    assert null_words(both) == (
-        "in 2 windows text of another document of the same source; in 1 window text of another document"
-    )
-
-
-@pytest.mark.parametrize("kind", NULL_WORDS)
-def test_the_kind_of_null_context_is_named(passed: Summary, kind: NullContext) -> None:
-    summary = dataclasses.replace(passed, null_context=kind, null_contexts={})
-    assert null_words(summary) == NULL_WORDS[kind]
-    for asked in NULL_WORDS:  # it may have taken the place of the one that was asked for, in every window
-        whole = dataclasses.replace(summary, null_context=asked, null_contexts={kind: summary.num_windows})
-        assert null_words(whole) == NULL_WORDS[kind]
-
-
 @pytest.mark.parametrize("kind", NULL_WORDS)
 def test_only_foreign_text_shows_whether_the_content_matters(passed: Summary, kind: NullContext) -> None:
-    for counts in ({}, {kind: 3}):
-        said = null_sentence(dataclasses.replace(passed, null_context=kind, null_contexts=counts))
-        shows = "; it shows whether the content matters" if kind in ("same-source", "any-source") else ""
-        assert said == f"Null context, in place of the long-range tokens: {NULL_WORDS[kind]}{shows}."
-    mixed = dataclasses.replace(passed, null_context=kind, null_contexts={"any-source": 1, "shuffled": 2})
-    assert "content" not in null_sentence(mixed)
+    said = null_sentence(dataclasses.replace(passed, null_context=kind))
+    shows = "; it shows whether the content matters" if kind == "document" else ""
+    assert said == f"Null context, in place of the long-range tokens: {NULL_WORDS[kind]}{shows}."
 
 
 @pytest.mark.parametrize(("num_classes", "percent"), [(2, "5%"), (4, "10%"), (8, "18%")])

@@ -17,12 +17,11 @@ from analysis import spectrum as spectrum_figure
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.pairs import pair_spectra
 from olmo_sparsity.statistics.single.spectrum import TOLERANCES, Curve, Spectra, Spectrum, spectra
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.as_json import spectra_json
 from olmo_sparsity.view.summary_tables import every_spectrum_table, spectrum_table
-from olmo_sparsity.wording.spectrum import pairs_caption, spectrum_caption, spectrum_sentences
+from olmo_sparsity.wording.spectrum import spectrum_caption, spectrum_sentences
 
 KS = (0, 1, 2, 4, 8)
 
@@ -201,14 +200,9 @@ def test_captions_leave_out_choices_by_head(tmp_path: Path, selectors: list[str]
     """k entries in each head are no set of k."""
     of = replace(PLANTED["heads"], selectors={name: 0.2 for name in selectors})
     measured = Measured.read(write(tmp_path / "tables", of))
-    pairs = pair_spectra(measured.tables, measured.measurement)
-    assert pairs is not None
     beside = "; not of a choice by head, whose k entries in each head are no set of k." * count
-    for caption, claim in (
-        (pairs_caption(pairs, measured.summary), "A choice needs as many or more"),
-        (spectrum_caption(measured.spectra, measured.summary), "how many entries a target needs at most"),
-    ):
-        assert f"{claim}{beside or '.'} " in caption and caption.count("by head,") == count
+    caption = spectrum_caption(measured.spectra, measured.summary)
+    assert f"how many entries a target needs at most{beside or '.'} " in caption and caption.count("by head,") == count
 
 
 def test_of_entries_no_target_is_called_near(measured: Measured) -> None:

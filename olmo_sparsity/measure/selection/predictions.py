@@ -1,10 +1,8 @@
 """What the model predicts about windows, computed when first asked for, then cached and shared.
 
-One forward pass serves every label and every reference. A *label* is a token whose loss is asked for: the target, or a token
-drawn in its place (``olmo_sparsity.measure.selection.window_influence``). A *reference* is a prediction p whose divergence
-KL(p, q) from other predictions q is asked for: the full-context prediction, or one that is to be imitated. A *group* is what is
-unmasked at once: one long-range token or several (``olmo_sparsity.measure.visible.window_batch``); {j} is the visible set of
-group j.
+One forward pass serves every label. A *label* is a token whose loss is asked for: the target, or a token drawn in its place
+(``olmo_sparsity.measure.selection.window_influence``). p_all is the full-context prediction. A *group* is what is unmasked at
+once: one long-range token or several (``olmo_sparsity.measure.visible.window_batch``); {j} is the visible set of group j.
 """
 
 from __future__ import annotations
@@ -53,15 +51,13 @@ class SharedSingles:
 
     Attributes:
         losses_WIA: loss({j}) of each label.
-        divergences: for each reference p, KL(p, p_{j}), [W, I].
+        kl_WI: KL(p_all, p_{j}); None where it was not asked for.
         kl_from_short_WI: KL(p_{}, p_{j}); None where it was not asked for.
-        optimism_W: the optimism of the best candidate (``BestCandidates``); None where it was not asked for.
     """
 
     losses_WIA: np.ndarray
-    divergences: tuple[np.ndarray, ...]
+    kl_WI: Optional[np.ndarray] = None
     kl_from_short_WI: Optional[np.ndarray] = None
-    optimism_W: Optional[np.ndarray] = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class SetReadings:
     """What the model predicts about windows under R visible sets S; nats, fp32."""
 
     losses_RA: np.ndarray  # loss(S) of each label
-    kl_R: np.ndarray  # KL(p, p_S) from one of the references; NaN where it was not asked for
+    kl_R: np.ndarray  # KL(p_all, p_S); NaN where it was not asked for
     kl_from_short_R: np.ndarray  # KL(p_{}, p_S); NaN without drawn labels
 
 
@@ -83,10 +79,8 @@ class Predictions:
         log_p_short_WV: log-probabilities of the next token with only the local tokens visible. They are the same under
             every context, so the caller computes them.
         drawn_labels_WA: int64, labels besides the target; None: none.
-        imitated_WV: log-probabilities, fp32: a second reference, besides the full-context prediction; None: none.
         num_lasso_masks: the number of random visible sets that ``lasso`` fits.
         with_kl: keep the divergences of the single-token unmaskings beside their losses.
-        with_optimism: compute the optimism of the best single unmasking.
         with_attention: the attention under full context will be asked for, so that on the compact path one pass gives both it
             and the full-context prediction.
         needs: what selectors will need of each window (``NEEDS``), so that one pass serves all of them.
@@ -97,10 +91,8 @@ class Predictions:
     _: KW_ONLY
     log_p_short_WV: torch.Tensor
     drawn_labels_WA: Optional[torch.Tensor] = None
-    imitated_WV: Optional[torch.Tensor] = None
     num_lasso_masks: int = 64
     with_kl: bool = False
-    with_optimism: bool = False
     with_attention: bool = False
     needs: frozenset[str] = frozenset()
     _observed: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -113,15 +105,13 @@ class Predictions:
             windows=self.windows.subset(chosen_w),
             log_p_short_WV=self.log_p_short_WV[rows_w],
             drawn_labels_WA=None,
-            imitated_WV=None,
-            with_optimism=False,
             with_attention=False,
         )
 
     @property
     def with_short_kl(self) -> bool:
         """Whether divergences from the short-context prediction are kept: the optimism of choices needs them."""
-        return self.drawn_labels_WA is not None or self.with_optimism
+        return self.drawn_labels_WA is not None
 
     @property
     def num_long_range(self) -> int:
@@ -174,11 +164,6 @@ class Predictions:
     @cached_property
     def _full_context(self) -> tuple[torch.Tensor, torch.Tensor]:
         return long_log_probs_and_attention(self.evaluator, self.windows.tokens_WT)
-
-    @property
-    def references(self) -> tuple[torch.Tensor, ...]:
-        """The references: the full-context prediction, then the one that is imitated, if any; fp32 [W, V] each."""
-        return (self.log_p_long_WV,) if self.imitated_WV is None else (self.log_p_long_WV, self.imitated_WV)
 
     @cached_property
     def loss_short_WA(self) -> np.ndarray:
@@ -276,21 +261,20 @@ class Predictions:
     @cached_property
     def singles(self) -> SharedSingles:
         """The unmaskings of every single group."""
-        return self.unmask(self.all_groups_WI, with_optimism=self.with_optimism)
+        return self.unmask(self.all_groups_WI)
 
-    def unmask(self, candidates_WJ: torch.Tensor, *, with_optimism: bool = False) -> SharedSingles:
+    def unmask(self, candidates_WJ: torch.Tensor) -> SharedSingles:
         """Unmask single candidates, int64 [W, J] groups (-1: none), and return what the model predicts; nothing is cached."""
         tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if self.with_short_kl else None
-        labels_WA, references = self.labels_WA, self.references if self.with_kl else ()
+        labels_WA, reference_WV = self.labels_WA, self.log_p_long_WV if self.with_kl else None
         if self.groups.is_single:
             singles = read_singles(
                 self.evaluator,
                 tokens_WT,
                 labels_WA=labels_WA,
                 candidates_WJ=candidates_WJ,
-                references=references,
+                reference_WV=reference_WV,
                 log_p_short_WV=log_p_short_WV,
-                with_optimism=with_optimism,
             )
         else:
             singles = read_single_groups(
@@ -299,9 +283,8 @@ class Predictions:
                 groups=self.groups,
                 candidates_WJ=candidates_WJ,
                 labels_WA=labels_WA,
-                references=references,
+                reference_WV=reference_WV,
                 log_p_short_WV=log_p_short_WV,
-                with_optimism=with_optimism,
             )
         num_windows, width = self.all_groups_WI.shape
         places_WJ = candidates_WJ % (width + 1)  # -1: behind the last group
@@ -313,18 +296,16 @@ class Predictions:
         from_short_WJ = singles.kl_from_short_WJ
         return SharedSingles(
             losses_WIA=np.stack([at_all_groups(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
-            divergences=tuple(at_all_groups(values_WJ) for values_WJ in singles.divergences),
+            kl_WI=None if singles.kl_WJ is None else at_all_groups(singles.kl_WJ),
             kl_from_short_WI=None if from_short_WJ is None else at_all_groups(from_short_WJ),
-            optimism_W=None if singles.optimism_W is None else singles.optimism_W.cpu().numpy(),
         )
 
-    def read_groups(self, sets: Sequence[GroupSets], *, reference: Optional[int]) -> list[SetReadings]:
+    def read_groups(self, sets: Sequence[GroupSets], *, with_kl: bool) -> list[SetReadings]:
         """Run windows under visible sets of groups, and read the losses of all labels and the divergences.
 
         Args:
             sets: any number of times (int64 [R], indices of windows; int64 [R, S], the groups of each set; -1: none).
-            reference: which of the references ``kl_R`` is from; None: it is not asked for. The set of all positions is not run
-                again, unless another prediction than the full-context one is the reference.
+            with_kl: measure ``kl_R``. The set of all positions is not run again.
 
         Returns:
             The readings of each entry of ``sets``.
@@ -334,24 +315,22 @@ class Predictions:
         places, asked = [], []
         for readings, (windows_R, groups_RS) in zip(found, sets, strict=True):
             for rows_r, visible_rS in groups.rows_by_size(windows_R, groups_RS):
-                if visible_rS.shape[1] == self.num_long_range and reference in (None, 0):
-                    self._fill_with_everything(readings, rows_r, windows_r=windows_R[rows_r], with_kl=reference == 0)
+                if visible_rS.shape[1] == self.num_long_range:
+                    self._fill_with_everything(readings, rows_r, windows_r=windows_R[rows_r], with_kl=with_kl)
                     continue
                 places.append((readings, rows_r))
                 windows_r = torch.from_numpy(windows_R[rows_r]).to(device)
                 asked.append(VisibleSets(windows_r, torch.from_numpy(visible_rS).to(device)))
-        self._read(asked, places, reference=reference)
+        self._read(asked, places, with_kl=with_kl)
         return found
 
-    def read_entries(
-        self, entries_WLHS: np.ndarray, ks: Sequence[int], *, reference: Optional[int]
-    ) -> list[SetReadings]:
+    def read_entries(self, entries_WLHS: np.ndarray, ks: Sequence[int], *, with_kl: bool) -> list[SetReadings]:
         """Run every window with the first k entries of each head visible, and read losses and divergences, for each k.
 
         Args:
             entries_WLHS: int64, of each layer and head of keys, the best first.
             ks: numbers of entries.
-            reference: as of ``read_groups``.
+            with_kl: as of ``read_groups``.
         """
         device, num_windows = self.windows.device, len(self.windows)
         entries = torch.from_numpy(entries_WLHS).to(device)
@@ -359,12 +338,12 @@ class Predictions:
         found = [self._empty_readings(num_windows) for _ in ks]
         places, asked = [], []
         for readings, k in zip(found, ks, strict=True):
-            if k >= self.num_long_range and reference in (None, 0):
-                self._fill_with_everything(readings, windows_W, windows_r=windows_W, with_kl=reference == 0)
+            if k >= self.num_long_range:
+                self._fill_with_everything(readings, windows_W, windows_r=windows_W, with_kl=with_kl)
             else:
                 places.append((readings, windows_W))
                 asked.append(VisibleSets(torch.arange(num_windows, device=device), entries[..., :k]))
-        self._read(asked, places, reference=reference)
+        self._read(asked, places, with_kl=with_kl)
         return found
 
     def _read(
@@ -372,10 +351,10 @@ class Predictions:
         asked: Sequence[VisibleSets],
         places: Sequence[tuple[SetReadings, np.ndarray]],
         *,
-        reference: Optional[int],
+        with_kl: bool,
     ) -> None:
         """Run windows under visible sets, and write what is read to the places of each."""
-        references = () if reference is None else (self.references[reference],)
+        references = (self.log_p_long_WV,) if with_kl else ()
         readouts = read_sets(
             self.evaluator,
             self.windows.tokens_WT,
@@ -385,7 +364,7 @@ class Predictions:
         )
         for (readings, rows_r), readout in zip(places, readouts, strict=True):
             readings.losses_RA[rows_r] = readout.losses_RA.cpu().numpy()
-            if reference is not None:
+            if with_kl:
                 readings.kl_R[rows_r] = readout.divergences[0].cpu().numpy()
             if self.with_short_kl:
                 readings.kl_from_short_R[rows_r] = readout.divergences[-1].cpu().numpy()

@@ -1,4 +1,4 @@
-"""What selectors ask about windows, for one label and one reference. The forward passes are cached and shared.
+"""What selectors ask about windows, for one label. The forward passes are cached and shared.
 
 What is scored are groups of long-range tokens (``olmo_sparsity.measure.visible.window_batch``), I of them in the window with the
 most; {j} is the visible set of group j. By default each token is a group, and a group's number is its position.
@@ -33,7 +33,7 @@ from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.records.window_input import WindowInput
 
-Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from the reference
+Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from p_all
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ class WindowScores:
         max_k: the largest k that will be asked for.
         screening: unmask only some candidates one by one; None: all of them.
         label: which of the labels the losses are of; 0: the target.
-        reference: which of the references the divergences are from; 0: the full-context prediction p_all.
     """
 
     predictions: Predictions
@@ -74,7 +73,6 @@ class WindowScores:
     max_k: int
     screening: Optional[ScreeningSettings] = None
     label: int = 0
-    reference: int = 0
     _best: dict[Criterion, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _screened_singles: dict[Criterion, SharedSingles] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -110,11 +108,6 @@ class WindowScores:
         """The tokens that the losses are of, int64 [W]."""
         return self.predictions.labels_WA[:, self.label]
 
-    @property
-    def reference_WV(self) -> torch.Tensor:
-        """The prediction p_all that the divergences are from: log-probabilities, fp32 [W, V]."""
-        return self.predictions.references[self.reference]
-
     def losses(self, visible_WNS: torch.Tensor) -> np.ndarray:
         """Return loss(S) of N visible sets per window, fp32 [W, N]."""
         windows = self.windows
@@ -133,7 +126,7 @@ class WindowScores:
         Returns:
             For each size, (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
         """
-        is_known = [self.reference == 0 and rows_RS.shape[1] == 1 + self.num_long_range for rows_RS in rows]
+        is_known = [rows_RS.shape[1] == 1 + self.num_long_range for rows_RS in rows]
         asked = [rows_RS for rows_RS, known in zip(rows, is_known, strict=True) if not known]
         run = iter(self._run_rows(asked, with_kl=with_kl))
         return [
@@ -153,7 +146,7 @@ class WindowScores:
             self.windows.tokens_WT,
             labels_WA=self.labels_W[:, None],
             sets=[VisibleSets(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
-            references=(self.reference_WV,) if with_kl else (),
+            references=(self.predictions.log_p_long_WV,) if with_kl else (),
         )
         found = []
         for readout in readouts:
@@ -199,10 +192,6 @@ class WindowScores:
         """Return the scores of the same windows for another label. They share the predictions."""
         return dataclasses.replace(self, label=label)
 
-    def imitating(self) -> WindowScores:
-        """Return the scores of the same windows with ``Predictions.imitated_WV`` as the reference."""
-        return dataclasses.replace(self, reference=1)
-
     @property
     def loss_short_W(self) -> np.ndarray:
         """loss({}), fp32 [W]."""
@@ -216,7 +205,7 @@ class WindowScores:
     @cached_property
     def kl_short_W(self) -> np.ndarray:
         """KL(p_all, p_{}), fp32 [W]."""
-        return divergence(self.reference_WV, self.predictions.log_p_short_WV).cpu().numpy()
+        return divergence(self.predictions.log_p_long_WV, self.predictions.log_p_short_WV).cpu().numpy()
 
     @cached_property
     def gradient_WI(self) -> np.ndarray:
@@ -263,9 +252,9 @@ class WindowScores:
         return self._of_shared(self._screened_singles[criterion])
 
     def _of_shared(self, singles: SharedSingles) -> SingleUnmaskings:
-        """Return the single unmaskings of this label and reference."""
+        """Return the single unmaskings of this label."""
         loss_WI = singles.losses_WIA[:, :, self.label]
-        kl_WI = singles.divergences[self.reference] if singles.divergences else np.full_like(loss_WI, np.nan)
+        kl_WI = np.full_like(loss_WI, np.nan) if singles.kl_WI is None else singles.kl_WI
         return SingleUnmaskings(loss_WI, kl_WI)
 
     def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SharedSingles:
@@ -297,7 +286,7 @@ class WindowScores:
 
     def estimates(self, criterion: Criterion, *, attribution: Attribution) -> np.ndarray:
         """Return to first order what unmasking each group would do to the loss, or to the divergence; fp32 [W, I]."""
-        loss_function = _cross_entropy(self.labels_W if criterion == "loss" else self.reference_WV.exp())
+        loss_function = _cross_entropy(self.labels_W if criterion == "loss" else self.predictions.log_p_long_WV.exp())
         estimates_WM = gate_gradients(
             self.evaluator, self.windows.tokens_WT, loss_function=loss_function, attribution=attribution
         )
@@ -311,7 +300,7 @@ class WindowScores:
         Args:
             groups_WS: int64, the groups that are visible already; -1: none.
         """
-        windows_W, loss_function = np.arange(len(self.windows)), _cross_entropy(self.reference_WV.exp())
+        windows_W, loss_function = np.arange(len(self.windows)), _cross_entropy(self.predictions.log_p_long_WV.exp())
         estimates_WM = np.empty((len(windows_W), self.num_long_range), dtype=np.float32)
         for of_size_w, visible_wS in self.groups.rows_by_size(windows_W, groups_WS):
             sets = VisibleSets(*(torch.from_numpy(x).to(self.windows.device) for x in (of_size_w, visible_wS)))

@@ -104,10 +104,8 @@ class WindowInfluence:
     loss_long_W: np.ndarray
     kl_short_W: np.ndarray  # KL(p_all, p_{}), nats, fp32
     groups: TokenGroups  # of the windows under this context
-    loss_single_WI: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
     outcomes: dict[str, SelectorOutcome]
     resampled: list[ResampledInfluence]  # one entry for each drawn label
-    single_optimism_W: Optional[np.ndarray]  # of ``unmask-one`` at k = 1; None where it is not measured, or screened
 
 
 @dataclass(frozen=True)
@@ -127,17 +125,6 @@ class ScreeningCheck:
 
 
 @dataclass(frozen=True)
-class BestPairs:
-    """The best single position and the best pair, of all, in w of the W windows under one context; divergences in nats, fp32."""
-
-    sample_w: np.ndarray  # int64, indices of the sampled windows
-    single_w: np.ndarray  # int64
-    kl_single_w: np.ndarray
-    pair_w2: np.ndarray  # int64, rising
-    kl_pair_w: np.ndarray
-
-
-@dataclass(frozen=True)
 class PartInfluence:
     """Everything measured on the windows of one part; losses and divergences in nats.
 
@@ -150,10 +137,7 @@ class PartInfluence:
         entropy_short_W: entropy of the short-context prediction.
         kl_short_to_long_W: KL(p_{}, p_all) under the real context.
         contexts: real and null.
-        mimicry: outcomes of the selectors that can imitate, which choose among the tokens of the null context those that
-            imitate the full-context prediction of the real one. Their divergences are from that prediction.
         screening: by context; empty where nothing is screened.
-        pairs: by context; empty where no pairs are measured.
     """
 
     loss_short_W: np.ndarray
@@ -163,9 +147,7 @@ class PartInfluence:
     entropy_short_W: np.ndarray
     kl_short_to_long_W: np.ndarray
     contexts: dict[str, WindowInfluence]
-    mimicry: dict[str, SelectorOutcome]
     screening: dict[str, ScreeningCheck]
-    pairs: dict[str, BestPairs]
 
 
 @dataclass(frozen=True)
@@ -231,7 +213,8 @@ def _known_singles(scores: Sequence[WindowScores], *, with_kl: bool) -> SetReadi
         rows_r = np.flatnonzero(np.isnan(known.losses_RA[:-1, 0]) & ~np.isnan(losses_RA[:, 0]))
         known.losses_RA[rows_r] = losses_RA[rows_r]
         if with_kl:
-            known.kl_R[rows_r] = singles.divergences[one.reference].ravel()[rows_r]
+            assert singles.kl_WI is not None, "the predictions keep divergences"
+            known.kl_R[rows_r] = singles.kl_WI.ravel()[rows_r]
         if singles.kl_from_short_WI is not None:
             known.kl_from_short_R[rows_r] = singles.kl_from_short_WI.ravel()[rows_r]
     return known
@@ -263,7 +246,7 @@ def _outcomes(
             for sets, rows_r in zip(all_sets, wanted, strict=True)
             if len(rows_r)
         ]
-        found = iter(one.predictions.read_groups(asked, reference=one.reference if with_kl and is_for_target else None))
+        found = iter(one.predictions.read_groups(asked, with_kl=with_kl and is_for_target))
         for sets, rows_r in zip(all_sets, wanted, strict=True):
             if len(rows_r):
                 readings = next(found)
@@ -296,9 +279,7 @@ def _outcome_by_head(
     """Evaluate the entries that a selector chose by head, for the target, at every k."""
     entries_WLHS = choice.entries_WLHS
     assert entries_WLHS is not None and choice.label == 0
-    readings = scores.predictions.read_entries(
-        entries_WLHS, settings.k, reference=scores.reference if with_kl else None
-    )
+    readings = scores.predictions.read_entries(entries_WLHS, settings.k, with_kl=with_kl)
     kept = [share_of_heads(entries_WLHS[..., :k], scores.num_long_range) > 0 for k in settings.k]
     return SelectorOutcome(
         scores_WI=choice.scores_WI,
@@ -372,7 +353,6 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
         loss_long_W=scores.loss_long_W,
         kl_short_W=scores.kl_short_W,
         groups=scores.groups,
-        loss_single_WI=scores.loss_single_WI if settings.save_candidates else None,
         outcomes=outcomes[0],
         resampled=[
             ResampledInfluence(
@@ -383,7 +363,6 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
             )
             for of_label in of_labels[1:]
         ],
-        single_optimism_W=predictions.singles.optimism_W if predictions.with_optimism else None,
     )
 
 
@@ -409,24 +388,6 @@ def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings
             gain_lost_wK=outcome.loss_sparse_WK[sample_w] - exact_outcome.loss_sparse_WK,
         )
     return ScreeningCheck(sample_w, costs)
-
-
-def best_pairs(scores: WindowScores, num_windows: int) -> BestPairs:
-    """Unmask every single position and every pair in the windows with the first numbers, and return the best of each."""
-    sample_w = np.flatnonzero(scores.windows.window_ids_W < num_windows)
-    pairs_P2 = np.stack(np.triu_indices(scores.num_long_range, k=1), axis=1)
-    kl_wP, kl_wM = np.zeros((0, len(pairs_P2)), np.float32), np.zeros((0, scores.num_long_range), np.float32)
-    if len(sample_w):
-        sampled = scores.without_screening(sample_w)
-        rows = np.column_stack(
-            [np.repeat(np.arange(len(sample_w)), len(pairs_P2)), np.tile(pairs_P2, (len(sample_w), 1))]
-        )
-        ((_, kl_R),) = sampled.evaluate_rows([rows], with_kl=True)
-        kl_wP, kl_wM = kl_R.reshape(len(sample_w), -1), sampled.kl_single_WI
-    # Of equal ones the last, which is the nearest.
-    best_w, single_w = (kl.shape[1] - 1 - kl[:, ::-1].argmin(axis=1) for kl in (kl_wP, kl_wM))
-    chosen_w = np.arange(len(sample_w))
-    return BestPairs(sample_w, single_w, kl_wM[chosen_w, single_w], pairs_P2[best_w], kl_wP[chosen_w, best_w])
 
 
 def batches_of_contexts(
@@ -540,11 +501,6 @@ def try_selectors(
     run_selectors(scores, settings, selectors=choosing_by_head, with_kl=False)  # not every model runs such sets
 
 
-def _mimics(settings: InfluenceConfig) -> list[str]:
-    """Return the measured selectors that can imitate another prediction."""
-    return names_where(lambda selector: selector.can_imitate, settings.selectors)
-
-
 def scores_of_contexts(
     evaluator: Evaluator,
     batches: dict[str, WindowBatch],
@@ -564,15 +520,11 @@ def scores_of_contexts(
         drawn_labels_WA=labels_WA,
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
-        with_optimism=screening is None and "unmask-one" in settings.selectors,
         with_attention=any_needs_attention(settings.selectors)
         or (screening is not None and screening.ranking == "attention"),
         needs=needs_of(settings.selectors),
     )
-    imitated_WV = real.log_p_long_WV if _mimics(settings) else None
-    null = dataclasses.replace(
-        real, windows=batches["null"], imitated_WV=imitated_WV, drawn_labels_WA=labels_WA[:, :NULL_DRAWS]
-    )
+    null = dataclasses.replace(real, windows=batches["null"], drawn_labels_WA=labels_WA[:, :NULL_DRAWS])
     return {
         context: WindowScores(predictions, max_k=max(settings.k), screening=screening)
         for context, predictions in (("real", real), ("null", null))
@@ -595,14 +547,11 @@ def measure_windows(
         train_len: tokens of a training row; None: not known.
     """
     scores = scores_of_contexts(evaluator, batches, settings=settings)
-    real, null = scores["real"], scores["null"]
+    real = scores["real"]
     contexts = {context: measure_context(scores[context], settings) for context in scores}
     checks = {}
     if settings.screen is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
-    pairs = {}
-    if settings.pairs_windows:
-        pairs = {context: best_pairs(scores[context], settings.pairs_windows) for context in scores}
     short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
@@ -612,7 +561,5 @@ def measure_windows(
         entropy_short_W=real.predictions.entropy_short_W,
         kl_short_to_long_W=real.predictions.kl_short_to_long_W,
         contexts=contexts,
-        mimicry=run_selectors(null.imitating(), settings, selectors=_mimics(settings), with_kl=True),
         screening=checks,
-        pairs=pairs,
     )

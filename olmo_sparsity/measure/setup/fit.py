@@ -18,7 +18,6 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.first_token import compare_first_tokens
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
@@ -32,7 +31,6 @@ from olmo_sparsity.measure.visible.visibility import (
 )
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.records.measured import AnchorCheck
 from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
@@ -45,10 +43,8 @@ CHECKED_WINDOWS = 4  # a model that does not fit differs on every window
 # with and without an anchor: compact and masked differ by 3e-6 in fp32 and by up to 0.07 in bf16. What must not pass is larger:
 # halved distances 0.6 nats, 56 of the 64 long-range tokens missing 0.8 nats.
 TOLERANCE_NATS = {torch.float32: 1e-4, torch.bfloat16: 0.15}
-# The first tokens are first compared on as many windows as hold FIRST_TOKENS, within these limits, and on as many as hold
-# MOST_TOKENS where fewer do not decide. Every token runs three to four times. With 135M parameters that takes a few minutes on a
-# CPU, and seconds with a million.
-FIRST_TOKENS, FIRST_WINDOWS, MOST_TOKENS = 16_384, (8, 64), 32_768
+# The first tokens are compared on as many windows as hold COMPARED_TOKENS, within these limits.
+COMPARED_TOKENS, LEAST_COMPARED, MOST_COMPARED = 16_384, 8, 64
 # A mask has as many elements as the square of the tokens; derivatives by it take many times that. So visible sets are compared on
 # the last LONGEST_MASKED tokens of a window, and rows with a causal mask up to LONGEST_CHECKED tokens.
 LONGEST_MASKED, LONGEST_CHECKED = 2_048, 8_192
@@ -323,7 +319,6 @@ def check_fit(
             "a shorter influence.full_len"
         )
     latest_WT = tokens_WT[:, -1 - LONGEST_MASKED :]
-    model = _for_text_of(model, latest_WT.shape[1] - 1 + (anchor_id is not None))
     windows = _checked_windows(
         model, latest_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
     )
@@ -340,15 +335,6 @@ def check_fit(
             checks.append(check)
             bar.update()
     return checks
-
-
-def _for_text_of(model: CausalModel, num_tokens: int) -> CausalModel:
-    """Return a model that is one for windows of a certain length as one for texts of so many tokens; others as they are."""
-    from olmo_sparsity.model.transformers_model import TransformersModel  # it needs libraries that runs do not need
-
-    if not isinstance(model, TransformersModel) or model.text_len is None:
-        return model
-    return model.with_text_len(num_tokens)
 
 
 @torch.no_grad()
@@ -420,19 +406,15 @@ def _as_user_error(name: str, check: str) -> Iterator[None]:
         ) from error
 
 
-def num_compared_windows(full_len: int) -> tuple[int, int]:
-    """Return on how many windows of ``full_len`` tokens the first tokens are first compared, and on how many at most."""
-    least, most = FIRST_WINDOWS
-    first = min(most, max(least, FIRST_TOKENS // full_len))
-    return first, max(first, MOST_TOKENS // full_len)
+def num_compared_windows(full_len: int) -> int:
+    """Return on how many windows of ``full_len`` tokens the first tokens are compared, at most."""
+    return min(MOST_COMPARED, max(LEAST_COMPARED, COMPARED_TOKENS // full_len))
 
 
 def fit_entries(
     opened: OpenedModel,
     windows: Windows,
     *,
-    drawn: Optional[InfluenceConfig] = None,
-    begun: Optional[dict[str, Any]] = None,
     before_comparing: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Check on a few windows that a pretrained model fits, and return the manifest's entry about it; of a run, none.
@@ -442,10 +424,6 @@ def fit_entries(
         windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, or
             than ``LONGEST_MASKED``, their last tokens are checked, and the model must attend to all tokens of the long ones,
             too. Where they have no more than the local tokens, all of these but one are local in the checks.
-        drawn: how they were drawn from the opened text. Where comparing the first tokens takes more of them, more are drawn, of
-            which the first are those to measure. None: they were not drawn, and the first tokens are compared on these alone.
-        begun: the entry in the manifest of an interrupted measurement of the same model on the same windows, whose comparison of
-            the first tokens, which may take minutes, is kept; None: there is none.
         before_comparing: called once the model fits, before the first tokens are compared: what may fail soon; of a run at once.
 
     Raises:
@@ -480,19 +458,9 @@ def fit_entries(
     return {
         "fit": {
             "checks": [dataclasses.asdict(check) for check in checks],
-            "anchor": _compared_on_drawn(opened, windows, drawn=drawn) if begun is None else begun["anchor"],
+            "anchor": _compared(opened, windows),
         }
     }
-
-
-def _compared_on_drawn(
-    opened: OpenedModel, windows: Windows, *, drawn: Optional[InfluenceConfig]
-) -> Optional[dict[str, Any]]:
-    """Compare the first tokens on these windows, and on more that are drawn like them where it takes more."""
-    _, most = num_compared_windows(opened.lengths.full_len)
-    if drawn is not None and len(windows) < most:
-        windows = opened.windows(dataclasses.replace(drawn, num_windows=most), full_len=windows.full_len)
-    return _compared(opened, windows)
 
 
 def refreshed_fit_entries(opened: OpenedModel, windows: Windows, *, known: dict[str, Any]) -> dict[str, Any]:
@@ -501,19 +469,18 @@ def refreshed_fit_entries(opened: OpenedModel, windows: Windows, *, known: dict[
     A few windows tell too little about which first token is the better one; what was checked of the model stays true.
     """
     compared = known["fit"]["anchor"]
-    _, most = num_compared_windows(opened.lengths.full_len)
-    if compared is None or AnchorCheck(**compared).is_settled or min(most, len(windows)) <= compared["num_windows"]:
+    most = num_compared_windows(opened.lengths.full_len)
+    if compared is None or min(most, len(windows)) <= compared["num_windows"]:
         return known
     return {"fit": {**known["fit"], "anchor": _compared(opened, windows)}}
 
 
 def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]:
-    """Compare the first tokens on so many of the windows as it takes; None: a BOS does not fit in front of a window."""
+    """Compare the first tokens on the first windows; None: a BOS does not fit in front of a window."""
     lengths = opened.lengths
     if lengths.full_len + 1 > opened.model.max_position:
         return None
-    first, most = num_compared_windows(lengths.full_len)
-    tokens_WT = _tokens(opened, windows, most)[:, -1 - lengths.full_len :]
+    tokens_WT = _tokens(opened, windows, num_compared_windows(lengths.full_len))[:, -1 - lengths.full_len :]
     check = compare_first_tokens(
         opened.model,
         tokens_WT,
@@ -521,8 +488,6 @@ def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]
         bos=opened.bos,
         chosen=opened.anchor_id,
         local_len=min(lengths.local_len, tokens_WT.shape[1] - 1),
-        first_look=first,
-        name=opened.name if opened.record is None else opened.record.name,
         positions=opened.positions,
     )
     return dataclasses.asdict(check)

@@ -274,12 +274,13 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
             anchor,
             max_position=opened.record.max_position,
             longest=longest,
-            remedy="; more are measured of a model with rotary positions whose training row is stated (pretrained.train_len)",
+            remedy="; more are measured of a model with rotary positions (not scaled by dynamic NTK or LongRoPE) whose training "
+            "row is stated (pretrained.train_len)",
         )
     return OpenedModel(
         name=folder_name(run),
         folder=run,
-        model=_for_windows(opened.model, config, has_anchor=anchor is not None),
+        model=opened.model,
         device=opened.model.device,
         weights_sha256=opened.record.weights_sha256,
         num_parameters=opened.record.num_parameters,
@@ -297,20 +298,6 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         can_be_longer=opened.can_be_longer,
         record=opened.record,
     )
-
-
-def _for_windows(model: CausalModel, config: Config, *, has_anchor: bool) -> CausalModel:
-    """Return a pretrained model for the windows that are measured."""
-    from olmo_sparsity.model.transformers_model import TransformersModel  # it needs libraries that runs do not need
-
-    if not isinstance(model, TransformersModel) or not model.has_length_dependent_positions:
-        return model
-    if config.influence.positions == "compact":
-        raise UserError(
-            "influence.positions = compact: the positions of this model depend on the length of the text (dynamic NTK, "
-            "LongRoPE), so that rows with more visible tokens would have others; use kept, or another pretrained.rope_scaling"
-        )
-    return model.with_text_len(config.measured_lengths.full_len + has_anchor)
 
 
 def _warn_of_longer(record: ModelRecord, train_len: Optional[int], *, longest: int) -> None:

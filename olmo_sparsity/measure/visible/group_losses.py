@@ -5,13 +5,11 @@ They are those of ``read_singles`` and ``all_but_one_losses``, with groups of to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
 import torch
 
-from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import SingleReadout, divergence, read_sets, surprisals
 from olmo_sparsity.measure.visible.passes import VisibleSets, log_probs_of_all_but_spans, log_probs_of_sets
@@ -29,9 +27,8 @@ def read_single_groups(
     groups: TokenGroups,
     candidates_WJ: torch.Tensor,
     labels_WA: torch.Tensor,
-    references: Sequence[torch.Tensor] = (),
+    reference_WV: Optional[torch.Tensor] = None,
     log_p_short_WV: Optional[torch.Tensor] = None,
-    with_optimism: bool = False,
 ) -> SingleReadout:
     """Like ``read_singles``, for the visible sets that are one group each.
 
@@ -41,10 +38,8 @@ def read_single_groups(
         groups: of the windows.
         candidates_WJ: int64, groups; -1 where a window has no more: there the losses and divergences are NaN.
         labels_WA: int64, tokens whose losses are returned.
-        references: log-probabilities p, fp32 [W, V] each; KL(p, prediction) is returned for each.
+        reference_WV: log-probabilities p; where given, KL(p, prediction) is returned, too.
         log_p_short_WV: log-probabilities under the visible set {}; where given, divergences from them are returned, too.
-        with_optimism: return the optimism of the best candidate, where ``log_p_short_WV`` is given; of equal candidates that with
-            the highest place is the best.
     """
     device = tokens_WT.device
     windows_R, places_R = (index.cpu().numpy() for index in torch.nonzero(candidates_WJ != NO_GROUP, as_tuple=True))
@@ -56,22 +51,17 @@ def read_single_groups(
     ]
     places = [torch.from_numpy(places_R[rows_r]).to(device) for rows_r, _ in by_size]
     losses_WJA = torch.full((*candidates_WJ.shape, labels_WA.shape[1]), torch.nan, device=device)
-    from_short = () if log_p_short_WV is None else (log_p_short_WV,)
-    divergences = tuple(torch.full(candidates_WJ.shape, torch.nan, device=device) for _ in (*references, *from_short))
-    best = BestCandidates(log_p_short_WV) if with_optimism and log_p_short_WV is not None else None
+    kl_WJ, kl_from_short_WJ = (
+        None if log_p_WV is None else torch.full(candidates_WJ.shape, torch.nan, device=device)
+        for log_p_WV in (reference_WV, log_p_short_WV)
+    )
     for number, batch, log_q_rV in log_probs_of_sets(evaluator, tokens_WT, sets=rows):
         windows_r, places_r = rows[number].windows_R[batch], places[number][batch]
         losses_WJA[windows_r, places_r] = surprisals(log_q_rV, labels_WA[windows_r])
-        for divergences_WJ, reference_WV in zip(divergences, (*references, *from_short), strict=True):
-            divergences_WJ[windows_r, places_r] = divergence(reference_WV[windows_r], log_q_rV)
-        if best is not None:
-            best.add_rows(windows_r, places_r, log_q_rV=log_q_rV, kl_r=divergences[-1][windows_r, places_r])
-    return SingleReadout(
-        losses_WJA,
-        divergences[: len(references)],
-        kl_from_short_WJ=divergences[-1] if from_short else None,
-        optimism_W=None if best is None else best.optimism(),
-    )
+        for kl, log_p_WV in ((kl_WJ, reference_WV), (kl_from_short_WJ, log_p_short_WV)):
+            if kl is not None and log_p_WV is not None:
+                kl[windows_r, places_r] = divergence(log_p_WV[windows_r], log_q_rV)
+    return SingleReadout(losses_WJA, kl_WJ, kl_from_short_WJ)
 
 
 @torch.inference_mode()

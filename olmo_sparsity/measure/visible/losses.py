@@ -22,7 +22,6 @@ from typing import Optional
 import torch
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.passes import (
     Rows,
@@ -58,15 +57,13 @@ class SingleReadout:
 
     Attributes:
         losses_WJA: the loss of each of the A labels.
-        divergences: for each reference p, KL(p, prediction under {j}), [W, J].
+        kl_WJ: KL(p, prediction under {j}), with p the reference; None where that is not given.
         kl_from_short_WJ: KL(p_{}, prediction under {j}), with p_{} the short-context prediction; None where that is not given.
-        optimism_W: the optimism of the best single unmasking (``BestCandidates``); None where it was not asked for.
     """
 
     losses_WJA: torch.Tensor
-    divergences: tuple[torch.Tensor, ...]
+    kl_WJ: Optional[torch.Tensor] = None
     kl_from_short_WJ: Optional[torch.Tensor] = None
-    optimism_W: Optional[torch.Tensor] = None
 
 
 def surprisals(log_q: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -223,9 +220,8 @@ def read_singles(
     *,
     labels_WA: torch.Tensor,
     candidates_WJ: torch.Tensor,
-    references: Sequence[torch.Tensor] = (),
+    reference_WV: Optional[torch.Tensor] = None,
     log_p_short_WV: Optional[torch.Tensor] = None,
-    with_optimism: bool = False,
 ) -> SingleReadout:
     """Run the visible sets {j} of single candidates once, and read from the predictions all that is asked for.
 
@@ -234,35 +230,20 @@ def read_singles(
         tokens_WT: int64, the windows, without their targets.
         labels_WA: int64, tokens whose losses are returned.
         candidates_WJ: int64, long-range positions.
-        references: log-probabilities p, fp32 [W, V] each; KL(p, prediction) is returned for each.
+        reference_WV: log-probabilities p; where given, KL(p, prediction) is returned, too.
         log_p_short_WV: log-probabilities under the visible set {}; where given, divergences from them are returned, too.
-        with_optimism: return the optimism of the best candidate, where ``log_p_short_WV`` is given; of equal candidates the last
-            is the best.
     """
     device = tokens_WT.device
     losses_WJA = torch.empty(*candidates_WJ.shape, labels_WA.shape[1], device=device)
-    from_short = () if log_p_short_WV is None else (log_p_short_WV,)
-    divergences = tuple(torch.empty(candidates_WJ.shape, device=device) for _ in (*references, *from_short))
-    optimism_W, best = torch.empty(len(tokens_WT), device=device), None
+    kl_WJ = None if reference_WV is None else torch.empty(candidates_WJ.shape, device=device)
+    kl_from_short_WJ = None if log_p_short_WV is None else torch.empty(candidates_WJ.shape, device=device)
     for windows, candidates, log_q_wjV in log_probs_of_singles(evaluator, tokens_WT, candidates_WJ=candidates_WJ):
         losses_WJA[windows, candidates] = surprisals(log_q_wjV, labels_WA[windows, None])
-        for divergences_WJ, reference_WV in zip(divergences, references, strict=False):
-            divergences_WJ[windows, candidates] = divergence(reference_WV[windows, None], log_q_wjV)
-        if log_p_short_WV is not None:
-            divergences[-1][windows, candidates] = divergences_of_all(log_p_short_WV[windows], log_q_wjV)
-        if with_optimism and log_p_short_WV is not None:
-            if best is None or candidates.start == 0:
-                best = BestCandidates(log_p_short_WV[windows])
-            for log_q_wV, kl_w in zip(log_q_wjV.unbind(1), divergences[-1][windows, candidates].unbind(1), strict=True):
-                best.add(log_q_wV, kl_w)
-            if candidates.stop >= candidates_WJ.shape[1]:
-                optimism_W[windows] = best.optimism()
-    return SingleReadout(
-        losses_WJA,
-        divergences[: len(references)],
-        kl_from_short_WJ=divergences[-1] if from_short else None,
-        optimism_W=optimism_W if with_optimism and from_short else None,
-    )
+        if kl_WJ is not None and reference_WV is not None:
+            kl_WJ[windows, candidates] = divergence(reference_WV[windows, None], log_q_wjV)
+        if kl_from_short_WJ is not None and log_p_short_WV is not None:
+            kl_from_short_WJ[windows, candidates] = divergences_of_all(log_p_short_WV[windows], log_q_wjV)
+    return SingleReadout(losses_WJA, kl_WJ, kl_from_short_WJ)
 
 
 def single_losses(
@@ -279,9 +260,9 @@ def single_losses(
         tokens_WT,
         labels_WA=targets_W[:, None],
         candidates_WJ=candidates_WJ,
-        references=() if reference_WV is None else (reference_WV,),
+        reference_WV=reference_WV,
     )
-    return singles.losses_WJA[:, :, 0], singles.divergences[0] if singles.divergences else None
+    return singles.losses_WJA[:, :, 0], singles.kl_WJ
 
 
 @torch.inference_mode()

@@ -20,6 +20,7 @@ import numpy as np
 
 from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.records.measured import NullContext
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -196,7 +197,7 @@ class Hypothesis:
         ceiling: the ceiling's label; None: there is none.
         main: for each model but the ceiling, by the sparsity of its own reactions in other seeds, then by that of the ceiling's.
         robustness: the same of the first model in other ways, ``ROBUSTNESS``; empty where they were not asked for.
-        null_context, null_contexts: the kind of null context that was asked for, and the number of windows of each kind.
+        null_context: what the null context is.
     """
 
     setup: ModelSetup
@@ -209,8 +210,7 @@ class Hypothesis:
     ceiling: Optional[str]
     main: tuple[SparsityAndGain, ...]
     robustness: tuple[SparsityAndGain, ...]
-    null_context: str
-    null_contexts: dict[str, int]
+    null_context: NullContext
 
 
 def thirds_of(
@@ -580,8 +580,7 @@ def read_hypothesis(
         ceiling=None if ceiling is None else ceiling.label,
         main=tuple(entry for model in others for entry in compared(model, main)),
         robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
-        null_context=manifest["influence"].get("null_context", "any-source"),
-        null_contexts=manifest.get("null_contexts") or {},
+        null_context=manifest["influence"].get("null_context", "document"),
     )
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model, estimates_over_seeds
+from olmo_sparsity.statistics.intervals.seeds import bounded, estimates_of_model
 from olmo_sparsity.statistics.several.comparison import HEADLINE
-from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows, warn_of_sources
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
@@ -33,14 +32,13 @@ from olmo_sparsity.statistics.single.sums import (
     SelectionNumber,
     gain_from,
     gains_from_baselines,
-    quantities_minus,
     quantities_of,
     sums_by_unit,
 )
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
-EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates", "pairs_windows")
+EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part")
 # The range that the interval of a quantity does not leave, by its name; the correlation is that of Figure 4.
 RANGES = {
     **{name: (quantity.least, quantity.most) for name, quantity in QUANTITIES.items()},
@@ -102,8 +100,8 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
 
     Args:
         numbers: of the model.
-        every: also give every k, not only the shown ones, and D(k) with what belongs beside it: that of `random`,
-            under the null context, and of mimicry.
+        every: also give every k, not only the shown ones, and D(k) with what belongs beside it: that of `random`
+            and under the null context.
     """
     mean = numbers.mean
     summaries = (mean, *numbers.of_seeds)
@@ -201,23 +199,6 @@ def _numbers_of_mean(measurements: Sequence[Measurement]) -> dict[Key, Optional[
         if ends is not None and number is not None:
             numbers[key] = bounded(number, least=ends[0], most=ends[1])
     return numbers
-
-
-def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measurement]) -> Differences:
-    """Return the numbers of a second model minus those of a first, with intervals that include the seeds of both.
-
-    Args:
-        first: the measurements of the first model's seeds.
-        second: those of the second's, on the same windows.
-    """
-    return Differences(
-        estimates_over_seeds(
-            [[sums_by_unit(measurement) for measurement in of_model] for of_model in (first, second)],
-            lambda totals: quantities_minus(
-                quantities_of(totals[1], second[0].keys), quantities_of(totals[0], first[0].keys)
-            ),
-        )
-    )
 
 
 def read_seeds(runs: Sequence[Path]) -> SeedSummary:

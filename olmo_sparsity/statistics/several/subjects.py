@@ -101,7 +101,7 @@ def warn_of_sources(loaded: Mapping[Path, Measurement]) -> None:
             if first != tables and None in (sha256, entry["sha256"]):
                 logger.warning(
                     f"{first} and {tables}: it cannot be told whether the selector {name} is the same in both, since "
-                    "it was typed in or reads more than numbers, texts and arrays"
+                    "its source is not known"
                 )
             elif entry["sha256"] != sha256:
                 logger.warning(

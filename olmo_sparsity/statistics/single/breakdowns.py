@@ -1,4 +1,4 @@
-"""A measurement by target class, by sample size and by distance."""
+"""A measurement by target class and by distance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, docu
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.shares import Share
 from olmo_sparsity.statistics.single.measurement import (
-    CONTEXTS,
     LONG_GAIN,
     Lengths,
     Measurement,
@@ -25,8 +24,6 @@ from olmo_sparsity.statistics.single.measurement import (
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, rows_by_choice
 
-NUM_SIZES = 8
-SMALLEST_SIZE = 100
 MAX_BINS = 16
 LOG_DISTANCES = 64  # from so many long-range tokens on, bins of distance have about equal widths on a logarithmic axis
 # Classes whose rule looks for the target among the long-range tokens, so that being in the class is part of the outcome.
@@ -169,29 +166,6 @@ def _mean_of_some(measurement: Measurement, column: str, *, keep_W: np.ndarray) 
     return estimates(sums, mean, method="bca")["mean"]
 
 
-def sample_sizes(num_windows: int) -> list[int]:
-    """Return up to ``NUM_SIZES`` numbers of windows, about evenly spaced on a logarithmic scale; the last is all.
-
-    They have two significant digits, but for the last.
-    """
-    spaced = np.geomspace(min(SMALLEST_SIZE, num_windows), num_windows, NUM_SIZES)[:-1]
-    return sorted({*(min(int(float(f"{size:.2g}")), num_windows) for size in spaced.tolist()), num_windows})
-
-
-def by_sample_size(measurement: Measurement) -> list[Summary]:
-    """Return the summary of the first n windows, for each n of ``sample_sizes`` of which some window has a weight.
-
-    Window i of a text does not depend on how many are measured, but its weight may, and here it is that of the whole measurement.
-    So of few windows it is nearly what a measurement of n windows gives, and the same where all weights are 1. Where the gate of
-    all windows failed, no number of windows has an R(k).
-    """
-    sizes = [size for size in sample_sizes(len(measurement.windows)) if measurement.weights_W[:size].any()]
-    summaries = [summarize(measurement.restrict(slice(size))) for size in sizes]
-    if summaries[-1].gate_passed:
-        return summaries
-    return [summary.without_recovered_fractions() for summary in summaries]
-
-
 def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
     """Return how far from the target the chosen tokens lie, for every selector and k, in the real and the null context.
 
@@ -232,7 +206,7 @@ def _edges_of_distances(lengths: Lengths) -> np.ndarray:
 
 
 def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:
-    return [key for key in measurement.keys if key.context in CONTEXTS and key.selector in measurement.of_one_set]
+    return [key for key in measurement.keys if key.selector in measurement.of_one_set]
 
 
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:

@@ -24,10 +24,9 @@ from olmo_sparsity.tables.schemas import RESAMPLED
 
 CONTEXTS = ("real", "null")
 SAME_WINDOWS = ("tokens_sha256", "windows_sha256")  # keys of the manifest, equal where the windows are the same
-MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate the real prediction
 # Columns of ``windows`` that belong to a context.
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
-SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
+SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats"}
 OF_ROW = ("loss_train_len_nats", "loss_train_len_no_gap_nats")  # null where no training row is known
 NUMBERS = (
     *("loss_short_nats", "loss_long_nats", "loss_short_no_gap_nats", *OF_ROW, *LONG_GAIN.values()),
@@ -35,7 +34,6 @@ NUMBERS = (
 )
 CLASS_COLUMNS = ("target_class", "null_target_class")
 OF_ALL_TOKENS = ("resampled_loss_short_nats", "resampled_loss_long_nats", "kl_short_to_long_nats")
-SINGLE_OPTIMISM = {"real": "single_optimism_nats", "null": "null_single_optimism_nats"}  # of `unmask-one` at k = 1
 AT_EVERY_K = ("gain_sparse_nats", "kl_sparse_nats")
 AT_EVERY_K_OF_DRAW = ("gain_sparse_nats", "kl_short_to_sparse_nats")  # their sum is optimism
 SELECTION_COLUMNS = [
@@ -51,7 +49,7 @@ class SelectionKey(NamedTuple):
 
     Attributes:
         selector: name of the selector.
-        context: ``real``, ``null`` or ``mimicry``.
+        context: ``real`` or ``null``.
         k: number of unmasked long-range tokens, or groups of them.
     """
 
@@ -86,7 +84,7 @@ class Measurement:
         divergences: KL(p_all, p_{J_k}) in nats, float32; rows and columns as in ``gains``.
         optimisms: optimism in nats, float32; rows as in ``windows``, columns as in ``gains``, of the selectors that see the
             target and of `random`, in the real and the null context. It is the sparse gain on resampled targets plus KL(p_{},
-            p_{J_k}), mean over the draws; of `unmask-one` at k = 1 its expectation. Empty where it was not measured.
+            p_{J_k}), mean over the draws. Empty where it was not measured.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
         num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``; of selectors by head, of the entries that
@@ -174,7 +172,7 @@ class Measurement:
     @property
     def null_context(self) -> NullContext:
         """What the null context is."""
-        kind: NullContext = self.manifest.get("influence", {}).get("null_context", "any-source")
+        kind: NullContext = self.manifest.get("influence", {}).get("null_context", "document")
         return kind
 
     @property
@@ -258,7 +256,6 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) ->
     has_groups = unit_of(manifest) != "token"
     windows = _load_windows(parts_of, has_groups=has_groups)
     windows = windows.drop(columns=[name for name in OF_ROW if windows[name].isna().all()])
-    exact = {context: windows.pop(name) for context, name in SINGLE_OPTIMISM.items()}
     counted = ("num_tokens",) if has_groups or by_head(manifest.get("influence", {}).get("selectors", ())) else ()
     gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *counted))
     drawn = {context: _Gathered(len(windows), columns=AT_EVERY_K_OF_DRAW) for context in RESAMPLED.values()}
@@ -281,9 +278,6 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) ->
     if not all(of.is_complete for of in (gathered, *drawn.values())):
         raise UserError(f"{where}: some windows lack selections; {run_again('influence', OVERWRITES)}")
     optimisms = pd.concat([_optimisms(drawn[RESAMPLED[context]], context, windows) for context in CONTEXTS], axis=1)
-    for context, exact_W in exact.items():
-        if exact_W.notna().all() and ("unmask-one", context, 1) in gathered.keys:
-            optimisms["unmask-one", context, 1] = exact_W.to_numpy()
     return Measurement(
         windows,
         gathered.frame("gain_sparse_nats", windows["window_id"]),
@@ -318,7 +312,7 @@ class _Gathered:
             return
         rows_R, draw_R = window_rows(windows, part["window_id"]), part["draw"].to_numpy()
         values_RK = {column: list_rows(part[column]) for column in self._sums_FKW}
-        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, MIMICRY, *RESAMPLED.values())))
+        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, *RESAMPLED.values())))
         if not self._choices:
             self._choices = [(selector, context) for selector, context, _ in rows_of_choices]
             self._ks = part["k"][0].as_py()
@@ -366,12 +360,12 @@ def _optimisms(drawn: _Gathered, context: str, windows: pd.DataFrame) -> pd.Data
 
 
 def _load_windows(parts_of: PartsOf, *, has_groups: bool) -> pd.DataFrame:
-    """Return ``Measurement.windows`` and the columns ``SINGLE_OPTIMISM`` (NaN where they were not measured).
+    """Return ``Measurement.windows``.
 
     window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool, missing
     where it is not known; others float32.
     """
-    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, *SINGLE_OPTIMISM.values(), "train_overlap"]
+    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, "train_overlap"]
     chunks_of: dict[str, list[Any]] = {name: [] for name in names}
     groups = {"num_groups": "group_first", "null_num_groups": "null_group_first"} if has_groups else {}
     numbers_of: dict[str, list[np.ndarray]] = {name: [] for name in groups}

@@ -84,8 +84,7 @@ class SelectionSummary:
 
     Attributes:
         selector: name of the selector.
-        context: ``real``; ``null``; or ``mimicry``, for tokens of the null context that were chosen to imitate the real
-            prediction: a floor for D(k).
+        context: ``real`` or ``null``.
         k: number of unmasked long-range tokens, or groups of them.
         info: whether the selector sees the target, and what it costs.
         mean_tokens: mean number of tokens of J_k; k where the unit is a token. Of a selector by head: of the entries that some
@@ -107,7 +106,7 @@ class SelectionSummary:
         prediction_recovered: D(k), 1 - mean KL(p_all, p_{J_k}) / mean KL(p_all, p_{}). No evidence that the context helps.
         sufficient_share: share of the targets that need at most k of the selector's choice (``spectrum``), within ``TOLERANCE``
             nats; real and null context. No evidence that the context helps.
-        figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window; empty for mimicry.
+        figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window.
     """
 
     selector: str
@@ -155,15 +154,11 @@ class PredictionRecovered:
         real: D(k).
         random: D(k) of as many random tokens, or groups.
         null: D(k) of the selector under the null context.
-        mimicry: D(k) of foreign tokens that were chosen to imitate the real prediction.
-        mimicry_selector: the selector that chose them: the same one if it did, else `greedy-kl` or `kl`.
     """
 
     real: Optional[Estimate]
     random: Optional[Estimate]
     null: Optional[Estimate]
-    mimicry: Optional[Estimate]
-    mimicry_selector: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -181,8 +176,7 @@ class Summary:
         is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
-        null_context: what the long-range tokens of the null context are to be.
-        null_contexts: the number of windows of each kind of null context, some of which another kind may have replaced.
+        null_context: what the long-range tokens of the null context are.
         unit: what is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``.
         num_units: mean number of long-range tokens of a window, or of groups of them.
         num_windows, num_documents: number of windows, and of documents that they come from.
@@ -225,7 +219,6 @@ class Summary:
     is_fragile: bool
     estimand: Estimand
     null_context: NullContext
-    null_contexts: dict[str, int]
     unit: str
     num_units: float
     num_windows: int
@@ -323,24 +316,16 @@ class Summary:
             entry = self._by_key.get(SelectionKey(name, context, k))
             return None if entry is None else entry.prediction_recovered
 
-        mimics = (name for name in (selector, "greedy-kl", "kl") if SelectionKey(name, "mimicry", k) in self._by_key)
-        mimic = next(mimics, None)
         return PredictionRecovered(
             real=of(selector, "real"),
             random=of("random", "real"),
             null=of(selector, "null"),
-            mimicry=None if mimic is None else of(mimic, "mimicry"),
-            mimicry_selector=mimic,
         )
 
     def of_windows(self, name: str) -> Optional[Estimate]:
         """Return a mean over all windows, such as ``long_gain_nats``, by its name; one of ``WINDOW_QUANTITIES``."""
         value: Optional[Estimate] = getattr(self, name)
         return value
-
-    def sparsity_at(self, selector: str, fraction: float) -> EffectiveSparsity:
-        """Return the effective sparsity of one selector at one of the fractions ``RECOVERED``."""
-        return next(e for e in self.effective_sparsity if (e.selector, e.fraction) == (selector, fraction))
 
     def without_recovered_fractions(self) -> Summary:
         """Return the same numbers as where the gate did not pass: without R(k) and what follows from it."""
@@ -380,7 +365,8 @@ class Summary:
         blind = [name for name in self.selectors if name != "random" and not self.sees_target(name)]
         choosing_by_head = by_head(blind)
         return sorted(
-            blind, key=lambda name: (name in choosing_by_head, not (name in SELECTORS and SELECTORS[name].can_imitate))
+            blind,
+            key=lambda name: (name in choosing_by_head, not (name in SELECTORS and SELECTORS[name].by_divergence)),
         )
 
     @property
@@ -493,7 +479,6 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         is_fragile=gate == "passed" and is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
-        null_contexts=measurement.manifest.get("null_contexts") or {},
         unit=measurement.unit,
         num_units=measurement.num_units,
         num_windows=len(measurement.windows),

@@ -84,12 +84,11 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         gain_W = measurement.gains[key].to_numpy(np.float64)
         sums[SelectionNumber(key, "gain")] = weighted(gain_W)
         sums[SelectionNumber(key, "divergence")] = weighted(measurement.divergences[key])
-        if key.context in long_gains:
-            sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
-            sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
-            is_all = key.k >= measurement.num_groups_W(key.context).max()
-            name = SUFFICIENT_ALL if is_all else "sufficient"
-            sums[SelectionNumber(key, name)] = weighted(need_W[key.selector, key.context] <= key.k)
+        sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
+        sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
+        is_all = key.k >= measurement.num_groups_W(key.context).max()
+        name = SUFFICIENT_ALL if is_all else "sufficient"
+        sums[SelectionNumber(key, name)] = weighted(need_W[key.selector, key.context] <= key.k)
         if key in measurement.optimisms:
             sums[SelectionNumber(key, "optimism")] = weighted(measurement.optimisms[key])
     return sums
@@ -151,7 +150,7 @@ def gains_from_baselines(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
 
 
 def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, Value]:
-    """Return the quantities of one selection that ``SelectionSummary`` holds, as far as they are defined for it."""
+    """Return the quantities of one selection that ``SelectionSummary`` holds, as far as they were measured."""
     selector, context, k = key
     weight = totals["weight"]
     gain = totals[SelectionNumber(key, "gain")]
@@ -159,11 +158,9 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
     values: dict[str, Value] = {
         "gain_sparse_nats": gain / weight,
         "prediction_recovered": share_without(divergence, from_short),
+        "recovered_fraction": gain / totals["gain_long_nats"],
     }
-    if context not in LONG_GAIN:
-        return values
     name = LONG_GAIN[context]
-    values["recovered_fraction"] = gain / totals["gain_long_nats"]
     values |= line_of_sums(
         weight,
         x=gain,

@@ -318,7 +318,7 @@ function panelOf(token) {
   });
   if (target >= 0 && state.context === "null" && state.direction === "needs")
     parts.push(html("h3", {}, "The null context"), nullText(target));
-  // A further part of a character has the place of the first, which is what the command would explain.
+  // A further part of a character has the place of the first, which is what the command would print.
   if (target >= 0 && DATA.texts[token])
     parts.push(html("p", { class: "note" }, html("code", {}, `olmo-sparsity explore --text FILE --at ${DATA.offsets[token]}`)));
   return parts;
