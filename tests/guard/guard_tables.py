@@ -13,18 +13,13 @@ from guard_commands import EXPECTED
 
 NATS = 2e-5  # tolerance of losses, divergences and scores
 TIED = 1e-4  # scores nearer than this may swap places
-# Columns that belong to features of the first edition alone.
-NOT_FROZEN = ("single_optimism_nats", "null_single_optimism_nats")
 KEYS = {"windows": ["window_id"], "selections": ["window_id", "selector", "context", "draw"]}
 PER_K = ("loss_sparse_nats", "gain_sparse_nats", "kl_sparse_nats", "kl_short_to_sparse_nats", "num_tokens")
 
 
 def read(folder: Path, table: str) -> pd.DataFrame:
-    """Return a table of a measurement in the order of its keys, without what is not frozen."""
-    frame = pq.read_table(folder / table).to_pandas().drop(columns=list(NOT_FROZEN), errors="ignore")
-    if table == "selections":
-        frame = frame[frame["context"] != "mimicry"]
-    return frame.sort_values(KEYS[table]).reset_index(drop=True)
+    """Return a table of a measurement in the order of its keys."""
+    return pq.read_table(folder / table).to_pandas().sort_values(KEYS[table]).reset_index(drop=True)
 
 
 def assert_equal(found: pd.DataFrame, frozen: pd.DataFrame) -> None:
