@@ -53,7 +53,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     measurement = measured.measurement
     k, is_log = measured.summary.end_ks[-1], has_log_distances(measurement.lengths)
     # The distances of controls are known without a measurement.
-    names = in_legend_order(measurement.of_one_set)
+    names = in_legend_order(measurement.selectors)
     selectors = [name for name in names if name not in CONTROLS] or names
     bins_of = {(e.selector, e.context): e.bins for e in measured.distances if e.k == k}
     widths = {of.to_tokens - of.from_tokens for of in bins_of[selectors[0], "real"]}

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.cli.options import resolve
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import RESOLVED
-from olmo_sparsity.measure.setup.opened_model import settings_record
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.reading import list_finished
 
@@ -46,7 +45,7 @@ def is_of(manifest: dict[str, Any], config: Config, *, without: Collection[str])
     """Return whether a measurement has the settings, but for some, the lengths and the text of a configuration."""
     lengths, context = config.measured_lengths, manifest["context"]
     return (
-        known(manifest["influence"], without) == known(settings_record(config.influence), without)
+        known(manifest["influence"], without) == known(to_dict(config.influence), without)
         and (context["local_len"], context["full_len"]) == (lengths.local_len, lengths.full_len)
         and manifest.get("source") == (config.influence.data or config.data.source)
     )

@@ -28,7 +28,7 @@ CONTEXTS = ("real", "null")
 GATE = 1e-9  # at which the derivative is taken
 
 # Purposes of random generators: [seed, purpose, window, context or draw].
-RANDOM_SCORES, LASSO_MASKS, SCREENING_SAMPLE, DRAWN_LABELS = 3, 4, 5, 6
+RANDOM_SCORES, LASSO_MASKS, DRAWN_LABELS = 3, 4, 6
 
 
 def kl(log_p_V: np.ndarray, log_q_V: np.ndarray) -> float:
@@ -202,11 +202,8 @@ def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_al
 
 
 def assert_forward_selection(selector: str, choice: Choice, scores: list[float], max_k: int) -> None:
-    """Each step takes the group with the lowest value beside those taken before; step i scores max_k - i, others 0.
-
-    Groups that screening left out have no score, and are not taken.
-    """
-    candidates = [i for i in range(len(choice.members)) if scores[i] is not None]
+    """Each step takes the group with the lowest value beside those taken before; step i scores max_k - i, others 0."""
+    candidates = list(range(len(choice.members)))
     taken = sorted((i for i in candidates if scores[i] != 0), key=lambda i: -scores[i])
     assert [scores[i] for i in taken] == [max_k - step for step in range(min(max_k, len(candidates)))]
     for step, chosen in enumerate(taken):
@@ -216,18 +213,14 @@ def assert_forward_selection(selector: str, choice: Choice, scores: list[float],
         assert values[chosen] <= min(values.values()) + 1e-5
 
 
-def expected_evaluations(
-    selector: str, num_groups: int, *, max_k: int, lasso_masks: int, screen: Optional[int] = None
-) -> int:
+def expected_evaluations(selector: str, num_groups: int, *, max_k: int, lasso_masks: int) -> int:
     """Return the cost of a selector's scores in forward passes; a backward pass counts as two."""
-    is_screened = screen is not None and selector in ("unmask-one", "kl", "greedy", "greedy-kl")
-    candidates = min(screen, num_groups) if screen is not None and is_screened else num_groups
-    steps = sum(candidates - step for step in range(min(max_k, candidates)))
+    steps = sum(num_groups - step for step in range(min(max_k, num_groups)))
     cost = {
-        "unmask-one": candidates + 1, "kl": candidates + 2, "mask-one": num_groups + 1, "greedy": steps,
+        "unmask-one": num_groups + 1, "kl": num_groups + 2, "mask-one": num_groups + 1, "greedy": steps,
         "greedy-kl": steps + 1, "gradient": 3, "attention": 1, "lasso": lasso_masks, "nearest": 0, "random": 0,
     }[selector]  # fmt: skip
-    return cost + (1 if is_screened else 0)  # the attention ranks the candidates
+    return cost
 
 
 def assert_same_row(row: dict[str, Any], expected: dict[str, Any], *, tolerance: float = 2e-5) -> None:

@@ -112,7 +112,6 @@ def made_up_curve(
         context = {name: context[name] for name in ("local_len", "full_len", "num_long_range")} | {"train_len": None}
     manifest: dict[str, Any] = {
         "kind": "context-curve",
-        "sampling": "targets",
         "status": "complete",
         "run_id": "0",
         "run": run.name,

@@ -70,7 +70,7 @@ def made_up(
     optimism_frame = pd.DataFrame(optimisms)
     optimism_frame.columns.names = frame.columns.names
     manifest: dict[str, Any] = {"context": LENGTHS, "source": "s", "split": "validation", "run": "r", "run_id": "0"}
-    manifest["influence"] = {"sampling": "targets"}
+    manifest["influence"] = {}
     selectors = {name: SelectorInfo(sees, num_evaluations=7) for name, sees in SELECTORS.items()}
     return Measurement(windows, frame, divergences, optimism_frame, selectors, manifest)
 

@@ -119,7 +119,7 @@ def _measured(
     manifest: dict[str, Any] = {
         "run": "planted", "source": "planted text", "split": "measured", "visibility": "contextual", "anchor": None,
         "precision": "fp32", "model": {**MODEL, **(model or {})},
-        "influence": {"sampling": "documents", "null_context": "document"},
+        "influence": {"null_context": "document"},
         "context": {"local_len": LOCAL, "full_len": full_len, "num_long_range": num_long_range, "train_len": None},
     }  # fmt: skip
     selectors = {name: SelectorInfo(False, 1) for name in dict.fromkeys(frame.columns.get_level_values("selector"))}

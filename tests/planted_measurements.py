@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.config.units import block_size
-from olmo_sparsity.records.selectors import SELECTORS, by_head
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas_of, tables_of
@@ -82,7 +82,6 @@ class Planted:
         optimism: of a selector that sees the target, at k = 1, in nats.
         overlap: share of windows that share text with training; None: not known.
         groups: how many groups a window has, at least and at most; None: every token is one.
-        sampled: windows whose exact choice was measured.
         null_same_document: share of windows whose null context is of their own document.
         seed: of all numbers but the following.
         reactions: seed of noise in the divergences and the long gains, by which models differ on the same windows; None: no such.
@@ -103,7 +102,6 @@ class Planted:
     optimism: float = 0.11
     overlap: Optional[float] = None
     groups: Optional[tuple[int, int]] = None
-    sampled: int = 0
     null_same_document: float = 0.0
     seed: int = 0
     reactions: Optional[int] = None
@@ -115,18 +113,15 @@ def write(folder: Path, of: Planted) -> Path:
         "kind": "influence", "status": "complete", "run_id": "r17", "run": "invented", "source": "a text", "split": "validation",
         "num_parts": 3, "windows_sha256": "w", "tokens_sha256": "t", 
         "finished": "2026-01-02T03:04:05+00:00", **of.manifest, "context": dict(of.context),
-        "influence": {"k": list(of.ks), "selectors": list(of.selectors), "sampling": "targets", "seed": 7, **of.influence},
+        "influence": {"k": list(of.ks), "selectors": list(of.selectors), "seed": 7, **of.influence},
     }  # fmt: skip
     rng = np.random.default_rng(of.seed)
     document_W = np.r_[np.arange(of.num_documents), rng.integers(0, of.num_documents, of.num_documents // 2)]
     rng.shuffle(document_W)
     windows = [_window(rng, of, w, document=int(document)) for w, document in enumerate(document_W)]
-    rows: dict[str, list[dict[str, Any]]] = {"windows": windows, "selections": [], "screening": []}
+    rows: dict[str, list[dict[str, Any]]] = {"windows": windows, "selections": []}
     for window in windows:
         rows["selections"] += _selections(rng, of, window)
-        if window["window_id"] < of.sampled:
-            for context in ("real", "null"):
-                _sample(rng, of, window, context=context, rows=rows)
     manifest |= {"num_windows": len(windows), "num_documents": of.num_documents}
     schemas = schemas_of(manifest)
     for table in tables_of(manifest):
@@ -249,8 +244,6 @@ def _selection(
         share_K = share_K * min(1.0, _noise(of, window["window_id"], 3, list(of.selectors).index(name)))
         kl_K = kl * (1 - share_K * (0.8 if context == "null" else 1.0)) * np.exp(rng.normal(0, 0.1, len(ks)))
     tokens_K = [sum(ends[g] - firsts[g] for g in order[:k]) for k in of.ks]
-    if by_head([name]):
-        tokens_K = [min(num_long_range, k + int(rng.integers(1, 4))) for k in of.ks]
     return {
         "window_id": window["window_id"], "doc_id": window["doc_id"], "selector": name, "context": context, "draw": draw,
         "sees_target": sees, "positions": positions, "distance_tokens": [full - position for position in positions],
@@ -258,18 +251,6 @@ def _selection(
         "num_tokens": tokens_K, "loss_sparse_nats": short - gain_K, "gain_sparse_nats": gain_K, "kl_sparse_nats": kl_K,
         "kl_short_to_sparse_nats": cost_K,
     }  # fmt: skip
-
-
-def _sample(
-    rng: np.random.Generator, of: Planted, window: dict[str, Any], *, context: str, rows: dict[str, Any]
-) -> None:
-    """Add what was measured of a window of the random sample."""
-    row = {"window_id": window["window_id"], "doc_id": window["doc_id"], "context": context, "k": list(of.ks)}
-    num, _ = len(of.ks), (rng.gamma(1.2, 0.06), rng.uniform(0, 1))  # not used: all other numbers stay the same
-    for name in of.selectors:
-        if SELECTORS[name].criterion:
-            lost = {"recall": rng.uniform(0.5, 1, num), "gain_lost_nats": rng.normal(0.05, 0.04, num)}
-            rows["screening"].append(row | {"selector": name} | lost)
 
 
 ROW = {"local_len": 11, "full_len": 27, "num_long_range": 16, "train_len": 14, "max_position": 31, "pose_method": "pose",
@@ -290,35 +271,35 @@ PLANTED = {
         manifest={**PRETRAINED, "visibility": "contextual", "anchor": ANCHOR,
                   "fit": {"checks": [], "anchor": anchor_check("bos", "none", None)},
                   "precision": "bf16"},
-        influence={"unit": "word", "sampling": "documents", "null_context": "shuffled"}, long_gain=0.11,
+        influence={"unit": "word", "null_context": "shuffled"}, long_gain=0.11,
         noise=0.3, seed=2,
     ),
-    # Too few documents for an interval; given windows; compact positions; no selector blind to the target, no drawn label.
+    # Too few documents for an interval; given windows; no selector blind to the target, no drawn label.
     "few": Planted(
         21, {"unmask-one": 0.4, "random": 0.05}, [2, 5], {**ROW, "train_len": 27, "num_chunks": 1}, draws=0,
-        manifest={"positions": "compact", "split": "held-out"}, influence={"sampling": "given", "null_context": "shuffled"},
+        manifest={"split": "held-out"}, influence={"sampling": "given", "null_context": "shuffled"},
         seed=3,
     ),
-    # The long gain is no more than the cost of the gap; rows as long as the local context, of random positions; screened blocks.
+    # The long gain is no more than the cost of the gap; rows as long as the local context, of random positions; blocks.
     "gap": Planted(
         59, {"unmask-one": 0.4, "kl": 0.3, "random": 0.05}, [1, 2, 4], {**ROW, "train_len": 11, "pose_method": "randpos"},
-        groups=(5, 6), sampled=40, long_gain=0.06, gap_cost=0.14,
-        influence={"unit": "block:3", "screen": 4, "screen_by": "patching", "screen_sample": 0.45, "null_context": "document"},
+        groups=(5, 6), long_gain=0.075, gap_cost=0.14,
+        influence={"unit": "block:3", "null_context": "document"},
         overlap=0.0, seed=4,
     ),
-    # Selectors that choose by head, of a model whose row is stated; random choices do harm.
-    "heads": Planted(
-        70, {"h2o-heads": 0.25, "h2o": 0.2, "random-heads": 0.04, "random": 0.02}, [1, 2], sampled=66, random_gain=-0.4,
+    # Cache policies, of a model whose row is stated; random choices do harm.
+    "stated": Planted(
+        70, {"h2o": 0.2, "random": 0.02}, [1, 2], random_gain=-0.4,
         context={**UNKNOWN, "train_len": 30, "train_len_is_stated": True, "max_position": 4096}, gain_beyond=0.004,
         manifest={**PRETRAINED, "model": {**MODEL, "revision": None, "name": "models/own/step70", "rope_scaling": "yarn:4",
                   "dtype": "float32"}, "visibility": "contextual",
                   "fit": {"checks": [], "anchor": anchor_check("none", None, None)}},
         seed=5,
     ),
-    # The gates fail; the row is shorter than the local context; nothing was drawn into the sample of screening.
+    # The gates fail; the row is shorter than the local context.
     "failed": Planted(
         55, {"kl": 0.3, "unmask-one": 0.4}, [1, 4], {**ROW, "train_len": 9, "pose_contents": "contiguous"}, long_gain=-0.1,
         gain_beyond=-0.05,
-        influence={"screen": 6, "screen_by": "attention", "screen_sample": 0.0}, overlap=0.07, seed=6,
+        overlap=0.07, seed=6,
     ),
 }  # fmt: skip

@@ -29,7 +29,6 @@ def evaluate(
     gates: dict[int, float] | None = None,
     *,
     first_reader: int = 0,
-    of_heads: list[list[set[int]]] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run the model on one row of tokens.
 
@@ -40,7 +39,6 @@ def evaluate(
         visible: indices of the tokens that others may attend to. Every token attends to itself.
         gates: index of a token -> factor of the attention weight, before normalisation, that others give to it.
         first_reader: index of the first token that ``visible`` and ``gates`` are for. Those before it attend to all earlier ones.
-        of_heads: in place of ``visible``, those of each layer and head.
 
     Returns:
         Log-probabilities after the last token in nats, [V], and the attention of the last token, averaged over heads and
@@ -69,8 +67,7 @@ def evaluate(
         for i, state in enumerate(states):
             mixed = []
             for head in range(heads):
-                seen = visible if of_heads is None else of_heads[layer][head]
-                allowed = [j for j in range(i + 1) if j in seen or j == i or i < first_reader]
+                allowed = [j for j in range(i + 1) if j in visible or j == i or i < first_reader]
                 factors = np.array([1.0 if j == i or i < first_reader else (gates or {}).get(j, 1.0) for j in allowed])
                 scores = np.array([(queries[i][head] @ keys[j][head]) / np.sqrt(width) for j in allowed])
                 shares = np.exp(scores - scores.max()) * factors

@@ -35,7 +35,6 @@ def make_scores(
     num: int = W,
     with_kl: bool = True,
     visibility: Visibility = "hidden",
-    screening: Any = None,
     batch_tokens: int = 65_536,
     **batch: Any,
 ) -> WindowScores:
@@ -51,7 +50,7 @@ def make_scores(
         num_lasso_masks=MASKS,
         with_kl=with_kl,
     )
-    return WindowScores(predictions, max_k=MAX_K, screening=screening)
+    return WindowScores(predictions, max_k=MAX_K)
 
 
 def with_other_targets(scores: WindowScores, num_entries: int) -> WindowScores:

@@ -15,7 +15,6 @@ from varied_tables import vary
 from benchmarks.generated_tables import PRETRAINED, write_tables
 
 BF16 = {"precision": "bf16"}
-SCREENED = {"screen": 3, "screen_by": "attention", "screen_sample": 0.01, "selectors": ["unmask-one", "kl", "random"]}
 
 
 class TextExtension(SingleFileSnapshotExtension):
@@ -36,7 +35,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tables by name.
 
     ``own``: of a run whose rows are longer than the local context; both gates pass. ``failed``: both fail, few documents.
-    ``row``: rows as long as the local context. ``stranger``: of a pretrained model with an anchor, in bf16, screened, with too
+    ``row``: rows as long as the local context. ``stranger``: of a pretrained model with an anchor, in bf16, with too
     few documents for intervals. ``words``: k counts words. ``long``: many long-range tokens, and k up to all of them.
     """
     folder = tmp_path_factory.mktemp("varied")
@@ -56,7 +55,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ),
         "row": made("row", num_documents=70, seed=13, long_gain=0.19, selectors=["attention", "random", "mask-one"]),
         "stranger": made(
-            "stranger", {**BF16, "influence": SCREENED}, num_documents=40, seed=14, setup=CONTEXTUAL,
+            "stranger", BF16, num_documents=40, seed=14, setup=CONTEXTUAL,
             selectors=["unmask-one", "kl", "random"],
         ),
         "words": made("words", num_documents=66, seed=15, unit="word", gain_beyond=0.2, selectors=["kl", "unmask-one", "random"]),

@@ -38,7 +38,7 @@ def siblings(work: Path) -> None:
     run = PLANTED["run"]
     write(work / "others" / "weaker" / "influence" / "measured-a", replace(
         run, long_gain=0.42, gain_beyond=0.05, selectors={"kl": 0.2, "random": 0.05, "unmask-one": 0.5},
-        manifest={"run": "weaker", "positions": "compact"},
+        manifest={"run": "weaker"},
     ))  # fmt: skip
     other = replace(PLANTED["failed"], manifest={**PLANTED["failed"].manifest, "source": "other text"})
     write(work / "others" / "weaker" / "influence" / "others-a", replace(other, num_documents=52))

@@ -29,7 +29,7 @@ def vary(folder: Path, *, unit: str = "token", **manifest: Any) -> Path:
         unit: what k counts; of words, windows have 3 to 10 groups of tokens, other ones under the null context.
         manifest: further entries of the manifest; ``influence`` is added to.
     """
-    settings = {"sampling": "targets", "seed": 7, "windows_seed": 5, "k": KS, "null_context": "document"}
+    settings = {"seed": 7, "windows_seed": 5, "k": KS, "null_context": "document"}
     settings |= {"unit": unit} if unit != "token" else {}
     settings |= manifest.pop("influence", {})
     written = {**read_json(folder / "manifest.json"), **manifest, "influence": settings}

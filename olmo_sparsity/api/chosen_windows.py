@@ -99,7 +99,7 @@ def windows_from_texts(
 ) -> ChosenWindows:
     """Draw windows from texts, as ``olmo-sparsity influence`` draws them from a corpus.
 
-    The model's configuration says how: ``influence.sampling``, ``targets`` and ``min_preceding``.
+    The model's configuration says how: ``influence.targets`` and ``min_preceding``.
 
     Args:
         model: its tokenizer encodes the texts, each once; its ``full_len`` is the length of the windows.

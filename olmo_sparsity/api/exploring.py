@@ -16,7 +16,6 @@ from olmo_sparsity.api.chosen_windows import ChosenWindows, window_at, windows_o
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, OwnSelector
@@ -148,7 +147,6 @@ def _settings(
     if selectors is None:
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
     _check_names(selectors)
-    check_one_set(selectors, "explore")
     sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
     draws = model.config.influence.resampled_draws if sees_target else 0
     return settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)

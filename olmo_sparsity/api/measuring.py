@@ -18,7 +18,7 @@ from olmo_sparsity.api.arguments import column, typed
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
 from olmo_sparsity.api.opening import Model, num_groups_of, with_settings
 from olmo_sparsity.api.results import Results
-from olmo_sparsity.config import InfluenceConfig, fingerprint
+from olmo_sparsity.config import InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
 from olmo_sparsity.measure.measurement import PreparedMeasurement, manifest_of
@@ -26,7 +26,7 @@ from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import batches_of_contexts
 from olmo_sparsity.measure.setup.measured_text import MeasuredText
-from olmo_sparsity.measure.setup.opened_model import OpenedModel, settings_record
+from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.progress import progress_bar
@@ -35,7 +35,7 @@ from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences,
 from olmo_sparsity.tables.schemas import RESAMPLED
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
-OF_DRAW = ("sampling", "num_windows", "max_windows_per_document", "targets", "min_preceding")
+OF_DRAW = ("num_windows", "max_windows_per_document", "targets", "min_preceding")
 OF_CORPUS = ("data", "max_documents", "train_overlap")
 DEFAULT_MAX_K = 8  # of `scores`
 OF_OWN_TOKENS = ("real", RESAMPLED["real"])  # contexts of choices among the window's own tokens
@@ -77,8 +77,7 @@ def measure(
         model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
     )
     tables, manifest = measured_tables(model, windows, settings=settings)
-    frames = {name: table.to_pandas() for name, table in tables.items()}
-    return Results(frames.pop("windows"), frames.pop("selections"), manifest, others=frames)
+    return Results(tables["windows"].to_pandas(), tables["selections"].to_pandas(), manifest)
 
 
 def measured_tables(
@@ -131,9 +130,9 @@ def _identified(
 def _influence_entry(settings: InfluenceConfig, windows: ChosenWindows) -> dict[str, Any]:
     """Return the settings for the manifest, with how the windows were chosen; without those that were not used.
 
-    ``sampling`` is ``given`` of windows that were not drawn, which no configuration can ask for.
+    ``sampling`` is ``given`` of windows that were not drawn.
     """
-    used = {key: value for key, value in settings_record(settings).items() if key not in (*OF_DRAW, *OF_CORPUS)}
+    used = {key: value for key, value in to_dict(settings).items() if key not in (*OF_DRAW, *OF_CORPUS)}
     drawn = windows.drawn
     draw = {"sampling": "given"} if drawn is None else {key: getattr(drawn, key) for key in OF_DRAW}
     return {**used, **draw, "windows_seed": windows.seed}
@@ -151,14 +150,12 @@ def scores(
 ) -> pd.DataFrame:
     """Return the score of every long-range token, or of every group of them; the highest are the most influential.
 
-    Every candidate is scored, whatever ``influence.screen`` says.
-
     Args:
         model: the model.
         windows: the windows.
         selectors: as those of ``measure``.
-        max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take, and how many entries each head keeps where selectors
-            choose by head; others do not depend on it. None: 8, or all where there are fewer.
+        max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take; others do not depend on it. None: 8, or
+            all where there are fewer.
         seed: of `random` and of the lasso's visible sets; None: that of the configuration.
         unit: what is scored: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the model's configuration.
 
@@ -173,7 +170,7 @@ def scores(
     """
     if max_k is None:
         max_k = min(DEFAULT_MAX_K, num_groups_of(model, unit))
-    settings = _settings(model, windows, screened=False, selectors=selectors, k=[max_k], seed=seed, unit=unit)
+    settings = _settings(model, windows, selectors=selectors, k=[max_k], seed=seed, unit=unit)
     model.fit(windows.windows)
     frames = []
     for window_ids_W in _batches(windows, settings.windows_per_part):
@@ -257,21 +254,18 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     return pd.DataFrame({"window_id": window_R, "positions": sets, "loss_nats": loss_R, "kl_nats": kl_R})
 
 
-def _settings(model: Model, windows: ChosenWindows, *, screened: bool = True, **changes: Any) -> InfluenceConfig:
+def _settings(model: Model, windows: ChosenWindows, **changes: Any) -> InfluenceConfig:
     """Return how the model is measured, with other settings of ``influence`` where they are not None.
 
     Args:
         model: the model.
         windows: the windows, which must be of its lengths.
-        screened: whether candidates may be screened, as the configuration says.
         changes: new values by name.
     """
     _check_windows(model, windows)
     changes = {name: value for name, value in changes.items() if value is not None}
     changes["selectors"] = names_of(changes.get("selectors", model.config.influence.selectors))
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
-    if not screened:
-        changes["screen"] = None
     return with_settings(model, **changes)
 
 

@@ -230,7 +230,6 @@ def settings_of_text(
         seed=configured.seed if seed is None else seed,
         resampled_draws=resampled_draws,
         unit=unit,
-        screen=None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -23,7 +23,7 @@ from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW
 from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.tables.parts import missing_parts
 from olmo_sparsity.tables.reading import check_values, find_tables, read_manifest, read_table
-from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, schemas_of, tables_of
+from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, schemas_of
 from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
@@ -49,14 +49,12 @@ class Results:
             gains and divergences in nats, one entry a k.
         manifest: what was measured, and how.
         folder: the influence folder that the tables were read from; None: they were measured in memory.
-        others: the optional tables that were measured in memory, by name: ``screening`` (``influence.screen``).
     """
 
     windows: pd.DataFrame
     selections: pd.DataFrame
     manifest: dict[str, Any]
     folder: Optional[Path] = None
-    others: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @typed
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -73,7 +71,7 @@ class Results:
                 is False; or the tables hold other windows than were measured, or values that no measurement has.
         """
         out = Path(os.path.expanduser(folder))
-        frames = {"windows": self.windows, "selections": self.selections, **self.others}
+        frames = {"windows": self.windows, "selections": self.selections}
         tables = {name: self._table(name, frame) for name, frame in frames.items()}
         num_windows = self.manifest["num_windows"]
         if sorted(self.windows["window_id"]) != list(range(num_windows)):
@@ -81,9 +79,6 @@ class Results:
                 f"windows: {len(self.windows):,} rows, and {num_windows:,} windows were measured; only all of them are saved: "
                 "measure some of them alone, with windows_from_table"
             )
-        if self.folder is not None:
-            others = [name for name in tables_of(self.manifest) if name not in tables]
-            tables |= {name: read_table(self.folder, name) for name in others}
         if not overwrite and self._is_in(out):
             changed = [name for name, table in tables.items() if not read_table(out, name).equals(table)]
             if changed:

@@ -30,7 +30,6 @@ from olmo_sparsity.cli.options import (
     selectors_named,
 )
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
-from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE
 from olmo_sparsity.records.selectors import SELECTORS
@@ -95,7 +94,6 @@ def explore(
     if at is not None and out is not None:
         raise UserError("explore: --at prints one place and writes no page; leave out --out")
     chosen = selectors_named(selector or [])
-    check_one_set(chosen, "explore")
     document = read_document(text, loaded.data.text_field)
     page = out or folder / FOLDER / f"{text.stem}.html"
     if at is None:

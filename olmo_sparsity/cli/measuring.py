@@ -40,8 +40,8 @@ from olmo_sparsity.records.selectors import SELECTORS
 UNUSED_BY_CURVE = tuple(
     f"influence.{name}"
     for name in (
-        *("k", "k_grid", "unit", "selectors", "screen", "screen_by", "screen_sample", "lasso_masks"),
-        *("null_context", "resampled_draws", "train_overlap", "positions", "windows_per_part"),
+        *("k", "k_grid", "unit", "selectors", "lasso_masks"),
+        *("null_context", "resampled_draws", "train_overlap", "windows_per_part"),
     )
 )
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands

@@ -95,7 +95,7 @@ def check_settings(
     """
     given = {"selectors": list(selectors) or None, "k": ks, "seed": seed}
     keys = {name: value for name, value in given.items() if value is not None}
-    changed = with_keys(config, {"influence": {**keys, "k_grid": None, "screen": None}})
+    changed = with_keys(config, {"influence": {**keys, "k_grid": None}})
     if ks is not None:  # of those of the configuration only the k that leave some tokens out are measured
         changed.check_k()
 

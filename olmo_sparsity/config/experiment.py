@@ -17,7 +17,6 @@ from olmo_sparsity.config.synthetic import SyntheticConfig
 from olmo_sparsity.config.training import TrainingConfig
 from olmo_sparsity.config.units import block_size, most_groups
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import SCREENED
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Config:
         return most_groups(self.measured_lengths.num_long_range, self.influence.unit)
 
     def check_k(self) -> None:
-        """Check ``influence.k`` and the keys of screening against the number of long-range tokens, or of blocks of them.
+        """Check ``influence.k`` against the number of long-range tokens, or of blocks of them.
 
         This is not checked when the configuration is loaded, since training does not need it. Of words and sentences each window
         has its own number, which is at most that of tokens.
@@ -132,17 +131,6 @@ class Config:
             not too_large,
             f"influence.k = {too_large}: there {are} only {groups} (full_len {lengths.full_len} - local_len "
             f"{lengths.local_len}); use smaller values, for example with --k",
-        )
-        screen, selectors = self.influence.screen, self.influence.selectors
-        require(
-            screen is None or not set(SCREENED).isdisjoint(selectors),
-            f"influence.screen = {screen}: only candidates of {' and '.join(SCREENED)} are screened, and influence.selectors are "
-            f"{', '.join(selectors)}; leave influence.screen (--screen) out",
-        )
-        require(
-            screen is None or max(measured_k) <= screen <= num_groups,
-            f"influence.screen = {screen}: must lie between the largest k, {max(measured_k)}, and "
-            + (f"M = {num_groups}" if block is None else f"{num_groups}, the number of blocks"),
         )
 
 

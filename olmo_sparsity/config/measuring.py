@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, Optional, get_args
+from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
-from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionIDs, Visibility
+from olmo_sparsity.records.measured import AnchorChoice, NullContext, Visibility
 from olmo_sparsity.records.own_selectors import is_own
-from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, by_head, names_where
-
-Ranking = Literal["attention", "patching"]
-SCREEN_RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
-DEFAULT_RANKING: Ranking = "patching"  # docs/speed.md says by what it was chosen
-
-
-def check_one_set(names: Iterable[str], command: str) -> None:
-    """Check that selectors choose one set for all heads, where a command shows the entries of one.
-
-    Raises:
-        UserError: one chooses by head.
-    """
-    choosing = by_head(names)
-    require(
-        not choosing,
-        f"{command}: {', '.join(choosing)} chooses by head, so there is no one set of tokens to show; `influence` measures it",
-    )
+from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, names_where
 
 
 def powers_up_to(number: int) -> list[int]:
@@ -44,13 +26,6 @@ class InfluenceConfig:
         "Number of windows to measure. If the text holds fewer, the output says so.",
         least=1,
         most=10**9,
-    )
-    sampling: Literal["targets", "documents"] = key(
-        "targets",
-        "How windows are drawn, which decides what the means are over. targets: every eligible target of the text has the same "
-        "chance, and weights compensate for documents that have reached max_windows_per_document. documents: each pass "
-        "takes one more window of every document that has one left, all of weight 1; with one window a document every document "
-        "counts alike.",
     )
     max_windows_per_document: int = key(16, "Largest number of windows of one document.", least=1, most=10**9)
     unit: str = key(
@@ -126,11 +101,6 @@ class InfluenceConfig:
         "hidden ones, as if entries of a key-value cache were evicted. k then counts entries, each the keys and values of one "
         "token, which has read all tokens before it. So k entries may carry more than k tokens.",
     )
-    positions: PositionIDs = key(
-        "kept",
-        "Position IDs of the visible tokens. kept: they never move, and hidden tokens leave gaps. compact: consecutive, from the "
-        "anchor or from 0 without one, as in ordinary text; only under hidden.",
-    )
     anchor: Literal["auto", AnchorChoice] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
@@ -148,22 +118,6 @@ class InfluenceConfig:
         "auto",
         "Precision of all losses. auto: fp32, but bf16 for a pretrained model from elsewhere on a GPU with units for bf16. bf16 "
         "is faster on such devices and less exact; `make bench` shows by how much.",
-    )
-    screen: Optional[int] = key(
-        None,
-        "For unmask-one, kl, greedy and greedy-kl: rank all candidates cheaply, and measure exactly only this many of the best "
-        "(null: all). The measurement then reports the recall: how often the exact choice survives, on a sample of its windows.",
-        least=1,
-        most=LARGEST_LENGTH,
-    )
-    screen_by: Literal["auto", Ranking] = key(
-        "auto",
-        f"How candidates are ranked for screening; auto: {DEFAULT_RANKING}. attention: by the selector "
-        "`attention`. patching: by a first-order estimate of what unmasking each alone changes, "
-        "with every softmax exact (attribution patching).",
-    )
-    screen_sample: float = key(
-        0.05, "Share of the windows that are also measured without screening, to report the recall.", above=0, most=1
     )
     data: Optional[str] = key(
         None,
@@ -196,11 +150,6 @@ class InfluenceConfig:
 
     def __post_init__(self) -> None:
         check_values(self, "influence")
-        require(
-            self.positions == "kept" or self.visibility == "hidden",
-            "influence.positions = compact: only under influence.visibility = hidden; under contextual the keys of the "
-            "long-range tokens, which have read one another, hold the positions that they had",
-        )
         check_unit(self.unit)
         require_rising("influence.k", self.k)
         self._check_selectors()
@@ -210,7 +159,6 @@ class InfluenceConfig:
             f"influence.selectors: {', '.join(choosing)}: chooses entries of a key-value cache, which there are only under "
             "influence.visibility = contextual (--visibility contextual)",
         )
-        self._check_by_head()
 
     def _check_selectors(self) -> None:
         unknown = [name for name in self.selectors if name not in SELECTORS]
@@ -225,26 +173,6 @@ class InfluenceConfig:
             f"influence.selectors = {list(self.selectors)}: must name at least one selector, each once",
         )
 
-    def _check_by_head(self) -> None:
-        """Check that the selectors that choose by head can be measured."""
-        choosing = by_head(self.selectors)
-        if not choosing:
-            return
-        names = f"influence.selectors: {', '.join(choosing)}: chooses by head"
-        require(
-            self.unit == "token",
-            f"{names}, and heads keep single entries; leave it out, or influence.unit = {self.unit}",
-        )
-        require(
-            self.path != "masked",
-            f"{names}, and the mask of influence.path = masked is the same for all heads; take compact or plain",
-        )
-        others = [name for name in self.selectors if name not in choosing]
-        require(
-            len(names_where(lambda selector: not (selector.sees_target or selector.is_control), others)) > 0,
-            f"{names}; name a selector beside it that chooses one set for all heads without the target, such as h2o or kl",
-        )
-
     def with_grid_of(self, num_groups: int) -> InfluenceConfig:
         """Return the section with the values of k that ``k_grid`` stands for, and no grid.
 
@@ -255,11 +183,6 @@ class InfluenceConfig:
             return self
         ks = list(range(1, num_groups + 1)) if self.k_grid == "all" else powers_up_to(num_groups)
         return replace(self, k=ks, k_grid=None)
-
-    @property
-    def ranking(self) -> Ranking:
-        """How candidates are ranked for screening: ``screen_by``, or what ``auto`` stands for."""
-        return DEFAULT_RANKING if self.screen_by == "auto" else self.screen_by
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.setup.fit import fit_entries
-from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_record
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import recent_losses
 from olmo_sparsity.measure.work import WHOLE, Share, part_size
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 WINDOWS_PER_PART = 500
 # Keys of ``influence`` that the windows depend on.
-WINDOW_KEYS = ("num_windows", "sampling", "max_windows_per_document", "seed", "targets", "min_preceding")
+WINDOW_KEYS = ("num_windows", "max_windows_per_document", "seed", "targets", "min_preceding")
 
 
 def visible_lengths(lengths: MeasuredLengths, max_visible: Optional[int], *, limit: Optional[int] = None) -> list[int]:
@@ -119,14 +119,14 @@ def measure_context_curve(
     is_asked_for = config.pretrained.model is None or max_visible is not None or config.pretrained.train_len is not None
     opened = open_model(config, run, longest=longest if is_asked_for else None)
     # Hidden tokens are not run, so no definition of visible but this one is measured, whatever `influence` says.
-    opened = dataclasses.replace(opened, visibility="hidden", positions="kept")
+    opened = dataclasses.replace(opened, visibility="hidden")
     lengths = visible_lengths(opened.lengths, max_visible, limit=opened.most_visible)
     run_id = fingerprint(
         SCHEMA_VERSION,
         lengths,
         identity(opened),
         opened.text.store.tokens_sha256,
-        [settings_record(settings)[key] for key in WINDOW_KEYS],
+        [getattr(settings, key) for key in WINDOW_KEYS],
     )
     anchored = "" if opened.anchor is None else "bos-"
     folder = out or run / "context-curve" / f"{opened.text.split}-{anchored}to{lengths[-1]}-{run_id[:6]}"
@@ -174,7 +174,6 @@ def _prepare(
         measure_part=measure_part,
         tokens_per_window=sum(lengths),
         manifest_entries={
-            "sampling": settings.sampling,
             "min_preceding": None if settings.min_preceding is None else windows.min_preceding,
             "num_visible_tokens": lengths,
             "num_documents": num_documents,

@@ -21,10 +21,8 @@ from olmo_sparsity.measure.setup.opened_model import (
     OpenedModel,
     identity,
     open_model,
-    settings_record,
 )
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import attribution_by_patching
 from olmo_sparsity.measure.visible.passes import windows_per_block
 from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
 from olmo_sparsity.records.own_selectors import own_entries, sources_of
@@ -90,7 +88,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sou
         with_sources: whether the sources of selectors of one's own are part of it.
     """
     store = opened.text.store
-    resolved = {**settings_record(settings), **dict.fromkeys(RESOLVED)}
+    resolved = {**to_dict(settings), **dict.fromkeys(RESOLVED)}
     return fingerprint(
         SCHEMA_VERSION,
         resolved,
@@ -105,7 +103,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sou
 def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: ContextConfig, run_id: str) -> str:
     """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
 
-    Lengths, unit, visibility, positions and anchor are told where they are not those of the run, or the default.
+    Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
 
     Args:
         settings: what is measured.
@@ -122,8 +120,6 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
         parts.append(settings.unit.replace(":", ""))
     if settings.visibility != "hidden":
         parts.append(settings.visibility)
-    if settings.positions != "kept":
-        parts.append(f"{settings.positions}-positions")
     if opened.anchor is not None:
         parts.append("bos")
     ks = settings.k
@@ -208,11 +204,7 @@ def prepare_windows(
         measure_part=InfluenceParts(evaluator, tables, lengths.train_len).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
-            "influence": {
-                **settings_record(settings),
-                **_screened_by(settings, evaluator, lengths.full_len),
-                "null_context": null_contexts.kind,
-            },
+            "influence": {**to_dict(settings), "null_context": null_contexts.kind},
             **({"own_selectors": own} if (own := own_entries(settings.selectors)) else {}),
             "num_documents": windows.num_documents,
             "windows_sha256": windows.sha256,
@@ -220,13 +212,6 @@ def prepare_windows(
             **fit,
         },
     )
-
-
-def _screened_by(settings: InfluenceConfig, evaluator: Evaluator, full_len: int) -> dict[str, Any]:
-    """Return ``screen_by`` as it was done, where patching ranked for screening; else nothing."""
-    if settings.screen is None or settings.ranking != "patching":
-        return {}
-    return {"screen_by": attribution_by_patching(evaluator, full_len)}
 
 
 @dataclass(frozen=True)

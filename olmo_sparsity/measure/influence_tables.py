@@ -14,7 +14,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection.window_influence import PartInfluence, SelectorOutcome
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.measure.work import num_evaluations
-from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS, by_head
+from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
@@ -56,8 +56,6 @@ class InfluenceTables:
             "windows": self._windows(window_ids_W, part),
             "selections": self._selections(window_ids_W, part),
         }
-        if self.settings.screen is not None:
-            tables["screening"] = self._screening(window_ids_W, part)
         return tables
 
     def _windows(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
@@ -130,9 +128,8 @@ class InfluenceTables:
         first_WS = np.take_along_axis(groups.first_WI, groups_WS, axis=1)
         tokens_WS = groups.num_tokens(np.arange(num_windows), groups_WS)
         positions_P, tokens_W = groups.positions(np.arange(num_windows), groups_WS), tokens_WS.sum(axis=1)
-        num_groups_W, num_visible_WK = groups.num_groups_W, outcome.num_entries_WK
-        if num_visible_WK is None:
-            num_visible_WK = tokens_WS.cumsum(axis=1)[:, np.asarray(settings.k) - 1]
+        num_groups_W = groups.num_groups_W
+        num_visible_WK = tokens_WS.cumsum(axis=1)[:, np.asarray(settings.k) - 1]
         cost = {n: num_evaluations(name, n, settings=settings) for n in np.unique(num_groups_W).tolist()}
 
         def constant(value: Any) -> list[Any]:
@@ -161,27 +158,8 @@ class InfluenceTables:
             else _lists_of_k(outcome.kl_short_to_sparse_WK),
         }
 
-    def _screening(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
-        doc_ids = self.windows.doc_ids(window_ids_W)
-        rows = [
-            {
-                "window_id": window_ids_W[w],
-                "doc_id": doc_ids[w],
-                "selector": name,
-                "context": context,
-                "k": self.settings.k,
-                "recall": cost.recall_wK[i],
-                "gain_lost_nats": cost.gain_lost_wK[i],
-            }
-            for context, check in part.screening.items()
-            for name, cost in check.costs.items()
-            for i, w in enumerate(check.sample_w.tolist())
-        ]
-        return pa.Table.from_pylist(rows, schema=self._schema("screening"))
-
     def _schema(self, table: str) -> pa.Schema:
-        chooses_by_head = bool(by_head(self.settings.selectors))
-        return schemas(self.num_long_range, self.settings.unit, chooses_by_head=chooses_by_head)[table]
+        return schemas(self.num_long_range, self.settings.unit)[table]
 
 
 @dataclass(frozen=True)

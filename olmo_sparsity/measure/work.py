@@ -5,7 +5,6 @@ Both are functions of the configuration and the command line alone, so that ever
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -13,12 +12,10 @@ from dataclasses import dataclass
 from typing import Optional
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.measuring import Ranking
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import (
     NULL_DRAWS,
-    SCREENED,
     SELECTORS,
     ScoringSize,
     names_where,
@@ -27,7 +24,6 @@ from olmo_sparsity.records.selectors import (
 from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.torchrun import current_process
 
-RANKED_LIKE: dict[Ranking, str] = {"attention": "attention", "patching": "gradient"}  # whose passes a ranking takes
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
 
 
@@ -97,12 +93,6 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     tokens = 2 * (real + long + prefix) + 2 * lengths.local_len  # these with and without the gap
     draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=True)
-    screened = [name for name in SCREENED if name in settings.selectors]
-    if settings.screen is not None and screened:
-        exact = sum(SELECTORS[name].num_tokens(settings, lengths) for name in screened)
-        if any(SELECTORS[name].singles for name in screened):
-            exact += lengths.num_long_range * (lengths.local_len + 1)
-        tokens += int(2 * settings.screen_sample * exact)
     return tokens
 
 
@@ -115,37 +105,19 @@ def _tokens_of_choices(
         settings: what is measured.
         lengths: of the windows.
         selectors: the selectors.
-        is_shared: the unmaskings of single tokens, where nothing is screened, have been evaluated for another label.
+        is_shared: the unmaskings of single tokens have been evaluated for another label.
     """
     local, many = lengths.local_len, lengths.num_long_range
-    screened = [name for name in selectors if name in SCREENED]
-    unmasking = [name for name in screened if SELECTORS[name].singles]
-    left = lengths if settings.screen is None else dataclasses.replace(lengths, num_long_range=settings.screen)
-    total = sum(SELECTORS[name].num_tokens(settings, left if name in screened else lengths) for name in selectors)
+    total = sum(SELECTORS[name].num_tokens(settings, lengths) for name in selectors)
     if needs_pass(needs_of(selectors)):
         total += lengths.full_len  # one pass serves all of them
-    if unmasking and settings.screen is None and not is_shared:
+    if any(SELECTORS[name].singles for name in selectors) and not is_shared:
         total += many * (local + 1)  # one pass serves all of them
-    elif settings.screen is not None:
-        ranked, unmasked = (
-            {SELECTORS[name].criterion if settings.ranking == "patching" else None for name in names}
-            for names in (screened, unmasking)
-        )
-        total += len(unmasked) * settings.screen * (local + 1)
-        total += len(ranked) * SELECTORS[RANKED_LIKE[settings.ranking]].num_tokens(settings, lengths)
     tokens_of_sets = sum(local + (k if settings.visibility == "hidden" else 0) for k in settings.k if k < many)
     return total + len(selectors) * tokens_of_sets
 
 
 def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) -> int:
-    """Return what a selector's scores cost in a window, in forward passes over one row, screening included."""
-    screened = num_groups if settings.screen is None else min(settings.screen, num_groups)
-    max_k = min(max(settings.k), num_groups)
-
-    def cost(selector: str, num_candidates: int) -> int:
-        size = ScoringSize(num_candidates, max_k=max_k, lasso_masks=settings.lasso_masks)
-        return SELECTORS[selector].num_evaluations(size)
-
-    if settings.screen is None or name not in SCREENED:
-        return cost(name, num_groups)
-    return cost(name, screened) + cost(RANKED_LIKE[settings.ranking], num_groups)
+    """Return what a selector's scores cost in a window, in forward passes over one row."""
+    size = ScoringSize(num_groups, max_k=min(max(settings.k), num_groups), lasso_masks=settings.lasso_masks)
+    return SELECTORS[name].num_evaluations(size)

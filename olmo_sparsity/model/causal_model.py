@@ -97,11 +97,8 @@ class CausalModel(Protocol):
         Args:
             tokens_BY: token IDs; among themselves they are causal.
             positions_BY: their position IDs.
-            prefix: keys and values of at least one token before them, of ``keys_values``; heads may have those of other tokens.
-            prefix_positions_BP: position IDs of these; layers with a window need them. None: those of each head are others.
-
-        Raises:
-            UserError: a layer has a window, and there are no position IDs.
+            prefix: keys and values of at least one token before them, of ``keys_values``.
+            prefix_positions_BP: position IDs of these; layers with a window need them.
         """
         ...
 

@@ -61,7 +61,6 @@ class Observer:
         self._keep("queries", q_BHTE[:, :, -1])
         self._keep("keys", k_BHTE[:, :, self.long_range])
         self._keep("values", v_BHTE[:, :, self.long_range])
-        self._keep("key_heads", torch.full((len(k_BHTE),), k_BHTE.shape[1]))
         if "accumulated_attention" in self.needs:
             sums_BHM = self._attention_sums(q_BHTE, k_BHTE, scaling=scaling, allowed_BTT=allowed_BTT)
             self._keep("accumulated_attention", sums_BHM)

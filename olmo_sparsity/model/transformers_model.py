@@ -287,13 +287,7 @@ class TransformersModel:
         mask: Any = None
         if self._is_cut_short(positions_BY):
             seen_BK = positions_BY
-            if num_before:
-                if prefix_positions_BP is None:
-                    raise UserError(
-                        f"{self.architecture}: some layers see the latest {self._window} positions only, and their masks are the "
-                        "same for all heads, so entries cannot be chosen by head here; leave out these selectors, or choose a "
-                        "shorter influence.full_len (--full-len)"
-                    )
+            if prefix_positions_BP is not None:
                 seen_BK = torch.cat([prefix_positions_BP, positions_BY], dim=1)
             mask = self._masks(_causal(positions_BY, num_before), positions_BY, seen_BK=seen_BK)
         else:

@@ -40,7 +40,7 @@ KINDS = {
         Kind(
             name="influence",
             command="influence",
-            tables=("windows", "selections", "screening"),
+            tables=("windows", "selections"),
             needed=_OF_WINDOWS,
             not_measured="nothing has been measured in this run; run `olmo-sparsity influence` first",
         ),

@@ -14,10 +14,9 @@ from msgspec import Meta
 
 # Words of manifests that numbers and sentences are looked up by.
 Visibility = Literal["hidden", "contextual"]
-PositionIDs = Literal["kept", "compact"]
 AnchorChoice = Literal["bos", "none"]
 ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
-Estimand = Literal["targets", "documents", "given"]
+Estimand = Literal["targets", "given"]
 NullContext = Literal["document", "shuffled"]
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.

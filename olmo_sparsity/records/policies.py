@@ -1,21 +1,17 @@
 """Policies of key-value caches as selectors: which entries would they keep?
 
-The papers choose by head and layer. A selector named as its paper's policy chooses one set for all of them: a score is the mean
-over layers and heads. Its variant ``-heads`` chooses as many entries in each head of keys of each layer: a score is the mean over
-the heads of queries that share these keys. All scores come from one pass over the window under full context, in which no entry
-has been evicted yet.
+The papers choose by head and layer. Here a policy chooses one set for all of them: a score is the mean over layers and heads. All
+scores come from one pass over the window under full context, in which no entry has been evicted yet.
 
-Shape letters: W windows, T tokens of a window, M long-range positions, I groups, H heads of keys, E width of a head, P pages,
-S kept entries.
+Shape letters: W windows, T tokens of a window, M long-range positions, I groups, E width of a head, P pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selector import Look, ScoredWindows, Selector, of_window, rank
+from olmo_sparsity.records.selector import Look, ScoredWindows, Selector, of_window
 from olmo_sparsity.records.window_input import WindowInput
 
 if TYPE_CHECKING:
@@ -24,9 +20,6 @@ if TYPE_CHECKING:
 NUM_SINKS = 4  # of StreamingLLM
 POOLED = 5  # neighbours that SnapKV averages over, as its code does
 PAGE = 16  # tokens of a page of Quest
-BITS, TABLES = 10, 150  # of MagicPIG: random projections in a hash, and hashes
-RANDOM_ENTRIES = 23  # purpose of a random generator; a change would change the tables
-BY_HEAD = "-heads"  # ends the name of the variant that chooses by head
 
 ScoreOfHeads = Callable[[WindowInput], "np.ndarray"]  # -> float [layers, heads of queries or of keys, M]
 
@@ -72,18 +65,6 @@ def _streaming_llm(cache: ScoredWindows) -> np.ndarray:
     return scores_WI
 
 
-def _vatp(window: WindowInput) -> np.ndarray:
-    """Return the accumulated attention times the L1 norm of the values, head by head.
-
-    Source: VATP (Guo et al. 2024, arXiv 2406.12335), on the scores of H2O. The paper keeps the first tokens besides; here only
-    the anchor is always kept.
-    """
-    import numpy as np
-
-    norms = np.abs(window.values).sum(axis=-1)
-    return window.accumulated_attention * for_queries(norms, window.accumulated_attention)
-
-
 def _key_norm(window: WindowInput) -> np.ndarray:
     """Return minus the L2 norm of the keys: low norms go with high attention.
 
@@ -113,178 +94,41 @@ def _quest(window: WindowInput) -> np.ndarray:
     return bounds.repeat(PAGE, axis=-1)[..., : window.num_long_range]
 
 
-def _magicpig(window: WindowInput) -> np.ndarray:
-    """Return the probability that MagicPIG samples each entry, over its random projections.
-
-    It samples entries that share the hashes of at least 2 of 150 tables with the query of the last token. A hash is the signs of
-    10 random projections; one sign is shared with probability 1 - angle / pi, the angle being that of the query and the key minus
-    the mean key, here of the long-range tokens.
-
-    Source: MagicPIG (Chen et al. 2024, arXiv 2410.16179), Section 4, with the number of projections and tables of its code.
-    """
-    import numpy as np
-
-    keys = window.keys.astype(np.float64)
-    keys -= keys.mean(axis=2, keepdims=True)
-    keys = for_queries(keys, window.queries)
-    queries = window.queries.astype(np.float64)
-    lengths = np.linalg.norm(keys, axis=-1) * np.linalg.norm(queries, axis=-1)[..., None]
-    products = np.einsum("lhme,lhe->lhm", keys, queries)
-    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    hit = (1 - np.arccos(cosines.clip(-1, 1)) / np.pi) ** BITS
-    none, one = (1 - hit) ** TABLES, TABLES * hit * (1 - hit) ** (TABLES - 1)
-    return 1 - none - one
-
-
-def best_entries(scores: np.ndarray, number: int, *, num_key_heads: int) -> np.ndarray:
-    """Return the entries that each head of keys keeps, the best first; int64 [layers, H, number].
-
-    Args:
-        scores: of each layer and head, of queries or of keys, float [layers, heads, M].
-        number: of entries; M at most are kept.
-        num_key_heads: H. The score of a head of keys is the mean over the heads of queries that share it.
-    """
-    num_layers, _, num_long_range = scores.shape
-    of_keys = scores.reshape(num_layers, num_key_heads, -1, num_long_range).mean(axis=2)
-    return rank(of_keys)[..., :number]
-
-
-def _num_key_heads(window: WindowInput) -> int:
-    """Return H, the number of heads of keys of each layer.
-
-    Raises:
-        UserError: some layers have more than others.
-    """
-    numbers = sorted({int(number) for number in window.key_heads})
-    if len(numbers) > 1:
-        raise UserError(
-            f"the layers of this model have {numbers[0]} to {numbers[-1]} heads of keys, and choices by head take as many in "
-            f"each layer; leave out the selectors whose names end in {BY_HEAD}"
-        )
-    return numbers[0]
-
-
-def share_of_heads(entries_WLHS: np.ndarray, num_long_range: int) -> np.ndarray:
-    """Return the share of the heads of all layers that keep each entry, float64 [W, M]."""
-    import numpy as np
-
-    num_windows, num_heads = len(entries_WLHS), entries_WLHS.shape[1] * entries_WLHS.shape[2]
-    entries_WN = entries_WLHS.reshape(num_windows, -1)
-    counts_WM = np.zeros((num_windows, num_long_range))
-    np.add.at(counts_WM, (np.arange(num_windows)[:, None], entries_WN), 1)
-    return counts_WM / num_heads
-
-
-def _choosing_by_head(
-    name: str,
-    entries: Callable[[ScoredWindows], np.ndarray],
-    needs: Sequence[str],
-    *,
-    meaning: str,
-    definition: str,
-    look: Look,
-    is_control: bool = False,
-) -> Selector:
-    """Return a selector that chooses the entries of each head.
-
-    Args:
-        name: without its end.
-        entries: as ``entries_by_head`` of ``Selector``.
-        needs: what it reads of a window, besides the number of heads.
-        meaning: as of ``Selector``, like the rest.
-        definition: of the score.
-        look: how it is drawn.
-        is_control: whether it shows what a choice without knowledge gains.
-    """
-    return Selector(
-        name=f"{name}{BY_HEAD}",
-        score=lambda cache: share_of_heads(entries(cache), cache.predictions.num_long_range),
-        sees_target=False,
-        meaning=meaning,
-        definition=definition,
-        look=look,
-        num_evaluations=lambda size: 1,  # the pass that tells how many heads there are, and their scores
-        cost="1",
-        needs=frozenset((*needs, "key_heads")),
-        needs_entries=True,
-        entries_by_head=entries,
-        is_control=is_control,
-        by_name_only=True,
-    )
-
-
 def _policy(
     name: str,
     function: ScoreOfHeads,
-    needs: Sequence[str],
+    needs: tuple[str, ...],
     *,
     meaning: str,
     definition: str,
     source: str,
     look: Look,
-    look_by_head: Look,
-) -> tuple[Selector, Selector]:
-    """Return a policy that chooses one set for all heads, and its variant that chooses by head.
+) -> Selector:
+    """Return a policy that chooses one set for all heads, by the mean of their scores.
 
     Args:
-        name: of the first.
+        name: of the selector.
         function: returns the scores of each layer and head.
         needs: what it reads of a window.
         meaning: of the score, as of ``Selector``.
         definition: of the score of position j.
         source: the paper.
-        look: of the first.
-        look_by_head: of the variant.
+        look: how it is drawn.
     """
-
-    def mean_of_heads(window: WindowInput) -> np.ndarray:
-        return function(window).mean(axis=(0, 1))
-
-    def entries(cache: ScoredWindows) -> np.ndarray:
-        import numpy as np
-
-        return np.stack(
-            [
-                best_entries(function(window), cache.max_k, num_key_heads=_num_key_heads(window))
-                for window in cache.inputs((*needs, "key_heads"))
-            ]
-        )
-
-    one_set = of_window(
+    return of_window(
         name,
-        mean_of_heads,
-        tuple(needs),
+        lambda window: function(window).mean(axis=(0, 1)),
+        needs,
         meaning=f"{meaning}, mean over heads and layers",
         definition=f"{definition} ({source})",
         look=look,
         num_passes=1,
         needs_entries=True,
     )
-    variant = _choosing_by_head(
-        name,
-        entries,
-        needs,
-        meaning=f"share of the heads that keep this {{unit}}, each by this score of its own: {meaning}",
-        definition=f"`{name}` by head: the share of the heads of keys that keep j, each by its own score",
-        look=look_by_head,
-    )
-    return one_set, variant
-
-
-def _random_entries(cache: ScoredWindows) -> np.ndarray:
-    """Return random entries of each head, a function of seed, window and context alone; int64 [W, layers, H, S]."""
-    import numpy as np
-
-    entries = []
-    for generator, window in zip(cache.windows.generators(RANDOM_ENTRIES), cache.inputs(("key_heads",)), strict=True):
-        num_layers, num_heads = len(window.key_heads), _num_key_heads(window)
-        scores = generator.random((num_layers, num_heads, window.num_long_range))
-        entries.append(best_entries(scores, cache.max_k, num_key_heads=num_heads))
-    return np.stack(entries)
 
 
 POLICIES: tuple[Selector, ...] = (
-    *_policy(
+    _policy(
         "h2o",
         _h2o,
         ("accumulated_attention",),
@@ -292,9 +136,8 @@ POLICIES: tuple[Selector, ...] = (
         definition="H2O: attention of all tokens of the window to j, summed",
         source="Zhang et al. 2023, arXiv 2306.14048",
         look=Look("#661100", "X", on_light="#661100", on_dark="#e08a75"),
-        look_by_head=Look("#8A3A22", "$h$", on_light="#8a3a22", on_dark="#f0ab98"),
     ),
-    *_policy(
+    _policy(
         "snapkv",
         _snapkv,
         ("observed_attention",),
@@ -302,7 +145,6 @@ POLICIES: tuple[Selector, ...] = (
         definition="SnapKV: attention of the last 32 local tokens to j, averaged over 5 neighbours",
         source="Li et al. 2024, arXiv 2404.14469",
         look=Look("#4477AA", "d", on_light="#3a6898", on_dark="#8db6e0"),
-        look_by_head=Look("#2A5A8A", "$s$", on_light="#245080", on_dark="#a9c9ea"),
     ),
     Selector(
         name="streaming-llm",
@@ -317,17 +159,7 @@ POLICIES: tuple[Selector, ...] = (
         needs_entries=True,
         by_name_only=True,
     ),
-    *_policy(
-        "vatp",
-        _vatp,
-        ("accumulated_attention", "values"),
-        meaning="attention that all tokens pay to this {unit}, times the norm of its values",
-        definition="VATP: that of H2O times the L1 norm of the values of j",
-        source="Guo et al. 2024, arXiv 2406.12335",
-        look=Look("#AA3377", "2", on_light="#aa3378", on_dark="#e58fc0"),
-        look_by_head=Look("#7F2058", "$v$", on_light="#7f2058", on_dark="#f0b4d5"),
-    ),
-    *_policy(
+    _policy(
         "key-norm",
         _key_norm,
         ("keys",),
@@ -335,9 +167,8 @@ POLICIES: tuple[Selector, ...] = (
         definition="minus the L2 norm of the keys of j",
         source="Devoto et al. 2024, arXiv 2406.11430",
         look=Look("#BB5500", "3", on_light="#a34a00", on_dark="#f0a060"),
-        look_by_head=Look("#8F4400", "$k$", on_light="#7d3b00", on_dark="#f5bd8a"),
     ),
-    *_policy(
+    _policy(
         "quest",
         _quest,
         ("queries", "keys"),
@@ -345,25 +176,5 @@ POLICIES: tuple[Selector, ...] = (
         definition="Quest: upper bound of the scores that the last token gives to the keys of the page of 16 tokens that j is in",
         source="Tang et al. 2024, arXiv 2406.10774",
         look=Look("#6644BB", "4", on_light="#5c3dab", on_dark="#b6a0f0"),
-        look_by_head=Look("#46309A", "$q$", on_light="#402c85", on_dark="#cbbcf7"),
-    ),
-    *_policy(
-        "magicpig",
-        _magicpig,
-        ("queries", "keys"),
-        meaning="probability that random projections put this {unit} beside the last token",
-        definition="MagicPIG: probability that j shares a hash of 10 random projections with the last token in 2 of 150 tables",
-        source="Chen et al. 2024, arXiv 2410.16179",
-        look=Look("#AA7744", "$p$", on_light="#8a5c30", on_dark="#dcb183"),
-        look_by_head=Look("#7A5230", "$m$", on_light="#6e4827", on_dark="#ecccaa"),
-    ),
-    _choosing_by_head(
-        "random",
-        _random_entries,
-        (),
-        meaning="control of choices by head: share of the heads that keep this {unit}, each at random",
-        definition="`random` by head: the share of the heads of keys that keep j, each at random",
-        look=Look("#555555", "$r$", on_light="#555555", on_dark="#b0b0b0"),
-        is_control=True,
     ),
 )

@@ -49,10 +49,6 @@ class ScoredWindows(Protocol):
     @property
     def gradient_WI(self) -> np.ndarray: ...  # minus the derivative of the loss by gates on the tokens of j, at gate 0
 
-    def candidates_WI(self, criterion: Literal["loss", "kl"]) -> np.ndarray:
-        """Return which groups may be chosen, bool [W, I]: those that there are, or that screening by the criterion leaves."""
-        ...
-
     def patching_beside(self, groups_WS: np.ndarray) -> np.ndarray:
         """Return how unmasking each group beside others, int64 [W, S], changes KL(p_all, p), by attribution patching."""
         ...
@@ -126,12 +122,12 @@ class Selector:
 
     Attributes:
         name: in the configuration, in the tables and on the command line.
-        score: returns a score for each group, float [W, I]; NaN where screening left a group out, and where a window has no more.
+        score: returns a score for each group, float [W, I]; NaN where a window has no more.
         sees_target: whether the scores depend on which token the target is, so that part of the gain is optimism.
         meaning: of the score, in words, with ``{unit}`` and ``{units}`` for what is scored.
         definition: of the score of position j, for the documentation, in Markdown.
         look: how it is drawn.
-        num_evaluations: the cost per window, in forward passes over one row, where nothing is screened.
+        num_evaluations: the cost per window, in forward passes over one row.
         cost: the same as a formula, for the documentation.
         num_tokens: about how many tokens the model runs for the scores of a window, beyond the passes of L_short, of L_long and
             of single unmaskings, which are shared.
@@ -141,9 +137,6 @@ class Selector:
         needs_attention: whether the attention of the last token under full context is asked for.
         needs: what the score reads of each window (``NEEDS`` of ``olmo_sparsity.records.window_input``).
         needs_entries: whether it chooses entries of a key-value cache, which there are under ``contextual`` visibility only.
-        entries_by_head: of a policy that chooses by head: returns the entries that each head of keys of each layer keeps, the
-            best first, int64 [W, layers, H, max k]. Its ``score`` is the share of the heads that keep an entry. None: one set
-            serves all heads.
         by_divergence: whether it chooses by the divergence from the full-context prediction.
         is_control: whether it shows what a choice without knowledge gains.
         is_main: whether it is shown where there is no room for all.
@@ -166,18 +159,12 @@ class Selector:
     needs_attention: bool = False
     needs: frozenset[str] = frozenset()
     needs_entries: bool = False
-    entries_by_head: Optional[Callable[[ScoredWindows], np.ndarray]] = None
     by_divergence: bool = False
     is_control: bool = False
     is_main: bool = False
     on_request: bool = False
     by_name_only: bool = False
     own: Optional[OwnSource] = None
-
-    @property
-    def criterion(self) -> Optional[Literal["loss", "kl"]]:
-        """What its candidates are screened by; None: they cannot be screened."""
-        return self.singles or self.steps
 
 
 def rank(scores_WI: np.ndarray) -> np.ndarray:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.policies import POLICIES
-from olmo_sparsity.records.policies import share_of_heads as share_of_heads
 from olmo_sparsity.records.rules import RULES
 from olmo_sparsity.records.selector import CostSettings as CostSettings
 from olmo_sparsity.records.selector import Look as Look
@@ -52,8 +51,6 @@ def _forward_selection(cache: ScoredWindows, *, by_divergence: bool) -> np.ndarr
     The group of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
     but the scores must keep the order of the steps.
 
-    Where candidates are screened, only those that are left are taken; the others have no score.
-
     Args:
         cache: the windows.
         by_divergence: the value is KL(p_all, p_{J so far + j}); otherwise loss(J so far + j).
@@ -61,7 +58,7 @@ def _forward_selection(cache: ScoredWindows, *, by_divergence: bool) -> np.ndarr
     import numpy as np
 
     groups, num_windows = cache.groups, len(cache.windows)
-    is_left_WI = cache.candidates_WI("kl" if by_divergence else "loss")
+    is_left_WI = groups.exists_WI.copy()
     scores_WI = np.where(is_left_WI, 0.0, np.nan)
     taken_WS = np.empty((num_windows, 0), dtype=np.int64)
     for step in range(min(cache.max_k, groups.num_groups)):
@@ -360,7 +357,6 @@ def names_where(holds: Callable[[Selector], object], names: Iterable[str] = tupl
 
 
 ALL_SELECTORS = tuple(names_where(lambda selector: not selector.by_name_only))  # what ``all`` stands for
-SCREENED = tuple(names_where(lambda selector: selector.criterion))  # the selectors whose candidates can be screened
 CONTROLS = tuple(names_where(lambda selector: selector.is_control))
 MAIN_SELECTORS = tuple(names_where(lambda selector: selector.is_main))
 
@@ -369,13 +365,6 @@ def main_among(names: Iterable[str]) -> list[str]:
     """Return those of the names that are shown where there is no room for all: the main ones, and those that were asked for."""
     known = [name for name in names if name in SELECTORS]
     return names_where(lambda selector: selector.is_main or selector.by_name_only, known)
-
-
-def by_head(names: Iterable[str]) -> list[str]:
-    """Return those of the names whose selectors choose by head."""
-    return names_where(
-        lambda selector: selector.entries_by_head is not None, [name for name in names if name in SELECTORS]
-    )
 
 
 def any_needs_attention(names: Iterable[str]) -> bool:

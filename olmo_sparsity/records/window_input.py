@@ -24,7 +24,6 @@ OF_PASS = (
     "queries",
     "keys",
     "values",
-    "key_heads",
     "hidden_states",
 )
 NEEDS = (*OF_TEXT, *OF_PREDICTIONS, *OF_PASS)
@@ -119,11 +118,6 @@ class WindowInput:
     def values(self) -> np.ndarray:
         """Values of the long-range tokens under full context, fp32 [layers, heads of keys, M, E]."""
         return self._of("values")
-
-    @property
-    def key_heads(self) -> np.ndarray:
-        """The number of heads of keys of each layer, fp32 [layers]; as many heads of queries share one in each."""
-        return self._of("key_heads")
 
     @property
     def hidden_states(self) -> np.ndarray:

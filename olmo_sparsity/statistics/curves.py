@@ -12,7 +12,7 @@ import pandas as pd
 
 from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
+from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts
 
@@ -40,7 +40,6 @@ class ContextCurve:
         run: name of the run.
         source: the text that was measured.
         split: the part of it.
-        estimand: whose mean every number is.
         num_windows: number of windows.
         num_documents: number of documents that they come from.
         windows_sha256: fingerprint of the choice of windows.
@@ -53,7 +52,6 @@ class ContextCurve:
     run: str
     source: str
     split: str
-    estimand: Estimand
     num_windows: int
     num_documents: int
     windows_sha256: str
@@ -90,7 +88,6 @@ def curve_of_points(manifest: dict[str, Any], points: Sequence[CurvePoint]) -> C
         run=manifest["run"],
         source=manifest["source"],
         split=manifest["split"],
-        estimand=manifest.get("sampling", "documents"),
         num_windows=manifest["num_windows"],
         num_documents=manifest["num_documents"],
         windows_sha256=manifest["windows_sha256"],

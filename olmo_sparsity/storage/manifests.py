@@ -22,7 +22,6 @@ from olmo_sparsity.records.measured import (
     Lengths,
     ModelRecord,
     NullContext,
-    PositionIDs,
     Visibility,
 )
 from olmo_sparsity.storage.files import (
@@ -83,11 +82,10 @@ class Fit(Struct):
 class Influence(Struct):
     """The settings of a measurement, as far as they are read again."""
 
-    sampling: Estimand = "documents"
+    sampling: Estimand = "targets"
     min_preceding: Optional[int] = None
     null_context: NullContext = "document"
     unit: Unit = "token"
-    screen: Optional[int] = None
     seed: int = 0
     windows_seed: int = 0
     k: list[int] = []
@@ -116,10 +114,8 @@ class Tables(AnyTables, kw_only=True):
     context: Lengths
     source: str = ""
     split: str = ""
-    sampling: Estimand = "documents"
     min_preceding: Optional[int] = None
     visibility: Visibility = "hidden"
-    positions: PositionIDs = "kept"
     num_documents: Count = 1
     tokenizer_sha256: str = ""
     tokens_sha256: str = ""

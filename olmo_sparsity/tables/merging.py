@@ -27,11 +27,7 @@ from olmo_sparsity.tables.schemas import tables_of
 logger = logging.getLogger(__name__)
 
 # The columns that, together with the window, identify a row of each table.
-KEYS = {
-    "selections": ["selector", "context", "draw"],
-    "screening": ["selector", "context"],
-}
-SAMPLED = ("screening",)  # tables that hold a sample of the windows
+KEYS = {"selections": ["selector", "context", "draw"]}
 # The keys that must have the same value in the manifests of two folders whose parts are merged.
 SAME_IN_MANIFESTS = (
     "run_id",
@@ -138,12 +134,12 @@ class _WindowCounts:
         self._of_parts.append(np.stack([windows_p, rows_p, rows_p > distinct_p]))
 
     def problems(self, table: Path) -> list[str]:
-        """Return one line for each kind of problem. A sampled table may lack windows."""
+        """Return one line for each kind of problem."""
         windows_P, rows_P, is_repeated_P = np.concatenate(self._of_parts, axis=1)
         windows_W, index_P, num_parts_W = np.unique(windows_P, return_inverse=True, return_counts=True)
         rows_W, times_W = (np.bincount(index_P, weights, len(windows_W)) for weights in (rows_P, is_repeated_P))
         problems = []
-        if table.name not in SAMPLED and (missing := _missing_words(windows_W, self._num_windows)):
+        if missing := _missing_words(windows_W, self._num_windows):
             problems.append(f"{table}: windows {missing}")
         repeated = windows_W[(num_parts_W > 1) | (times_W > 0)]
         if repeated.size:
@@ -158,15 +154,13 @@ class _WindowCounts:
 
 def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[str]:
     """Return the problems of one table, a line each. One part at a time is in memory."""
-    num_windows, problems, parts = manifest["num_windows"], [], set()
+    num_windows, problems = manifest["num_windows"], []
     counts = _WindowCounts(num_windows)
     for path in sorted((folder / table).glob("*.parquet")):
         part = part_number(path)
         if part is None or part >= manifest["num_parts"]:
             problems.append(f"{path}: there is no such part among the {manifest['num_parts']} of this measurement")
             part = None
-        else:
-            parts.add(part)
         try:
             content = read_verified_part(path, table, part=part, manifest=manifest)
         except UserError as error:
@@ -178,9 +172,6 @@ def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[
             problems.append(f"{path}: holds windows {ids.min()}-{ids.max()}, but there are only 0-{num_windows - 1}")
             continue
         counts.add(keys)
-    if table in SAMPLED:  # of the others a part that is gone shows in windows that are missing
-        missing = _missing_words(np.array(sorted(parts), dtype=np.int64), manifest["num_parts"])
-        problems += [f"{folder / table}: parts {missing}"] if missing else []
     return problems + counts.problems(folder / table)
 
 

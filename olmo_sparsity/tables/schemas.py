@@ -13,7 +13,6 @@ from typing import Any, Optional
 import pyarrow as pa
 
 from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.records.selectors import by_head
 
 SCHEMA_VERSION = "4"
 RESAMPLED = {
@@ -29,7 +28,6 @@ class Column:
     Attributes:
         one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
         only_of_groups: is there where ``influence.unit`` is not token.
-        also_by_head: is there, too, where a selector chooses by head.
         only_of_places: is there where ``synthetic.test_row_len`` is given.
         least: the smallest number that it may hold.
         is_position: its numbers are long-range positions, 0 to M - 1.
@@ -42,7 +40,6 @@ class Column:
     meaning: str
     one_per_position: bool = False
     only_of_groups: bool = False
-    also_by_head: bool = False
     only_of_places: bool = False
     least: Optional[int] = None
     is_position: bool = False
@@ -53,7 +50,6 @@ class Column:
 ROW_MEANINGS = {
     "windows": "one window",
     "selections": "one window, selector, context and draw",
-    "screening": "one sampled window, screened selector and context (`--screen`)",
     "curve": "one window",
     "answers": "one sequence of a synthetic task",
 }
@@ -64,7 +60,7 @@ _DOC_ID = Column("doc_id", pa.string(), "Hash of the text of the window's docume
 _WEIGHT = Column(
     "weight",
     pa.float64(),
-    "Weight of the window in every mean over windows; 1 if `influence.sampling` is `documents`, and of windows that were given.",
+    "Weight of the window in every mean over windows; 1 of windows that were given.",
     least=0,
 )
 _SELECTOR = Column("selector", pa.string(), "Name of the selector.")
@@ -216,8 +212,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "positions",
             _INT32S,
             "Selected positions, the most influential first; J_k is the first k of them. Of groups: the positions of one group "
-            "after those of the other, and J_k is the first `num_tokens` of them. Of a selector by head (`*-heads`): the "
-            "positions that most heads keep at the largest k; they tell no set of any head.",
+            "after those of the other, and J_k is the first `num_tokens` of them.",
             is_position=True,
         ),
         Column(
@@ -245,26 +240,22 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "scores",
             _FLOATS,
-            "Score of every long-range position, or of every group, in order; null if screened out. Of a selector by head: the "
-            "share of the heads, of all layers, that keep the position at the largest k.",
+            "Score of every long-range position, or of every group, in order.",
             True,
         ),
         _K,
         Column(
             "num_tokens",
             _INT32S,
-            "Number of tokens of J_k, for each k; a window with fewer than k groups shows all of them. Of a selector by head: "
-            "how many different entries its heads keep together, k in each.",
+            "Number of tokens of J_k, for each k; a window with fewer than k groups shows all of them.",
             only_of_groups=True,
-            also_by_head=True,
             least=0,
             as_many_as="k",
         ),
         Column(
             "loss_sparse_nats",
             _FLOATS,
-            "L_short,sparse(k): loss with the local tokens and J_k visible, for each k; of a selector by head, in each head the "
-            "k entries that it keeps.",
+            "L_short,sparse(k): loss with the local tokens and J_k visible, for each k.",
             as_many_as="k",
         ),
         Column(
@@ -284,26 +275,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             _FLOATS,
             "KL(p_{}, p_{J_k}) for each k, what showing J_k costs on a token drawn from p_{}; null in contexts without a drawn "
             "token.",
-            as_many_as="k",
-        ),
-    ),
-    "screening": (
-        _WINDOW_ID,
-        _DOC_ID,
-        _SELECTOR,
-        _CONTEXT,
-        _K,
-        Column(
-            "recall",
-            _FLOATS,
-            "Share of the exact J_k that was selected after screening, for each k.",
-            least=0,
-            as_many_as="k",
-        ),
-        Column(
-            "gain_lost_nats",
-            _FLOATS,
-            "Sparse gain of the exact J_k minus that of the selected one, for each k.",
             as_many_as="k",
         ),
     ),
@@ -342,16 +313,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 
 
-def schemas(
-    num_long_range: int, unit: str = "token", *, has_places: bool = False, chooses_by_head: bool = False
-) -> dict[str, pa.Schema]:
+def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = False) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table.
 
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
         has_places: whether ``synthetic.test_row_len`` is given.
-        chooses_by_head: whether a selector chooses by head.
     """
     has_groups = unit != "token"
 
@@ -364,8 +332,7 @@ def schemas(
             [
                 (column.name, arrow_type(column))
                 for column in columns
-                if (has_groups or not column.only_of_groups or (chooses_by_head and column.also_by_head))
-                and (has_places or not column.only_of_places)
+                if (has_groups or not column.only_of_groups) and (has_places or not column.only_of_places)
             ]
         )
         for table, columns in COLUMNS.items()
@@ -379,14 +346,9 @@ def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
         manifest["context"]["num_long_range"],
         settings.get("unit", "token"),
         has_places=manifest.get("test_row_len") is not None,
-        chooses_by_head=bool(by_head(settings.get("selectors", ()))),
     )
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:
     """Return the tables that the folder of a manifest has when it is complete, in the order of its kind."""
-    settings = manifest.get("influence", {})
-    optional = {
-        "screening": settings.get("screen") is not None,
-    }
-    return [name for name in KINDS[manifest["kind"]].tables if optional.get(name, True)]
+    return list(KINDS[manifest["kind"]].tables)

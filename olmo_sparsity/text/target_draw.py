@@ -88,7 +88,7 @@ def draw_targets(
     # The windows of a document side by side, in the order of the draws.
     order_W = np.argsort(draws.which_W, kind="stable")
     which_d, first_d = np.unique(draws.which_W[order_W], return_index=True)
-    for which, own_w in zip(which_d.tolist(), np.split(order_W, first_d[1:]), strict=True):
+    for which, own_w in zip(which_d.tolist(), np.split(order_W, first_d)[1:], strict=True):
         document = int(documents_g[which])
         rng = np.random.default_rng([seed, TARGETS, document])
         rank = rng.choice(int(counts_g[which]), min(max_per_document, int(counts_g[which])), replace=False)

@@ -6,7 +6,6 @@ Shape letters: W windows, T tokens of a window, G documents of the store, V voca
 from __future__ import annotations
 
 import hashlib
-from array import array
 from dataclasses import dataclass
 from typing import Optional
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.store import TokenStore
-from olmo_sparsity.text.target_draw import draw_targets, possible_targets
+from olmo_sparsity.text.target_draw import draw_targets
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,10 @@ def sample_windows(
     max_per_document: int,
     seed: int,
     min_preceding: Optional[int] = None,
-    sampling: str = "targets",
     exclude_ids: Optional[np.ndarray] = None,
     target_table_V: Optional[np.ndarray] = None,
 ) -> Windows:
-    """Draw windows.
+    """Draw windows: every eligible target has the same chance, and weights make up for documents that are full.
 
     Window ``i`` does not depend on ``num_windows``; its weight may. The windows of a document have different targets; EOS is
     never a target. Neither the targets nor their weights depend on ``full_len`` where ``min_preceding`` is given.
@@ -88,9 +86,6 @@ def sample_windows(
         max_per_document: largest number of windows of one document.
         seed: seed of the draw.
         min_preceding: tokens that a target must have before it in its document, at least ``full_len``. None: ``full_len``.
-        sampling: ``targets``: every eligible target has the same chance, and weights make up for documents that are full
-            (``draw_targets``). ``documents``: one window of every eligible document in random order, then a second one of
-            every document that has one, and so on; all weights are 1.
         exclude_ids: uint64 [any]; IDs of documents that must not be used, those that the model was trained on.
         target_table_V: bool; True for tokens that may be targets. None: all tokens may.
 
@@ -99,71 +94,26 @@ def sample_windows(
     """
     min_preceding = full_len if min_preceding is None else min_preceding
     eligible_g = _eligible_documents(store, min_preceding, exclude_ids=exclude_ids)
-    if sampling == "targets":
-        drawn = draw_targets(
-            store,
-            min_preceding,
-            documents_g=eligible_g,
-            num_windows=num_windows,
-            max_per_document=max_per_document,
-            seed=seed,
-            target_table_V=target_table_V,
-        )
-        document_W, target_W, weight_W = drawn.document_W, drawn.target_W, drawn.weight_W
-    else:
-        document_W, target_W = _draw_from_documents(
-            store,
-            min_preceding,
-            eligible_g=eligible_g,
-            num_windows=num_windows,
-            max_per_document=max_per_document,
-            seed=seed,
-            target_table_V=target_table_V,
-        )
-        weight_W = np.ones(len(document_W))
-    if len(document_W) == 0:
+    drawn = draw_targets(
+        store,
+        min_preceding,
+        documents_g=eligible_g,
+        num_windows=num_windows,
+        max_per_document=max_per_document,
+        seed=seed,
+        target_table_V=target_table_V,
+    )
+    if len(drawn.document_W) == 0:
         raise UserError("influence.targets = word-start: no token of the measured text begins a word")
     return Windows(
         store=store,
         full_len=full_len,
         min_preceding=min_preceding,
-        document_W=document_W,
-        start_W=target_W - full_len,
-        weight_W=weight_W,
+        document_W=drawn.document_W,
+        start_W=drawn.target_W - full_len,
+        weight_W=drawn.weight_W,
         eligible_g=eligible_g,
     )
-
-
-def _draw_from_documents(
-    store: TokenStore,
-    min_preceding: int,
-    *,
-    eligible_g: np.ndarray,
-    num_windows: int,
-    max_per_document: int,
-    seed: int,
-    target_table_V: Optional[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (document, target) of windows that are drawn document by document, int64 [W] each."""
-    order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
-    # Documents and targets of each pass over the documents, in compact arrays: there may be millions of windows.
-    passes = [
-        (array("q"), array("q")) for _ in range(min(max_per_document, num_windows))
-    ]  # later ones are never among them
-    for document in order_g.tolist():
-        targets = possible_targets(store, min_preceding, document=document, target_table_V=target_table_V)
-        if len(targets) == 0:
-            continue
-        if len(passes[0][0]) == num_windows:
-            break  # the first pass has enough windows
-        rng = np.random.default_rng([seed, 1, document])
-        drawn = _draw_from_stretches(targets, min(max_per_document, len(targets)), rng=rng)
-        for (documents, targets_of_pass), target in zip(passes, drawn.tolist(), strict=False):
-            documents.append(document)
-            targets_of_pass.append(target)
-    document_W = np.concatenate([np.array(documents, dtype=np.int64) for documents, _ in passes])[:num_windows]
-    target_W = np.concatenate([np.array(targets, dtype=np.int64) for _, targets in passes])[:num_windows]
-    return document_W, target_W
 
 
 def _eligible_documents(store: TokenStore, min_preceding: int, *, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
@@ -198,11 +148,3 @@ def _is_among(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
         place = np.minimum(np.searchsorted(distinct, block), len(distinct) - 1)
         is_among[place[distinct[place] == block]] = True
     return is_among[which]
-
-
-def _draw_from_stretches(targets: np.ndarray, count: int, *, rng: np.random.Generator) -> np.ndarray:
-    """Draw one target from each of ``count`` stretches of equal length, and return them in random order."""
-    low = np.arange(count) * len(targets) // count
-    high = (np.arange(count) + 1) * len(targets) // count
-    drawn = targets[low + (rng.random(count) * (high - low)).astype(np.int64)]
-    return rng.permutation(drawn)

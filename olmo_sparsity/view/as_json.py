@@ -11,7 +11,7 @@ from olmo_sparsity.statistics.several.seed_summary import SeedSummary
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
-from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
@@ -55,13 +55,11 @@ def lengths_json(lengths: Lengths) -> Json:
 
 
 def setup_json(setup: ModelSetup) -> Json:
-    """The model (null: that of a run), the definition of visible, precision, screening, and the anchor with its warning."""
+    """The model (null: that of a run), the definition of visible, precision, and the anchor with its warning."""
     return {
         "model": _plain(setup.model),
         "visibility": setup.visibility,
-        "positions": setup.positions,
         "precision": setup.precision,
-        "screened": _plain(setup.screening),
         "anchor": setup.anchor and {"id": setup.anchor.id, "text": setup.anchor.text},
         "anchor_warning": anchor_warning(setup) or None,
     }
@@ -108,7 +106,7 @@ def definition_columns(summary: Summary) -> dict[str, str]:
 
     The names are the keys of ``summary_json``, but for ``k_unit``: a CSV has the unit of a number under ``unit``.
     """
-    setup, lengths, screened = summary.setup, summary.lengths, summary.setup.screening
+    setup, lengths = summary.setup, summary.lengths
     return {
         "run": summary.run,
         "model": "" if setup.model is None else setup.model.name,
@@ -121,18 +119,12 @@ def definition_columns(summary: Summary) -> dict[str, str]:
         "null_context": summary.null_context,
         "k_unit": summary.unit,
         "visibility": setup.visibility,
-        "positions": setup.positions,
         "precision": setup.precision or "",
-        "screened": "" if screened is None else _screened_words(screened),
         "anchor": "" if setup.anchor is None else setup.anchor.text,
         "anchor_warning": anchor_warning(setup),
         "gate": summary.gate,
         "beyond_gate": summary.beyond_gate,
     }
-
-
-def _screened_words(screening: Screening) -> str:
-    return f"{', '.join(screening.selectors)}: {screening.num_candidates} by {screening.ranking}"
 
 
 def spectra_json(spectra: Spectra) -> Json:

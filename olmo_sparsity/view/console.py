@@ -20,7 +20,6 @@ from olmo_sparsity.view.as_json import (
     class_json,
     comparison_json,
     definition_columns,
-    record_json,
     spectra_json,
     summary_json,
 )
@@ -39,7 +38,6 @@ from olmo_sparsity.view.summary_tables import (
     blind_table,
     every_table,
     loss_table,
-    screening_item,
     selection_table,
     spectrum_table,
 )
@@ -135,7 +133,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 "verdict": verdict,
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
-                "screening": [record_json(loss) for loss in measured.screening],
                 "spectrum": {
                     **spectra_json(measured.spectra),
                     "words": spectrum_sentences(measured.spectra, summary),
@@ -167,8 +164,6 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         items.append(selection_table(summary))
     items.append(spectrum_table(of_spectra, summary))
     items += [Sentence(sentence) for sentence in spectrum_sentences(of_spectra, summary)]
-    if (of_screening := screening_item(measured, every=every)) is not None:
-        items.append(of_screening)
     if every:
         items += every_table(measured)
     print_in(form, items, summary=summary)

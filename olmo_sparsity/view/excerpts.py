@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import CONTROLS, by_head, main_among
+from olmo_sparsity.records.selectors import CONTROLS, main_among
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
@@ -36,7 +36,7 @@ class Choice:
     Attributes:
         positions: the chosen long-range positions, the most influential first; of groups all positions of each.
         ranks: the rank of each of these, or of its group, from 1; J_k are those of rank k or less.
-        scores: the score of every long-range position, or of its group; None where it has none, as where screening left it out.
+        scores: the score of every long-range position, or of its group; None where it has none.
         ks: the measured k.
         loss_sparse_nats: loss with the local tokens and J_k visible, one a k.
         gain_sparse_nats: sparse gain, one a k.
@@ -90,7 +90,7 @@ class Excerpt:
         token_texts: texts of the tokens as they are shown (``text.units.shown_texts``); so are those of the other fields.
         null_token_texts: texts of the M long-range tokens of the null context; without a tokenizer ``#ID`` for an ID that no
             window holds.
-        selections: the choice of each selector and context, real or null; not of selectors by head.
+        selections: the choice of each selector and context, real or null.
         optimism_nats: of each selector that sees the target, the optimism of its choice in the real context, one a k: the mean
             over the resampled targets of sparse gain + KL(p_{}, p_{J_k}).
     """
@@ -124,8 +124,8 @@ class Excerpt:
 
 
 def shown_first(measurement: Measurement) -> str:
-    """Return the selector to show by default: one that does not see the target, if one was measured; none by head."""
-    names = measurement.of_one_set
+    """Return the selector to show by default: one that does not see the target, if one was measured."""
+    names = list(measurement.selectors)
     blind = [name for name in names if not measurement.selectors[name].sees_target and name not in CONTROLS]
     main = main_among(blind)
     return next(iter((*main, *blind, *names)))
@@ -235,7 +235,7 @@ def excerpt_of_rows(
                 choice, row.get(GROUP_FIRST[choice["context"]]), num_long_range=len(row["null_token_ids"])
             )
             for choice in selections
-            if choice["context"] in LONG_GAIN and not by_head([choice["selector"]])
+            if choice["context"] in LONG_GAIN
         },
         optimism_nats=optimism_of(selections),
     )

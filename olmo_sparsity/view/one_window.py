@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.model_setup import Visibility
@@ -196,7 +195,6 @@ def _read_window(
     if selector not in measurement.selectors:
         measured = ", ".join(measurement.selectors)
         raise UserError(f"--selector {selector}: not measured in {tables}; the measured selectors are {measured}")
-    check_one_set([selector], "show")
     max_k = measurement.ks[-1]
     k = few_ks(measurement.ks, measurement.num_units)[-1] if k is None else k
     if not 0 <= k <= max_k:

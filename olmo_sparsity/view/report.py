@@ -24,7 +24,6 @@ from olmo_sparsity.view.hypothesis import thirds_table
 from olmo_sparsity.view.one_window import SEES_TARGET
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, read_report, shown_tables, tokens_of
-from olmo_sparsity.view.summary_tables import screening_item
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.gates import EITHER_WAY
@@ -72,8 +71,6 @@ def render(report: Report) -> str:
         citation=_citation(summary),
         null_words=NULL_WORDS[summary.null_context],
         is_null_foreign=summary.null_context == "document",
-        is_screened=measured.measurement.is_screened,
-        screening=screening_item(measured, every=False),
         either_way=EITHER_WAY,
         units=units_of(summary),
         unit_definition=unit_definition(summary.unit, summary.setup.visibility),

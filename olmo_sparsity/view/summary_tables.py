@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Optional
 
-from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
@@ -22,9 +20,7 @@ from olmo_sparsity.statistics.single.summary import (
 from olmo_sparsity.view.result_table import (
     Cell,
     Column,
-    Item,
     ResultTable,
-    Sentence,
     estimated,
     in_nats,
     keys,
@@ -65,10 +61,8 @@ def _quantity_cell(summary: Summary, selection: SelectionSummary, name: str) -> 
 
 
 def _token_columns(summary: Summary) -> tuple[Column, ...]:
-    """Return the column of how many tokens J_k has, or where selectors choose by head how many entries; none where it is k."""
-    if summary.unit != "token":
-        return plain("tokens of J_k")
-    return plain("entries in any head") if by_head(summary.selectors) else ()
+    """Return the column of how many tokens J_k has; none where it is k."""
+    return () if summary.unit == "token" else plain("tokens of J_k")
 
 
 def _token_cells(summary: Summary, number: float) -> tuple[Cell, ...]:
@@ -146,66 +140,6 @@ def selection_table(summary: Summary) -> ResultTable:
 def _selection_cells(*values: Optional[Estimate]) -> tuple[Cell, ...]:
     """Return the cells of sparse gain, optimism, corrected gain and placebo."""
     return tuple(estimated(value, 3) for value in values)
-
-
-def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, shown_k: int, every: bool) -> ResultTable:
-    """Return what screening lost: a row a screened selector at one k; with ``every`` at every k and in both contexts.
-
-    Args:
-        losses: of ``screening``.
-        settings: the section ``influence`` of the manifest.
-        shown_k: that k.
-        every: give all rows.
-    """
-    columns = (
-        *keys("selector", "context", "k"),
-        *plain(f"recall, {losses[0].num_windows:,} windows", "recall of a blind choice"),
-        *in_nats("sparse gain lost"),
-    )
-    rows = [
-        (
-            *words(loss.selector, loss.context, str(loss.k)),
-            estimated(loss.recall, 3),
-            rounded(loss.blind_recall, ".3f"),
-            estimated(loss.gain_lost_nats, 4),
-        )
-        for loss in losses
-        if every or (loss.k == shown_k and loss.context == "real")
-    ]
-    caption = (
-        f"Screened to {settings['screen']} candidates by {settings['screen_by']}. recall: share of the exact choice, measured on "
-        "a random sample of the windows. of a blind choice: what as many candidates at random would hold of it."
-    )
-    return ResultTable("screening", columns, tuple(rows), "screening", caption)
-
-
-def screening_item(measured: Measured, *, every: bool) -> Optional[Item]:
-    """Return ``screening_table``, or ``no_sample_words`` where no window is in the sample; None where nothing was screened.
-
-    Args:
-        measured: the measurement.
-        every: as of ``screening_table``.
-    """
-    measurement = measured.measurement
-    if not measurement.is_screened:
-        return None
-    settings = measurement.manifest["influence"]
-    if not measured.screening:
-        return Sentence(no_sample_words(settings))
-    return screening_table(measured.screening, settings, shown_k=measured.summary.end_ks[-1], every=every)
-
-
-def no_sample_words(settings: dict[str, Any]) -> str:
-    """Return what is said in place of ``screening_table`` where no window was drawn into the sample.
-
-    Args:
-        settings: the section ``influence`` of the manifest.
-    """
-    return (
-        f"Screened to {settings['screen']} candidates by {settings['screen_by']}. What that lost is not known: no window is in "
-        f"the random sample (influence.screen_sample = {settings['screen_sample']:g}); with more windows or a larger share, some "
-        "are."
-    )
 
 
 def every_selection_table(summary: Summary) -> ResultTable:

@@ -32,7 +32,7 @@ def optimism_warning(subject: ComparedSubject) -> str:
 
 
 def subject_units_words(subject: ComparedSubject) -> str:
-    """Return ``units_words`` of a subject, with its selector under its own name, which tells whether it chooses by head."""
+    """Return ``units_words`` of a subject, with its selector under its own name."""
     selections = (
         replace(entry, selector=subject.selector or CHOSEN) if entry.selector == CHOSEN else entry
         for entry in subject.summary.selections
@@ -80,8 +80,7 @@ def _different_means(first: Estimand, second: Estimand) -> list[str]:
         return []
     if first == second:
         return ["each mean is over its own given windows, so the means are not the same quantity"]
-    names = {"given": "given windows", "documents": "windows drawn document by document"}
-    return [f"means over {names.get(first, first)} and over {names.get(second, second)} are not the same quantity"]
+    return ["means over given windows and over targets are not the same quantity"]
 
 
 def _different_rows(first: Optional[int], second: Optional[int]) -> list[str]:
@@ -118,18 +117,11 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
             "but sparse gains, R(k) and D(k) are different quantities: k counts tokens that stand alone under hidden, entries "
             "that have read all before them under contextual"
         )
-    if first.positions != second.positions:
-        words.append(
-            f"positions differ ({first.positions}, {second.positions}): L_long is the same quantity, and L_short, sparse gains, "
-            "R(k) and D(k) are others: kept positions have gaps where tokens are hidden, compact ones have none"
-        )
     if first.precision is not None and second.precision is not None and first.precision != second.precision:
         words.append(
             f"precision differs ({first.precision}, {second.precision}): the rounding of bf16 is of the size of small "
             "tolerances, and there fewer targets count as within them"
         )
-    if first.screening != second.screening:
-        words.append("candidates were not screened alike, so the same selector chooses otherwise")
     return words
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from olmo_sparsity.records.selectors import CONTROLS, by_head
+from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
@@ -18,7 +18,7 @@ from olmo_sparsity.wording.numbers import (
     no_interval_words,
     recovered_words,
 )
-from olmo_sparsity.wording.selection import BLIND, missing_blind_words
+from olmo_sparsity.wording.selection import BLIND
 from olmo_sparsity.wording.setup import NULL_WORDS, foreign_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
@@ -64,7 +64,7 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
     """Return whether few tokens give back the gain, against random ones and the null context, as a clause."""
     few, all_units = f"few {units_of(summary)}", f"{summary.lengths.num_long_range} long-range {units_of(summary)}"
     if selector is None:
-        return f"whether {few} give the gain back is not shown without a selector {missing_blind_words(summary)}"
+        return f"whether {few} give the gain back is not shown without a selector {BLIND}"
     supports = _supports(summary, selector)
     reached = max(supports.values())
     if reached == 0:
@@ -86,11 +86,9 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
 def first_blind(summary: Summary, first: Optional[str]) -> Optional[str]:
     """Return ``first`` if it is a measured selector that does not see the target, else the first such one; None: there is none.
 
-    One that chooses by head is not taken: its k counts the entries of one head. Taking the best one afterwards would be a
-    selection of its own.
+    Taking the best one afterwards would be a selection of its own.
     """
-    choosing_by_head = by_head(summary.selectors)
-    blind = [name for name in summary.blind_selectors if name not in choosing_by_head]
+    blind = summary.blind_selectors
     return first if first in blind else next(iter(blind), None)
 
 
@@ -107,7 +105,7 @@ def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[st
     seeing, selector = summary.seeing_selectors, first_blind(summary, first)
     return [
         value_words(summary),
-        blind_words(summary, selector) if selector else NO_HEADLINE.replace(BLIND, missing_blind_words(summary)),
+        blind_words(summary, selector) if selector else NO_HEADLINE,
         seeing_words(summary, seeing[0]) if seeing else NO_SEEING,
         prediction_words(summary, selector or next(iter(seeing), "random")),
         f"{CLAIM} {_sparsity_words(summary, selector)} {_generalization_words(summary)}",
@@ -198,8 +196,7 @@ def prediction_words(summary: Summary, selector: str) -> str:
     """
     no_prediction = f"D(k), the share of the model's reaction that k {units_of(summary)} reproduce, is not shown:"
     if selector == "random":
-        only = f"no selector {missing_blind_words(summary)}" if summary.blind_selectors else "only random"
-        return f"{no_prediction} {only} was measured."
+        return f"{no_prediction} only random was measured."
     if "random" not in summary.selectors:
         return f"{no_prediction} random was not measured beside it."
     found = {k: summary.prediction_recovered(selector, k) for k in summary.end_ks}
@@ -243,7 +240,7 @@ def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
             f"These windows do not show a long gain that {few} could give back, which is no proof that there is none."
         )
     if selector is None:
-        return f"Without a selector {missing_blind_words(summary)}, it is not shown whether {few} do so."
+        return f"Without a selector {BLIND}, it is not shown whether {few} do so."
     clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few]
     said = f"Here (visibility {summary.setup.visibility}, chosen by {selector}) {'; '.join(clauses)}."
     return f"{said} {_verdict_words(summary, selector)}"
@@ -318,8 +315,7 @@ def _verdict_words(summary: Summary, selector: str) -> str:
         words = [f"{few} give back most of the long gain."]
     if reached:
         words += dict.fromkeys(warning for k in ks if (warning := _null_warning(summary, selector, k=k)))
-    no_choice_of_few = {*by_head(summary.selectors), *CONTROLS}  # k entries of each head are not few
-    others = (name for name in summary.blind_selectors if name not in no_choice_of_few)
+    others = (name for name in summary.blind_selectors if name not in CONTROLS)
     more = [name for name in others if max(_supports(summary, name).values()) > reached]
     if more:
         words.append(f"The table has selectors that show more: {', '.join(more)}.")

@@ -75,11 +75,8 @@ def _without_gap_words(summary: Summary) -> str:
 
 
 def gap_words(summary: Summary) -> str:
-    """Return what the gap in front of the local tokens costs, and of a clear long gain the share, in one sentence; empty where
-    there is no gap."""
+    """Return what the gap in front of the local tokens costs, and of a clear long gain the share, in one sentence."""
     cost, gain = summary.gap_cost_nats, summary.long_gain_nats
-    if summary.setup.positions == "compact":
-        return ""
     share = f", {cost.mean / gain.mean:.0%} of the long gain" if gain.is_above_zero and cost.mean > 0 else ""
     return (
         f"The gap in the position IDs in front of the local tokens costs {interval_beside_zero(cost, 3)} nats{share}."

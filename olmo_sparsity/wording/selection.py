@@ -17,11 +17,6 @@ SELECTION_CAPTION = (
 )
 
 
-def missing_blind_words(summary: Summary) -> str:
-    """Return which kind of selector was not measured where there is no headline: those by head have none, and may have been."""
-    return f"{BLIND} and chooses one set for all heads" if summary.blind_selectors else BLIND
-
-
 def selection_words(summary: Summary) -> str:
     """Return the sentences above the table of what selection does: how to read it, its checks, and calibration."""
     if all(entry.optimism_nats is None for entry in summary.selections):

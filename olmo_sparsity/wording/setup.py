@@ -7,7 +7,7 @@ from typing import Optional, Union
 from olmo_sparsity.records.measured import HASH_DIGITS, Anchor, NullContext
 from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
-from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, Visibility
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 
 NULL_WORDS = {
@@ -21,7 +21,6 @@ VISIBILITY_WORDS: dict[Visibility, str] = {
 }
 ESTIMAND_WORDS: dict[Estimand, str] = {
     "targets": "mean over eligible targets",
-    "documents": "mean over windows drawn document by document",
     "given": "mean over the given windows",
 }
 UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."
@@ -31,7 +30,8 @@ NOT_LOOKED_FOR = "Whether the windows share text with training was not looked fo
 def data_words(result: Union[Summary, ContextCurve]) -> str:
     """Return how much was measured, of which text, and whose mean the numbers are."""
     measured = f"{result.num_windows:,} windows of {result.num_documents:,} documents"
-    return f"{measured} ({result.source}, {result.split}), {estimand_words(result.estimand, result.lengths)}"
+    estimand = result.estimand if isinstance(result, Summary) else "targets"
+    return f"{measured} ({result.source}, {result.split}), {estimand_words(estimand, result.lengths)}"
 
 
 def measured_words(result: Union[Summary, ContextCurve]) -> str:
@@ -139,8 +139,7 @@ def subject_words(run: str, setup: ModelSetup) -> str:
 
 def visibility_words(setup: ModelSetup) -> str:
     """Return the definition of visible, by name and in words."""
-    positions = "" if setup.positions == "kept" else "; positions compact (the visible tokens have consecutive ones)"
-    return f"visibility {setup.visibility} ({VISIBILITY_WORDS[setup.visibility]}){positions}"
+    return f"visibility {setup.visibility} ({VISIBILITY_WORDS[setup.visibility]})"
 
 
 def anchor_words(anchor: Optional[Anchor]) -> str:
@@ -155,17 +154,7 @@ def short_anchor_words(anchor: Optional[Anchor]) -> str:
 
 def definition_words(setup: ModelSetup) -> str:
     """Return the definition of visible and the anchor."""
-    return f"{visibility_words(setup)}; {anchor_words(setup.anchor)}{_screening_words(setup.screening)}"
-
-
-def _screening_words(screening: Optional[Screening]) -> str:
-    """Return which candidates were scored, as the end of a sentence; empty where all were."""
-    if screening is None:
-        return ""
-    return (
-        f"; {' and '.join(screening.selectors)}: screened, only the best {screening.num_candidates} candidates by "
-        f"{screening.ranking} were scored"
-    )
+    return f"{visibility_words(setup)}; {anchor_words(setup.anchor)}"
 
 
 def setup_words(run: str, setup: ModelSetup) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
-from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.intervals.estimate import SmallestK
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.shown_ks import FEW
@@ -26,11 +25,10 @@ from olmo_sparsity.wording.numbers import (
     recovered_words,
     smallest_k_words,
 )
-from olmo_sparsity.wording.selection import missing_blind_words
+from olmo_sparsity.wording.selection import BLIND
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.9  # the share of the targets that the sentences are about
-BY_HEAD_WORDS = "; not of a choice by head, whose k entries in each head are no set of k"
 
 
 def families_shown(spectra: Spectra, summary: Summary) -> list[str]:
@@ -92,8 +90,7 @@ def _needed_words(spectra: Spectra, summary: Summary) -> str:
     """Return how many tokens most targets need of each kind, and whether that is sparse, near, or neither."""
     names = _names(spectra, summary)
     if not names:
-        kind = missing_blind_words(summary)
-        return f"No selector {kind} was measured, so it is not said how many {units_of(summary)} most targets need."
+        return f"No selector {BLIND} was measured, so it is not said how many {units_of(summary)} most targets need."
     listed = _listed(spectra, names, "real")
     number = summary.num_units
     of_all = f"{number:g} long-range {units_of(summary)}"
@@ -186,7 +183,6 @@ def _worth_words(spectra: Spectra, summary: Summary) -> str:
 def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False) -> str:
     """Return what a reader of a table of spectra must know; ``every``: of all tolerances."""
     units = units_of(summary)
-    beside = BY_HEAD_WORDS if by_head(summary.selectors) else ""
     within = "the tolerance" if every else f"{TOLERANCE:g} nats"
     reach = "how far a target reaches"
     if summary.setup.visibility == "contextual":
@@ -194,7 +190,7 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
     return (
         f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
         f"than the largest measured k. {NEAREST}: the last k long-range {units}, so {reach}. Of a selector's "
-        f"choice: how many {units} a target needs at most{beside}. "
+        f"choice: how many {units} a target needs at most. "
         "Brackets: all k at which the simultaneous 95% band holds the share. No label enters, and foreign text "
         "has a spectrum, too: it is no evidence that the context helps."
         f"{rounding_words(spectra)}"

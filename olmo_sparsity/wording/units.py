@@ -7,7 +7,6 @@ its token, so k entries say nothing of how many tokens the model needs.
 from __future__ import annotations
 
 from olmo_sparsity.config.units import block_size
-from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 
@@ -38,11 +37,10 @@ def all_tokens_words(summary: Summary) -> str:
 def units_words(summary: Summary) -> str:
     """Return what a reader of k must know where it does not count tokens, in a few sentences; empty where it does.
 
-    They say what an entry is, how many tokens chosen groups hold, in how many windows J_k is all long-range tokens, and what k
-    counts where selectors choose by head.
+    They say what an entry is, how many tokens chosen groups hold, and in how many windows J_k is all long-range tokens.
     """
     visibility = summary.setup.visibility
-    sentences = (_group_words(summary), entry_words(visibility), _head_words(summary))
+    sentences = (_group_words(summary), entry_words(visibility))
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -80,19 +78,6 @@ def _group_words(summary: Summary) -> str:
     return (
         f"{words} Share of the windows that have no more than k {units}, so that J_k is all of the long "
         f"context: {', '.join(whole)}."
-    )
-
-
-def _head_words(summary: Summary) -> str:
-    """Return what k counts of selectors that choose by head, in one sentence; empty without them."""
-    names = by_head(summary.selectors)
-    if not names:
-        return ""
-    k = summary.end_ks[-1]
-    together = ", ".join(f"{summary.at(name, 'real', k).mean_tokens:.1f} of {name}" for name in names)
-    return (
-        "Selectors named -heads choose by layer and head of keys: k counts the entries of one head, and all heads together see "
-        f"more (k = {k}: {together}). The gain over random is that over one random set for all heads."
     )
 
 

@@ -44,7 +44,7 @@ from olmo_sparsity.wording.setup import short_positions_words
 def with_windows_of_many_documents(config: Config, **influence: Any) -> Config:
     """Return the configuration with a window of every document, so that there are enough for intervals."""
     return dataclasses.replace(
-        config, influence=dataclasses.replace(config.influence, sampling="documents", **influence)
+        config, influence=dataclasses.replace(config.influence, max_windows_per_document=1, **influence)
     )
 
 

@@ -227,7 +227,7 @@ def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
         "that of a choice is an upper bound. An entry: ",
         "local context fixed at 64 tokens",
         "the gate passed at every length",
-        "300 windows of 300 documents (planted text, measured), mean over windows drawn document by document",
+        "300 windows of 300 documents (planted text, measured), mean over eligible targets",
         "The targets, and the foreign text, of a model are the same at every length. A target counts",
     ):
         assert expected in words
@@ -295,7 +295,7 @@ def test_the_axis_of_k_has_seven_powers_of_two_at_most(most: int, ticks: list[in
     ],
 )
 def test_the_null_context_has_the_name_of_its_kind(kind: str, said: str) -> None:
-    influence = {"sampling": "documents", "null_context": kind}
+    influence = {"null_context": kind}
     measured = [planted_length(length, num_documents=40, influence=influence) for length in LENGTHS]
     words = figure_of.targets_words(list(models_of_same_targets(measured, selector="attention", controls=[])))
     assert said in words and ("foreign text" in words) == (kind == "document")

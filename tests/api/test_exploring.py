@@ -232,7 +232,7 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
 def test_labels_are_drawn_where_a_selector_sees_the_target(
     selectors: list[str], draws: int, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For its optimism, as many as the configuration says; screening is left out."""
+    """For its optimism, as many as the configuration says."""
     model = api.open_model(tiny_run, overrides=["influence.resampled_draws=4", "influence.seed=9"])
     asked: list[tuple[api.ChosenWindows, InfluenceConfig, object]] = []
 
@@ -306,7 +306,7 @@ def test_a_folder_of_a_model_from_elsewhere_is_begun_only_where_tables_go_into_i
 
 def test_what_is_measured_where_no_selector_is_named(model: api.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(exploring, "check_one_set", lambda selectors, _: asked.append(tuple(selectors)))
+    monkeypatch.setattr(exploring, "_check_names", lambda selectors: asked.append(tuple(selectors)))
     monkeypatch.setattr(exploring, "windows_of_document", lambda *_, **named: 1 / 0)
     elsewhere = dataclasses.replace(model, opened=dataclasses.replace(model.opened, record=object()))
     for one in (model, elsewhere):

@@ -21,22 +21,18 @@ from known_selectors import only_here as only_here
 
 from olmo_sparsity import api
 from olmo_sparsity.api import measuring
-from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
 from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.setup import data_words, measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
-SCREENED = ["influence.screen=9", "influence.screen_sample=1.0"]
 TEXTS = [
     "the river of the garden was quiet " * 8,
     "a yellow lamp in the window and a letter to the doctor " * 6,
@@ -328,42 +324,6 @@ def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tm
     again = api.read_results(results.save(folder))
     pd.testing.assert_frame_equal(again.windows, results.windows)
     pd.testing.assert_frame_equal(again.selections, results.selections)
-
-
-def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
-    """Those of a folder are saved, too, and what is measured in memory has those that the run's configuration asks for."""
-    influence = dataclasses.replace(tiny_config.influence, num_windows=6, selectors=["kl"], screen=9, screen_sample=1.0)
-    config = dataclasses.replace(tiny_config, influence=influence)
-    folder = measure(config, tiny_run, out=tmp_path / "measured")
-    saved = api.read_results(folder).save(tmp_path / "saved")
-    for name in ("windows", "selections", "screening"):
-        assert read_table(saved, name).equals(read_table(folder, name))
-    keeping = api.open_model(tiny_run, overrides=SCREENED)
-    measured = api.measure(keeping, windows, selectors=["kl"], k=[1])
-    assert set(measured.others) == {"screening"}
-    again = measured.save(tmp_path / "again")
-    for name, frame in measured.others.items():
-        pd.testing.assert_frame_equal(read_table(again, name).to_pandas(), frame)
-    assert not measured.summary().empty
-
-
-def test_candidates_are_screened_as_the_command_does(
-    tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path
-) -> None:
-    """In `measure`; `scores` are of every candidate."""
-    influence = dataclasses.replace(tiny_config.influence, num_windows=20, selectors=["kl"], screen=9)
-    folder = measure(dataclasses.replace(tiny_config, influence=influence), tiny_run, out=tmp_path / "screened")
-    of_command = api.read_results(folder).selections.query("context == 'real'")
-    model = api.open_model(tiny_run, overrides=SCREENED)
-    measured = api.measure(model, windows, selectors=["kl"])
-    own = measured.selections.query("context == 'real'")
-    scores = np.stack([np.asarray(row, dtype=float) for row in own["scores"]])
-    np.testing.assert_allclose(scores, np.stack([np.asarray(row, float) for row in of_command["scores"]]), atol=NATS)
-    assert (np.isnan(scores).sum(axis=1) == 3).all()
-    assert measured.manifest["influence"]["screen"] == 9
-    said = measured_words(measured.summarize())
-    assert said.endswith("screened, only the best 9 candidates by patching were scored")
-    assert not api.scores(model, windows, max_k=12)["score"].isna().any()
 
 
 def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: Path) -> None:

@@ -135,8 +135,8 @@ def test_a_model_says_what_it_is(tiny_run: Path) -> None:
 
 
 def test_windows_of_one_text_are_measured_exactly_with_the_control_beside(tiny_run: Path) -> None:
-    """Whatever the configuration says of screening; all else is as it says."""
-    keys = {"screen": 9, "seed": 7, "k": "[1, 2, 5]", "lasso_masks": 77}
+    """All else is as the configuration says."""
+    keys = {"seed": 7, "k": "[1, 2, 5]", "lasso_masks": 77}
     model = api.open_model(tiny_run, overrides=[f"influence.{key}={value}" for key, value in keys.items()])
     plain: dict[str, Any] = {"k": None, "seed": None, "unit": None, "resampled_draws": 6}
     expected = dataclasses.replace(
@@ -144,7 +144,6 @@ def test_windows_of_one_text_are_measured_exactly_with_the_control_beside(tiny_r
         selectors=["greedy", "kl", "random"],
         k=[1, 2, 5],
         resampled_draws=6,
-        screen=None,
     )
     assert settings_of_text(model, ["greedy", "kl", "greedy"], **plain) == expected
     assert settings_of_text(model, ["random", "kl"], **plain).selectors == ["random", "kl"]

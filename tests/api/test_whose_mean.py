@@ -20,7 +20,7 @@ from olmo_sparsity.view.console import print_comparison, print_summary
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.wording.setup import data_words
 
-DRAW = ["influence.sampling=documents", "influence.min_preceding=40", "influence.targets=word-start"]
+DRAW = ["influence.min_preceding=40", "influence.targets=word-start"]
 GIVEN = "mean over the given windows"
 
 
@@ -57,13 +57,11 @@ def test_targets_are_drawn_as_the_configuration_says(tiny_run: Path, texts: list
     assert (frame["start_token"] + 20 >= 40).all()
     assert all(re.match(r"\s\w", text) for text in frame["target_text"])
     counts = frame["doc_id"].value_counts()
-    assert set(counts) == {2} and frame["doc_id"].head(len(counts)).is_unique  # one of each before a second of any
+    assert max(counts) == 2
     again = api.windows_from_texts(model, texts, num_windows=30, max_per_document=2, seed=3)
     pd.testing.assert_frame_equal(again.frame, frame)
     results = measured(model, windows)
-    assert said_of(results).endswith(
-        "mean over windows drawn document by document (at least 40 tokens before each target)"
-    )
+    assert said_of(results).endswith("mean over eligible targets (at least 40 tokens before each target)")
     settings = results.manifest["influence"]
     assert settings["num_windows"] == 30 and results.manifest["num_windows"] == len(frame) < 30
     assert (settings["max_windows_per_document"], settings["windows_seed"]) == (2, 3)

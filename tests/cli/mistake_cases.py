@@ -129,7 +129,6 @@ KEYS = [
                 ("'influence.k=[1]'", "k"),
                 ("'influence.selectors=[kl]'", "selectors"),
                 ("'influence={seed: 2, lasso_masks: 9}'", "lasso_masks"),
-                ("influence.positions=compact", "positions"),
                 ("influence.windows_per_part=7", "windows_per_part"),
                 ("influence.unit=word", "unit"),
             )
@@ -178,13 +177,6 @@ UNITS = [
         "influence.k = [2]: there is only 1 block of 12 among the M = 12 long-range tokens",
     ),
     Case(f"{EXPLORE} --at 300 --unit x", "influence.unit = x: must be token", document),
-]
-
-SCREENS = [
-    Case(f"{INFLUENCE} influence.screen=1", "influence.screen = 1: must lie between the largest k, 2, and M = 12"),
-    Case(f"{INFLUENCE} influence.screen=13", "influence.screen = 13: must lie between the largest k, 2, and M = 12"),
-    Case(f"{INFLUENCE} influence.screen_by=x", "override 'influence.screen_by=x'"),
-    Case(f"{INFLUENCE} influence.screen_proxy=no.gguf", "there is no key 'screen_proxy' here"),
 ]
 
 OWN = [
@@ -257,9 +249,7 @@ FOLDERS = [
     Case(
         "influence --config tiny.yaml --k every", "a list, such as 1,3,5, or all, or geometric (1, 2, 4, ... and all)"
     ),
-    Case("influence --config tiny.yaml --k all influence.screen=8", "must lie between the largest k, 12, and M = 12"),
     Case("influence --config tiny.yaml influence.k_grid=some", "influence.k_grid"),
-    Case("influence --config tiny.yaml influence.screen=8 --selector random", "only candidates of unmask-one"),
     Case("context-curve --run runs/tiny context_curve.max_visible=5000", "the text to measure is too small"),
     Case("train --config tiny.yaml training.steps=13", "12, not 13; choose another folder with --run DIR, where a"),
     Case("train --config tiny.yaml --run tiny.yaml", "this is a file"),
@@ -362,11 +352,6 @@ NUMBERS = [
     Case(f"{INFLUENCE} --seed -1", "influence.seed = -1: must be at least 0 and below 9,223,372,036,854,775,808"),
     Case(f"{INFLUENCE} --seed 18446744073709551616", "influence.seed = 18446744073709551616: must be at least 0"),
     Case(f"{INFLUENCE} --seed nan", "influence: invalid value for '--seed'"),
-    Case(f"{INFLUENCE} influence.screen=0", "influence.screen = 0: must be at least 1 and at most 16,777,216, or null"),
-    Case(
-        "influence --model nope --k 2 influence.screen=1 --full-len 97",  # before the model is opened, which takes long
-        "influence.screen = 1: must lie between the largest k, 2, and M = 33",
-    ),
     Case(f"{INFLUENCE} --local-len 0", "influence.local_len = 0: must be at least 1"),
     Case(f"{INFLUENCE} --local-len 20", "influence.full_len = 20: must be larger than influence.local_len = 20"),
     Case(f"{INFLUENCE} --full-len 1e3", "influence: invalid value for '--full-len'"),
@@ -390,8 +375,6 @@ NUMBERS = [
         f"{INFLUENCE} influence.resampled_draws=1000000000",
         "influence.resampled_draws = 1000000000: must be at least 0",
     ),
-    Case(f"{INFLUENCE} influence.screen_sample=.nan", "influence.screen_sample = nan: must be above 0 and at most 1"),
-    Case(f"{INFLUENCE} influence.screen_sample=2", "influence.screen_sample = 2.0: must be above 0 and at most 1"),
     Case(f"{INFLUENCE} influence.windows_per_part=0", "influence.windows_per_part = 0: must be at least 1"),
     Case(f"{INFLUENCE} influence.batch_tokens={DIGITS}", "override 'influence.batch_tokens=999"),
     Case(

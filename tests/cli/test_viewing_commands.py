@@ -240,8 +240,8 @@ def test_a_row_or_scaling_that_was_not_measured_is_refused(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run, scaled = Path("runs/heads"), ["pretrained.rope_scaling=yarn", "pretrained.rope_factor=4"]
-    write(run / "influence/m", PLANTED["heads"])  # a stated row of 30 tokens, yarn:4
+    run, scaled = Path("runs/stated"), ["pretrained.rope_scaling=yarn", "pretrained.rope_factor=4"]
+    write(run / "influence/m", PLANTED["stated"])  # a stated row of 30 tokens, yarn:4
     config = load_config(pretrained_config_path(), ["pretrained.model=models/own/step70", *scaled])
     (run / "config.yaml").write_text(to_yaml(config))
     shown: list[Path] = []
@@ -258,7 +258,7 @@ def test_a_row_or_scaling_that_was_not_measured_is_refused(
         ("pretrained.rope_scaling=linear", "yarn:4"), ("'pretrained={rope_scaling: none, rope_factor: null}'", "yarn:4"),
     ):  # fmt: skip
         with pytest.raises(
-            UserError, match=f"{given[:22].strip(chr(39))}.*: runs/heads/influence/m was measured with {measured};"
+            UserError, match=f"{given[:22].strip(chr(39))}.*: runs/stated/influence/m was measured with {measured};"
         ):
             invoke(f"{command} --run {run} {given}", monkeypatch)
     assert not shown

@@ -105,7 +105,6 @@ def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
         ("pretrained: {model: ''}\n", "pretrained.model = ''"),
         ("pretrained: {revision: main}\n", "pretrained.revision = main: there is no pretrained.model"),
         ("pretrained: {model: x, device_map: cuda}\n", "pretrained.device_map = cuda: must be auto, or null"),
-        ("influence: {visibility: contextual, positions: compact}\n", "influence.positions = compact: only under"),
         (
             "pretrained: {model: x, rope_scaling: yarn}\n",
             "pretrained.rope_factor = None with pretrained.rope_scaling = yarn",
@@ -226,30 +225,6 @@ def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) ->
         UserError, match=r"influence\.k = \[3\]: there are only 2 blocks of 3 among the M = 4 long-range"
     ):
         load_config(path, [*blocks, "influence.k=[1,3]"]).check_k()
-
-
-def test_a_screen_and_pairs_are_checked_against_the_number_of_long_range_tokens(tmp_path: Path) -> None:
-    """Both ends of the range, and selectors of which only some are screened."""
-    path = write(tmp_path, "context: {local_len: 8, full_len: 20}\n")
-    named = "influence.selectors=[kl, random]"
-
-    def check(*overrides: str) -> None:
-        load_config(path, [named, "influence.k=[1,3]", *overrides]).check_k()
-
-    for screen in (3, 12):
-        check(f"influence.screen={screen}")
-    for screen in (2, 13):
-        with pytest.raises(UserError) as caught:
-            check(f"influence.screen={screen}")
-        assert str(caught.value) == f"influence.screen = {screen}: must lie between the largest k, 3, and M = 12"
-    for screen in (3, 4):
-        check("influence.unit=block:3", f"influence.screen={screen}")
-    with pytest.raises(UserError, match=r"must lie between the largest k, 3, and 4, the number of blocks$"):
-        check("influence.unit=block:3", "influence.screen=5")
-    with pytest.raises(
-        UserError, match=r"and influence\.selectors are random, nearest; leave influence\.screen \(--screen\) out$"
-    ):
-        check("influence.selectors=[random, nearest]", "influence.screen=4")
 
 
 def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:

@@ -67,11 +67,11 @@ def test_a_pass_on_a_gpu_holds_half_of_what_its_memory_does(
 @pytest.mark.parametrize(("given", "threads", "expected"), [(None, 1, 1024), (None, 3, 3072), (77, 3, 77)])
 def test_a_pass_on_a_cpu(given: Optional[int], threads: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    settings = InfluenceConfig(batch_tokens=given, visibility="hidden", positions="compact", path="plain")
+    settings = InfluenceConfig(batch_tokens=given, visibility="hidden", path="plain")
     made = make_evaluator(build(NORMED), settings, full_len=FULL, local_len=LOCAL, precision="bf16", anchor_id=4)
     assert (made.batch_tokens, made.local_len, made.anchor_id, made.path) == (expected, LOCAL, 4, "plain")
-    assert (made.visibility, made.positions) == ("hidden", "compact")
+    assert made.visibility == "hidden"
     assert next(made.model.parameters()).dtype == torch.bfloat16  # type: ignore[attr-defined]
     plain = make_evaluator(build(NORMED), InfluenceConfig(visibility="contextual"), full_len=FULL, local_len=LOCAL)
-    assert (plain.visibility, plain.positions, plain.anchor_id) == ("contextual", "kept", None)
+    assert (plain.visibility, plain.anchor_id) == ("contextual", None)
     assert next(plain.model.parameters()).dtype == torch.float32  # type: ignore[attr-defined]

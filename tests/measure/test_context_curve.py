@@ -239,24 +239,23 @@ def test_every_column_of_the_curve(
     prepared = plans[0].prepare()
     assert (prepared.num_windows, prepared.part_size, prepared.tokens_per_window) == (40, 15, sum(lengths))
     assert prepared.manifest_entries == {
-        "sampling": "targets", "min_preceding": 41, "num_visible_tokens": lengths, "num_documents": drawn.num_documents,
+        "min_preceding": 41, "num_visible_tokens": lengths, "num_documents": drawn.num_documents,
         "windows_sha256": drawn.sha256,
     }  # fmt: skip
     assert messages[-1] == f"{folder}: 40 windows of {drawn.num_documents} documents, 1 to 40 visible tokens"
 
 
-@pytest.mark.parametrize(("key", "value"), [("visibility", "contextual"), ("positions", "compact")])
 def test_a_curve_says_that_hidden_tokens_are_seen_by_no_one(
-    key: str, value: str, tiny_config: Config, tiny_run: Path, tmp_path: Path
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
     """They are not run, whatever is measured elsewhere: nothing else was measured than without the key."""
     few = dataclasses.replace(tiny_config.influence, num_windows=5)
     measured = []
-    for settings in (few, dataclasses.replace(few, **{key: value})):
+    for settings in (few, dataclasses.replace(few, visibility="contextual")):
         config = dataclasses.replace(tiny_config, influence=settings)
         measured.append(measure_context_curve(config, tiny_run, out=tmp_path / "curve"))  # one folder: it is the same
     setup = context_curve(measured[1]).setup
-    assert (setup.visibility, setup.positions) == ("hidden", "kept")
+    assert setup.visibility == "hidden"
 
 
 def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
@@ -281,7 +280,7 @@ def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run:
     messages.clear()
     measure_context_curve(config, tiny_run, out=tmp_path / "curve")
     assert "already measured" in messages[-1]
-    for changed in ({"sampling": "documents"}, {"max_windows_per_document": 2}):
+    for changed in ({"seed": 1}, {"max_windows_per_document": 2}):
         other = dataclasses.replace(config, influence=dataclasses.replace(one_each, **changed))
         with pytest.raises(UserError, match="other settings"):
             measure_context_curve(other, tiny_run, out=tmp_path / "curve")

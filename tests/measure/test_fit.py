@@ -540,7 +540,7 @@ def opened_as(asked: Asked, **fields: Any) -> Any:
     given = {
         "record": SimpleNamespace(name="of record"), "name": "of folder", "precision": "bf16", "anchor_id": 5, "bos": "bos",
         "device": torch.device("cpu"), "lengths": SimpleNamespace(full_len=FULL, local_len=LOCAL),
-        "model": SimpleNamespace(max_position=FULL + 1), "positions": "compact",
+        "model": SimpleNamespace(max_position=FULL + 1),
     }  # fmt: skip
     return SimpleNamespace(**(given | fields))
 
@@ -563,7 +563,7 @@ def test_what_is_checked_and_compared(asked: Asked, num: int, longer: int, messa
     assert model is opened.model and tokens == windows.rows_WT[:12, longer:].tolist()
     assert documents == [100 + w // 2 * 3 for w in range(min(num, 12))]
     assert compared_as == {
-        "bos": "bos", "chosen": 5, "local_len": LOCAL, "positions": "compact",
+        "bos": "bos", "chosen": 5, "local_len": LOCAL,
     }  # fmt: skip
 
 

@@ -69,13 +69,6 @@ def test_estimates_are_derivatives_along_what_a_token_moves_beside_the_visible_o
         assert np.ptp(expected) > 1e-3
 
 
-def test_beside_nothing_they_are_the_estimates_that_screening_ranks_by() -> None:
-    scores = scores_of(contextual())
-    nothing = np.empty((3, 0), dtype=np.int64)
-    expected = scores.ranking_values("patching", "kl")
-    assert scores.patching_beside(nothing) == pytest.approx(expected, rel=1e-5, abs=1e-7)
-
-
 GROUPS = TokenGroups(np.array([[0, 0, 1, 2, 2, 2] + [3] * 10, [0] * 5 + [1] * 11, list(range(16))]))
 SEVERAL_SIZES = np.array([[1, 2], [0, NO_GROUP], [3, 5]])
 

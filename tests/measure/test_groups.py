@@ -14,10 +14,9 @@ from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.measuring import Ranking
 from olmo_sparsity.measure.selection.predictions import Predictions
-from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
-from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import measure_context
 from olmo_sparsity.measure.visible import group_losses
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import (
@@ -26,14 +25,14 @@ from olmo_sparsity.measure.visible.losses import (
     long_log_probs_and_attention,
     short_log_probs,
 )
-from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA, SELECTORS, rank
 
 SIZES = ([1, 3, 2, 5, 5], [16], [2, 2, 3, 2, 5, 2], [7, 9])  # tokens of the groups of each window, M in all
 W, KS, MASKS, ANCHOR = len(SIZES), [1, 2, 4], 24, 1
-SETTINGS = InfluenceConfig(selectors=list(ALL_SELECTORS), k=KS, screen_sample=1.0)
+SETTINGS = InfluenceConfig(selectors=list(ALL_SELECTORS), k=KS)
 DEFINITIONS = pytest.mark.parametrize(
     ("visibility", "anchor_id"), list(itertools.product(("hidden", "contextual"), (None, ANCHOR)))
 )
@@ -85,9 +84,7 @@ def make_evaluator(model: OLMoWithPositions, visibility: str, anchor_id: Optiona
     return Evaluator(model, LOCAL, path=path, batch_tokens=200, visibility=visibility, anchor_id=anchor_id)  # type: ignore[arg-type]
 
 
-def scores_of(
-    evaluator: Evaluator, groups: Optional[TokenGroups] = GROUPS, screening: Optional[ScreeningSettings] = None
-) -> WindowScores:
+def scores_of(evaluator: Evaluator, groups: Optional[TokenGroups] = GROUPS) -> WindowScores:
     tokens_WT, targets_W = windows(W)
     drawn_W1 = (targets_W[:, None] + 7) % VOCAB
     predictions = Predictions(
@@ -98,7 +95,7 @@ def scores_of(
         num_lasso_masks=MASKS,
         with_kl=True,
     )
-    return WindowScores(predictions, max_k=max(KS), screening=screening)
+    return WindowScores(predictions, max_k=max(KS))
 
 
 @pytest.fixture(scope="module")
@@ -266,18 +263,16 @@ def test_losses_without_a_group_do_not_depend_on_how_many_windows_are_held_at_on
 
 
 @pytest.mark.parametrize("anchor_id", [None, ANCHOR])
-@pytest.mark.parametrize(
-    ("visibility", "positions"), [("hidden", "kept"), ("hidden", "compact"), ("contextual", "kept")]
-)
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
 def test_what_precedes_a_group_is_shared_where_a_pass_holds_one_row(
-    model: OLMoWithPositions, visibility: Visibility, positions: PositionIDs, anchor_id: Optional[int]
+    model: OLMoWithPositions, visibility: Visibility, anchor_id: Optional[int]
 ) -> None:
-    """Of compact position IDs the tokens behind a group close up by as many as it has; entries have read it, if they may."""
+    """Entries have read it, if they may."""
     tokens_WT, targets_W = windows(W)
     found, expected = (
         group_losses.all_but_one_group_losses(
             Evaluator(
-                model, LOCAL, path=path, batch_tokens=1, visibility=visibility, anchor_id=anchor_id, positions=positions
+                model, LOCAL, path=path, batch_tokens=1, visibility=visibility, anchor_id=anchor_id
             ),
             tokens_WT, groups=GROUPS, labels_WA=torch.stack([targets_W, targets_W - 1], dim=1),
         )
@@ -322,29 +317,6 @@ def test_a_drawn_label_has_its_own_choice_losses_and_costs(
     of_target = measured.outcomes["random"]
     assert np.array_equal(of_target.groups_WS, resampled.outcomes["random"].groups_WS)
     assert of_target.kl_short_to_sparse_WK is None
-
-
-@pytest.mark.parametrize("ranking", ["attention", "patching"])
-def test_screening_keeps_the_best_groups_and_reports_what_it_lost(model: OLMoWithPositions, ranking: Ranking) -> None:
-    screening = ScreeningSettings(4, ranking)
-    settings = dataclasses.replace(SETTINGS, screen=4)
-    one = scores_of(make_evaluator(model, "hidden", None, "compact"), screening=screening)
-    exact = scores_of(make_evaluator(model, "hidden", None, "compact"))
-    estimates_WI = exact.ranking_values(ranking, "loss")
-    for w, sizes in enumerate(SIZES):
-        kept = np.flatnonzero(np.isfinite(one.loss_single_WI[w])).tolist()
-        assert len(kept) == min(4, len(sizes))
-        assert kept == sorted(rank(-estimates_WI)[w, : len(kept)].tolist())
-        assert one.loss_single_WI[w, kept] == pytest.approx(exact.loss_single_WI[w, kept], abs=1e-5)
-    measured, truth = measure_context(one, settings), measure_context(exact, settings)
-    check = check_screening(one, measured, settings=settings)
-    assert check.sample_w.tolist() == list(range(W))
-    for name, cost in check.costs.items():
-        for (w, sizes), (n, k) in itertools.product(enumerate(SIZES), enumerate(KS)):
-            chosen, best = (set(of.outcomes[name].groups_WS[w, :k].tolist()) - {-1} for of in (measured, truth))
-            assert cost.recall_wK[w, n] == pytest.approx(len(chosen & best) / min(k, len(sizes)))
-            lost = measured.outcomes[name].loss_sparse_WK[w, n] - truth.outcomes[name].loss_sparse_WK[w, n]
-            assert cost.gain_lost_wK[w, n] == pytest.approx(lost, abs=1e-5)
 
 
 @pytest.mark.parametrize("path", PATHS)

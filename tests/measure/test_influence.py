@@ -27,15 +27,11 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, sha256_text
-from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
-from olmo_sparsity.view.console import Form, print_summary
-from olmo_sparsity.view.one_window import show_window, terminal
-from olmo_sparsity.view.report import write_report
 from olmo_sparsity.wording.setup import overlap_words
 
 LOCAL, FULL, M = 8, 20, 12
@@ -220,7 +216,7 @@ def test_the_kind_of_the_null_context_is_in_tables_and_manifest(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
 ) -> None:
     assert read_json(tiny_tables / "manifest.json")["influence"]["null_context"] == "document"
-    settings = {"null_context": "shuffled", "sampling": "documents", "selectors": ["random"], "resampled_draws": 0}
+    settings = {"null_context": "shuffled", "selectors": ["random"], "resampled_draws": 0}
     tables = measure(with_settings(tiny_config, **settings), tiny_run, out=tmp_path / "shuffled")
     windows = rows_of(tables, "windows")
     assert read_json(tables / "manifest.json")["influence"]["null_context"] == "shuffled"
@@ -348,53 +344,6 @@ def test_a_hub_corpus_is_read_no_further_than_needed(
         with pytest.raises(UserError, match="enough"):
             measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, out=tmp_path / "out")
         assert asked[-1].max_documents == expected
-
-
-def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
-    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = with_settings(tiny_config, screen=9, screen_sample=0.5)
-    folder = measure(config, tiny_run, out=tmp_path / "screened")
-    selections, exact = (read_table(one, "selections").to_pandas() for one in (folder, tiny_tables))
-    keys = ["window_id", "selector", "context"]
-    both = selections.merge(exact, on=[*keys, "draw"], suffixes=("", "_exact"))
-    assert len(both) == len(exact)
-    for row in both.itertuples():
-        known = np.isfinite(row.scores)
-        assert known.sum() == (9 if row.selector in ("unmask-one", "kl") else 12)
-        assert row.scores[known] == pytest.approx(row.scores_exact[known], abs=1e-4)
-        assert known[row.positions].all()
-    costs = selections.groupby("selector")["num_evaluations"].first()
-    assert (costs["unmask-one"], costs["kl"], costs["gradient"]) == (9 + 1 + 3, 9 + 2 + 3, 3)
-    assert read_table(folder, "selections")["scores"].combine_chunks().flatten().null_count == (5 + 3) * 60 * 3
-
-    sample = read_table(folder, "screening").to_pandas()
-    assert 10 < sample["window_id"].nunique() < 50
-    for row in sample.merge(both, on=keys).itertuples():
-        for i, k in enumerate((1, 2, 8)):
-            assert row.recall[i] == pytest.approx(len({*row.positions[:k]} & {*row.positions_exact[:k]}) / k)
-            lost = row.gain_sparse_nats_exact[i] - row.gain_sparse_nats[i]
-            assert row.gain_lost_nats[i] == pytest.approx(lost, abs=1e-5)
-    print_summary(folder, every=True)
-    printed = capsys.readouterr().out
-    assert "Screened to 9 candidates by patching" in printed
-    print_summary(folder, form=Form.json)
-    found = json.loads(capsys.readouterr().out)["screening"]
-    kl = [e for e in found if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8)]
-    of = sample[(sample["selector"] == "kl") & (sample["context"] == "real")]
-    assert kl[0]["recall"]["mean"] == pytest.approx(np.stack(of["recall"])[:, 2].mean())
-    assert kl[0]["num_windows"] == len(of)
-    page = write_report(folder, tmp_path / "report.html", overwrite=False, num_windows=5, seed=0)
-    assert page.stat().st_size > 10_000
-    show_window(folder, 3, selector="unmask-one", k=8, context="real", console=terminal())
-    assert "target" in capsys.readouterr().out
-    assert check_tables(folder).problems == []
-
-
-@pytest.mark.parametrize("screen", [7, 13])
-def test_a_screen_holds_the_largest_k_and_no_more_than_there_are(tiny_config: Config, screen: int) -> None:
-    with pytest.raises(UserError, match=f"influence.screen = {screen}"):
-        with_settings(tiny_config, screen=screen).check_k()
 
 
 def test_a_seed_draws_everything_anew_for_the_same_windows(

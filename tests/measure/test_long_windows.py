@@ -147,7 +147,7 @@ def test_entries_are_read_in_as_few_blocks_as_the_device_holds(monkeypatch: pyte
     for entries in (5, 100):
         monkeypatch.setattr(losses, "attention_elements", lambda device, held=entries * 4 * LOCAL: held)  # of 4 heads
         evaluator = Evaluator(model, LOCAL, batch_tokens=80, visibility="contextual")
-        found.append(gate_gradients(evaluator, tokens_WT, loss_function=loss_of(tokens_WT), attribution="patching"))
+        found.append(gate_gradients(evaluator, tokens_WT, loss_function=loss_of(tokens_WT)))
     assert sizes == [5, 5, 2, 12]
     torch.testing.assert_close(*found)
 

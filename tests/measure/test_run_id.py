@@ -56,9 +56,9 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     }
     settings: dict[str, Any] = {
         "local_len": 6, "full_len": 19, "precision": "bf16", "visibility": "contextual", "seed": 1, "num_windows": 61, "k": [1],
-        "selectors": ["kl"], "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start",
-        "null_context": "shuffled", "resampled_draws": 1, "lasso_masks": 7, "screen": 9, "screen_sample": 0.5,
-        "min_preceding": 20, "positions": "compact", "train_overlap": False,
+        "selectors": ["kl"], "max_windows_per_document": 3, "targets": "word-start",
+        "null_context": "shuffled", "resampled_draws": 1, "lasso_masks": 7,
+        "min_preceding": 20, "train_overlap": False,
     }  # fmt: skip
     for key, value in settings.items():
         measurements[key] = (changed(tiny_config, "influence", **{key: value}), tiny_run)
@@ -93,14 +93,14 @@ def test_so_have_curves(tiny_config: Config, tiny_run: Path, monkeypatch: pytest
         **{
             name: dataclasses.replace(plain, **{name: value})
             for name, value in {
-                "weights_sha256": "1", "anchor": plain.bos, "positions": "compact", "precision": "bf16",
+                "weights_sha256": "1", "anchor": plain.bos, "precision": "bf16",
                 "visibility": "contextual", "record": ModelRecord(**{**MODEL, "rope_scaling": "yarn:2"}),
                 "lengths": dataclasses.replace(plain.lengths, local_len=6),
             }.items()
         },
     }  # fmt: skip
     windows = {
-        "seed": 1, "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start", "min_preceding": 20,
+        "seed": 1, "max_windows_per_document": 3, "targets": "word-start", "min_preceding": 20,
     }  # fmt: skip
     settings = {name: changed(tiny_config, "influence", **{name: value}) for name, value in windows.items()}
     of_curve = {
@@ -116,7 +116,7 @@ def test_so_have_curves(tiny_config: Config, tiny_run: Path, monkeypatch: pytest
         monkeypatch.setattr(context_curve, "open_model", lambda *_, opened=opened, **__: opened)
         measure_context_curve(config, tiny_run)
         plan = plans.pop()
-        is_plain = name in ("visibility", "positions")  # which a curve does not have
+        is_plain = name == "visibility"  # which a curve does not have
         assert names.setdefault(plan.run_id, name) == ("as it is" if is_plain else name)
         of_text = "held-out" if name == "text" else "validation"
         expected = f"{of_text}-{'bos-' if name == 'anchor' else ''}to{33 if name == 'max_visible' else 40}"
@@ -151,7 +151,7 @@ def test_the_same_model_under_another_name_has_the_same_fingerprint(
         ({}, {"record": "a model"}, (8, 20), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
         ({"unit": "block:4"}, {}, (8, 20), "c4-en-val-block4-n5-k1-4-seed3-012345"),
         ({"unit": "word", "visibility": "contextual"}, {}, (8, 20), "c4-en-val-word-contextual-n5-k1-4-seed3-012345"),
-        ({"positions": "compact"}, {"anchor": "bos"}, (8, 20), "c4-en-val-compact-positions-bos-n5-k1-4-seed3-012345"),
+        ({}, {"anchor": "bos"}, (8, 20), "c4-en-val-bos-n5-k1-4-seed3-012345"),
         ({}, {"text": SimpleNamespace(source="/a/__.b/--", split="val")}, (8, 20), "text-val-n5-k1-4-seed3-012345"),
         ({}, {"text": SimpleNamespace(source="x" * 50, split="val")}, (8, 20), "x" * 40 + "-val-n5-k1-4-seed3-012345"),
     ],

@@ -276,7 +276,5 @@ def test_the_order_of_legends_and_who_is_shown_where_there_is_little_room() -> N
     """Those that see the target, those that do not, controls; within each in the order of the tables."""
     names = ["random", "kl", "bm25", "nearest", "greedy", "unmask-one", "attention"]
     assert in_legend_order(names) == ["unmask-one", "greedy", "kl", "attention", "bm25", "random", "nearest"]
-    by_heads = ["random-heads", "h2o-heads", "random", "h2o"]  # the first is a control, too
-    assert in_legend_order(by_heads) == ["h2o", "h2o-heads", "random", "random-heads"]
-    assert set(CONTROLS) == {"random", "nearest", "random-heads"}
+    assert set(CONTROLS) == {"random", "nearest"}
     assert main_among([*names, "nobody's"]) == ["random", "kl", "bm25", "unmask-one", "attention"]

@@ -16,9 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 from brute_force import (
-    CONTEXTS,
     DRAWN_LABELS,
-    SCREENING_SAMPLE,
     SEES_TARGET,
     Definition,
     assert_forward_selection,
@@ -48,9 +46,8 @@ from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
-KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE = [1, 3, 4], 4, 10, 20, 2, 7, 0.6
+KS, SEED, NUM_WINDOWS, MASKS, DRAWS = [1, 3, 4], 4, 10, 20, 2
 LASSO_ALPHA = 0.01  # of ContextCite, on standardised masks
-SCREENED = ("unmask-one", "kl", "greedy", "greedy-kl")
 
 
 def training_documents(run: Path) -> list[list[int]]:
@@ -99,8 +96,6 @@ def config(tiny_config: Config, texts: dict[str, list[str]], tmp_path_factory: p
         selectors=list(ALL_SELECTORS),
         resampled_draws=DRAWS,
         lasso_masks=MASKS,
-        screen_sample=SAMPLE,
-        screen_by="attention",
     )
     context = dataclasses.replace(tiny_config.context, train_len=TRAIN_LEN)
     return dataclasses.replace(tiny_config, influence=influence, context=context)
@@ -109,19 +104,6 @@ def config(tiny_config: Config, texts: dict[str, list[str]], tmp_path_factory: p
 @pytest.fixture(scope="module")
 def exact(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return measure(config, tiny_run, out=tmp_path_factory.mktemp("columns") / "exact")
-
-
-@pytest.fixture(scope="module")
-def screened(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    influence = dataclasses.replace(config.influence, screen=SCREEN)
-    return measure(
-        dataclasses.replace(config, influence=influence), tiny_run, out=tmp_path_factory.mktemp("columns") / "screened"
-    )
-
-
-@pytest.fixture(scope="module", params=["exact", "screened"])
-def tables(request: pytest.FixtureRequest) -> Path:
-    return Path(request.getfixturevalue(request.param))
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +118,13 @@ def store(config: Config, tiny_run: Path) -> TokenStore:
     return open_store(prepare(data, tokenizer_file=tiny_run / "tokenizer.json"), "measured")
 
 
-def rows_of(tables: Path, table: str, **equal: object) -> list[dict[str, Any]]:
-    rows = read_table(tables, table).to_pylist()
+def rows_of(folder: Path, table: str, **equal: object) -> list[dict[str, Any]]:
+    rows = read_table(folder, table).to_pylist()
     return [row for row in rows if all(row[name] == value for name, value in equal.items())]
 
 
 def test_windows(
-    tables: Path,
+    exact: Path,
     tiny_run: Path,
     texts: dict[str, list[str]],
     tokenizer: Tokenizer,
@@ -159,7 +141,7 @@ def test_windows(
     )
     null = draw_null_contexts(drawn, M, kind="document", seed=SEED)
     sources = store.source_of(drawn.document_W)
-    windows, numbers = rows_of(tables, "windows"), np.arange(NUM_WINDOWS)
+    windows, numbers = rows_of(exact, "windows"), np.arange(NUM_WINDOWS)
     assert len(windows) == NUM_WINDOWS
     for w, window in enumerate(windows):
         ids = tokenizer.encode(documents[window["doc_id"]]).ids
@@ -217,7 +199,7 @@ def test_windows(
         assert null_text != documents[window["doc_id"]] and window["source"] in texts
         assert all(text in texts[window["source"]] for text in (null_text, documents[window["doc_id"]]))
         assert " ".join(map(str, null_tokens)) in " ".join(map(str, tokenizer.encode(null_text).ids))
-    assert check_tables(tables).problems == []
+    assert check_tables(exact).problems == []
 
 
 def test_the_windows_can_tell_one_definition_from_another(exact: Path, texts: dict[str, list[str]]) -> None:
@@ -246,27 +228,18 @@ def test_the_windows_can_tell_one_definition_from_another(exact: Path, texts: di
         assert max(abs(window[first] - window[second]) for window in windows) > 1e-3, (first, second)
 
 
-def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
-    screen = SCREEN if tables.name == "screened" else None
-    rows, unscreened = iter(rows_of(tables, "selections")), iter(rows_of(exact, "selections"))
-    for window in rows_of(tables, "windows"):
+def test_selections(exact: Path, definition: Definition) -> None:
+    rows = iter(rows_of(exact, "selections"))
+    for window in rows_of(exact, "windows"):
         for name, context, draw, choice in choices(window, definition, selectors=ALL_SELECTORS, seed=SEED):
-            row, exact_row = next(rows), next(unscreened)
-            if screen and name not in SCREENED:
-                assert_same_row(row, exact_row)
-                continue
+            row = next(rows)
             scores = row["scores"]
-            kept = [j for j in range(M) if scores[j] is not None]
-            assert len(kept) == (SCREEN if screen and name in SCREENED else M)
-            if len(kept) < M:  # those that get most attention
-                paid_M = expected_scores("attention", choice, lasso_masks=MASKS, lasso_alpha=LASSO_ALPHA)
-                assert paid_M[kept].min() > max(paid_M[j] for j in range(M) if j not in kept) - 1e-5
             if name in ("greedy", "greedy-kl"):
                 assert_forward_selection(name, choice, scores, max(KS))
                 expected_M = np.array(scores, dtype=float)
             else:
                 expected_M = expected_scores(name, choice, lasso_masks=MASKS, lasso_alpha=LASSO_ALPHA)
-            best = sorted(kept, key=lambda j, scores=scores: (-scores[j], -j))[: max(KS)]
+            best = sorted(range(M), key=lambda j, scores=scores: (-scores[j], -j))[: max(KS)]
             sets = [best[:k] for k in KS]
             losses, short = choice.losses(sets), choice.losses([[]])[0]
             expected = {
@@ -276,48 +249,18 @@ def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
                 "context": context,
                 "draw": draw,
                 "sees_target": SEES_TARGET[name],
-                "num_evaluations": expected_evaluations(name, M, max_k=max(KS), lasso_masks=MASKS, screen=screen),
+                "num_evaluations": expected_evaluations(name, M, max_k=max(KS), lasso_masks=MASKS),
                 "positions": best,
                 "distance_tokens": [FULL - j for j in best],
-                "scores": [expected_M[j] for j in kept],
+                "scores": expected_M.tolist(),
                 "k": KS,
                 "loss_sparse_nats": losses,
                 "gain_sparse_nats": short - losses,
                 "kl_sparse_nats": None if "resampled" in context else choice.divergences(sets),
                 "kl_short_to_sparse_nats": choice.costs_of_showing(sets) if "resampled" in context else None,
             }
-            assert_same_row({**row, "scores": [scores[j] for j in kept]}, expected)
+            assert_same_row(row, expected)
     assert next(rows, None) is None
-
-
-def test_screening(exact: Path, screened: Path, definition: Definition) -> None:
-    windows = {window["window_id"]: window for window in rows_of(screened, "windows")}
-    sampled = [w for w in windows if np.random.default_rng([SEED, SCREENING_SAMPLE, w]).random() < SAMPLE]
-    assert 0 < len(sampled) < NUM_WINDOWS
-    rows = rows_of(screened, "screening")
-    expected_keys = {(w, name, context) for w in sampled for name in SCREENED for context in CONTEXTS}
-    assert {(row["window_id"], row["selector"], row["context"]) for row in rows} == expected_keys
-    assert len(rows) == len(expected_keys)
-    positions = [
-        {(row["window_id"], row["selector"], row["context"]): row["positions"] for row in rows_of(folder, "selections")}
-        for folder in (screened, exact)
-    ]
-    for row in rows:
-        same = {key: row[key] for key in ("window_id", "selector", "context")}
-        chosen, best = (of_folder[tuple(same.values())] for of_folder in positions)
-        pairs = [({*chosen[:k]}, {*best[:k]}) for k in KS]
-        window = windows[row["window_id"]]
-        losses = -definition.log_q(tokens_under(window, row["context"]), [s for pair in pairs for s in pair])
-        by_pair = losses[:, window["target_id"]].reshape(-1, 2)
-        expected = {
-            **same,
-            "doc_id": window["doc_id"],
-            "k": KS,
-            "recall": [len(ours & theirs) / k for (ours, theirs), k in zip(pairs, KS, strict=True)],
-            "gain_lost_nats": by_pair[:, 0] - by_pair[:, 1],
-        }
-        assert_same_row(row, expected)
-    assert any(value != 1 for row in rows for value in row["recall"])
 
 
 def test_lists_over_positions_have_a_fixed_length(exact: Path) -> None:

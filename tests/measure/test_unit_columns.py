@@ -1,4 +1,4 @@
-"""The columns of groups of tokens, row by row, against their definitions: words, sentences and blocks, and screened words.
+"""The columns of groups of tokens, row by row, against their definitions: words, sentences and blocks.
 
 The windows hold several short sentences; all lengths differ, and some windows have fewer groups than the largest k.
 """
@@ -15,7 +15,6 @@ import pytest
 import torch
 from brute_force import (
     DRAWN_LABELS,
-    SCREENING_SAMPLE,
     SEES_TARGET,
     Definition,
     assert_forward_selection,
@@ -28,19 +27,17 @@ from brute_force import (
 )
 from tokenizers import Tokenizer
 
-import olmo_sparsity.statistics.single.screening
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
-from olmo_sparsity.view.console import Form, print_summary
 
 LOCAL, FULL, M = 4, 19, 15
-KS, SEED, NUM_WINDOWS, MASKS, SCREEN, SAMPLE = [1, 3], 3, 4, 12, 3, 0.7
+KS, SEED, NUM_WINDOWS, MASKS = [1, 3], 3, 4, 12
+UNITS = ("word", "sentence", "block:4")
 WORDS = ["a", "the", "of", "and", "to", "in", "was", "it", "red", "cat"]
-SCREENED = ("unmask-one", "kl", "greedy", "greedy-kl")
 
 
 @pytest.fixture(scope="module")
@@ -62,26 +59,21 @@ def config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Con
         selectors=list(ALL_SELECTORS),
         resampled_draws=1,
         lasso_masks=MASKS,
-        screen_sample=SAMPLE,
-        screen_by="attention",
     )
     return dataclasses.replace(tiny_config, influence=influence)
 
 
 @pytest.fixture(scope="module")
 def measured(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tables of each unit, and of screened words."""
+    """The tables of each unit."""
     out = tmp_path_factory.mktemp("units")
-    asked = {unit: {"unit": unit} for unit in ("word", "sentence", "block:4")}
-    screened = {"unit": "word", "screen": SCREEN, "selectors": list(SCREENED)}
-    settings: dict[str, dict[str, Any]] = {**asked, "screened": screened}
     return {
         name: measure(
-            dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes)),
+            dataclasses.replace(config, influence=dataclasses.replace(config.influence, unit=name)),
             tiny_run,
             out=out / name.replace(":", "-"),
         )
-        for name, changes in settings.items()
+        for name in UNITS
     }
 
 
@@ -106,11 +98,7 @@ def groups_of(tokens: list[int], unit: str, tokenizer: Tokenizer) -> list[list[i
     return [[j for j in range(M) if numbers[j] == i] for i in range(max(numbers) + 1)]
 
 
-UNIT = pytest.mark.parametrize("name", ["word", "sentence", "block:4", "screened"])
-
-
-def unit_of(name: str) -> str:
-    return "word" if name == "screened" else name
+UNIT = pytest.mark.parametrize("name", UNITS)
 
 
 @UNIT
@@ -120,9 +108,7 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
     numbers = []
     for window in windows:
         tokens, target = tokens_under(window, "real"), window["target_id"]
-        real, null = (
-            groups_of(tokens_under(window, context), unit_of(name), tokenizer) for context in ("real", "null")
-        )
+        real, null = (groups_of(tokens_under(window, context), name, tokenizer) for context in ("real", "null"))
         numbers.append(len(real))
         p_short, p_all = definition.log_q(tokens, [[], range(M)])
         p_all_null = definition.log_q(tokens_under(window, "null"), [range(M)])[0]
@@ -149,33 +135,25 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
     if name == "sentence":
         assert min(numbers) < max(KS) and len(set(numbers)) > 1
     else:
-        assert max(numbers) > SCREEN and (name == "block:4" or len(set(numbers)) > 1)
+        assert max(numbers) > 3 and (name == "block:4" or len(set(numbers)) > 1)
 
 
 @UNIT
 def test_selections(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
-    screen, selectors = (SCREEN, list(SCREENED)) if name == "screened" else (None, list(ALL_SELECTORS))
     rows = iter(rows_of(measured[name], "selections"))
     for window in rows_of(measured[name], "windows"):
-        groups = {
-            context: groups_of(tokens_under(window, context), unit_of(name), tokenizer) for context in ("real", "null")
-        }
+        groups = {context: groups_of(tokens_under(window, context), name, tokenizer) for context in ("real", "null")}
         for selector, context, draw, choice in choices(
-            window, definition, selectors=selectors, seed=SEED, groups=groups
+            window, definition, selectors=ALL_SELECTORS, seed=SEED, groups=groups
         ):
             row, members = next(rows), choice.members
-            scores, everything = row["scores"], range(len(members))
-            kept = [i for i in everything if scores[i] is not None]
-            assert len(kept) == (min(SCREEN, len(members)) if screen else len(members))
-            if len(kept) < len(members):  # those that get most attention
-                paid_I = expected_scores("attention", choice, lasso_masks=MASKS, lasso_alpha=LASSO_ALPHA)
-                assert paid_I[kept].min() > max(paid_I[i] for i in everything if i not in kept) - 1e-5
+            scores = row["scores"]
             if selector in ("greedy", "greedy-kl"):
                 assert_forward_selection(selector, choice, scores, max(KS))
                 expected_I = np.array(scores, dtype=float)
             else:
                 expected_I = expected_scores(selector, choice, lasso_masks=MASKS, lasso_alpha=LASSO_ALPHA)
-            best = sorted(kept, key=lambda i, scores=scores: (-scores[i], -i))[: max(KS)]
+            best = sorted(range(len(members)), key=lambda i, scores=scores: (-scores[i], -i))[: max(KS)]
             sets = [best[:k] for k in KS]
             losses = choice.losses(sets)
             positions = [j for i in best for j in members[i]]
@@ -186,14 +164,12 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
                 "context": context,
                 "draw": draw,
                 "sees_target": SEES_TARGET[selector],
-                "num_evaluations": expected_evaluations(
-                    selector, len(members), max_k=max(KS), lasso_masks=MASKS, screen=screen
-                ),
+                "num_evaluations": expected_evaluations(selector, len(members), max_k=max(KS), lasso_masks=MASKS),
                 "positions": positions,
                 "distance_tokens": [FULL - j for j in positions],
                 "group_first": [members[i][0] for i in best],
                 "group_last": [members[i][-1] for i in best],
-                "scores": [expected_I[i] for i in kept],
+                "scores": expected_I.tolist(),
                 "k": KS,
                 "num_tokens": [sum(len(members[i]) for i in chosen) for chosen in sets],
                 "loss_sparse_nats": losses,
@@ -201,52 +177,5 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
                 "kl_sparse_nats": None if "resampled" in context else choice.divergences(sets),
                 "kl_short_to_sparse_nats": choice.costs_of_showing(sets) if "resampled" in context else None,
             }
-            assert_same_row({**row, "scores": [scores[i] for i in kept]}, expected)
+            assert_same_row(row, expected)
     assert next(rows, None) is None
-
-
-def test_screening(measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
-    windows = {window["window_id"]: window for window in rows_of(measured["screened"], "windows")}
-    sampled = [w for w in windows if np.random.default_rng([SEED, SCREENING_SAMPLE, w]).random() < SAMPLE]
-    assert 0 < len(sampled) < NUM_WINDOWS
-    rows = rows_of(measured["screened"], "screening")
-    assert len(rows) == len(sampled) * len(SCREENED) * 2
-    firsts = [
-        {
-            (row["window_id"], row["selector"], row["context"]): row["group_first"]
-            for row in rows_of(measured[name], "selections")
-        }
-        for name in ("screened", "word")
-    ]
-    for row in rows:
-        key = (row["window_id"], row["selector"], row["context"])
-        window = windows[row["window_id"]]
-        tokens = tokens_under(window, row["context"])
-        groups = {positions[0]: positions for positions in groups_of(tokens, "word", tokenizer)}
-        pairs = [tuple(of[key][:k] for of in firsts) for k in KS]
-        visible = [[j for first in chosen for j in groups[first]] for pair in pairs for chosen in pair]
-        losses = -definition.log_q(tokens, visible)[:, window["target_id"]].reshape(-1, 2)
-        expected = {
-            "window_id": row["window_id"],
-            "doc_id": window["doc_id"],
-            "selector": row["selector"],
-            "context": row["context"],
-            "k": KS,
-            "recall": [len({*ours} & {*exact}) / len(exact) for ours, exact in pairs],
-            "gain_lost_nats": losses[:, 0] - losses[:, 1],
-        }
-        assert_same_row(row, expected)
-    assert any(value != 1 for row in rows for value in row["recall"])
-
-
-def test_an_empty_sample_of_screening_is_said(
-    measured: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        olmo_sparsity.statistics.single.screening, "read_table", lambda *given: read_table(*given).slice(0, 0)
-    )
-    print_summary(measured["screened"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "What that lost is not known: no window is in the random sample (influence.screen_sample = 0.7)" in said
-    print_summary(measured["screened"], form=Form.json)
-    assert json.loads(capsys.readouterr().out)["screening"] == []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn_figures import FIGURES, figures_of, read, reweighted, words_on
+from drawn_figures import FIGURES, figures_of, read, words_on
 from known_selectors import only_here as only_here
 from made_up import related_words
 from rich.console import Console
@@ -26,14 +26,12 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.own_selectors import OwnSelector, names_of
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
-from olmo_sparsity.statistics.single.screening import screening
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report import write_report
-from olmo_sparsity.view.summary_tables import screening_table
 from olmo_sparsity.wording.evidence import evidence_sentences
 from olmo_sparsity.wording.units import units_words
 
@@ -48,7 +46,7 @@ def settings_of(config: Config, **changes: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def word_tables(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = settings_of(tiny_config, unit="word", screen=9, screen_sample=1.0)
+    config = settings_of(tiny_config, unit="word")
     return measure(config, tiny_run, out=tmp_path_factory.mktemp("units") / "words")
 
 
@@ -138,30 +136,6 @@ def test_words_without_a_score_are_chosen_last_whatever_windows_a_part_holds(
     assert any(total > 4 and unscored > total - 4 for unscored, total in num_unscored)
 
 
-def test_recall_of_screening_is_between_0_and_1(word_tables: Path) -> None:
-    rows = rows_of(word_tables, "screening")
-    assert rows
-    assert all(0 <= recall <= 1 for row in rows for recall in row["recall"])
-
-
-def test_the_recall_of_a_blind_choice_is_the_share_of_the_candidates_of_a_window(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path
-) -> None:
-    config = settings_of(tiny_config, unit="word", selectors=["unmask-one"], screen=4, screen_sample=1.0)
-    tables = measure(config, tiny_run, out=tmp_path / "words")
-    windows = rows_of(tables, "windows")  # all of them are in the sample
-    losses = screening(tables, load(tables))
-    assert {loss.context for loss in losses} == {"real", "null"}
-    for loss in losses:
-        column = "group_first" if loss.context == "real" else "null_group_first"
-        shares = [min(1, 4 / len(window[column])) for window in windows]
-        assert loss.blind_recall == pytest.approx(np.average(shares, weights=[w["weight"] for w in windows]))
-        assert 4 / M < loss.blind_recall < 1
-    table = screening_table(losses, read_json(tables / "manifest.json")["influence"], shown_k=4, every=True)
-    column = [column.name for column in table.columns].index("recall of a blind choice")
-    assert [row[column].value for row in table.rows] == [loss.blind_recall for loss in losses]
-
-
 def test_statistics_are_of_the_tables(word_tables: Path) -> None:
     measurement = load(word_tables)
     summary = summarize(measurement)
@@ -232,14 +206,12 @@ def test_blocks_of_one_token_are_tokens(tiny_config: Config, tiny_run: Path, tmp
     changes = {
         "num_windows": 12,
         "selectors": [*SELECTORS, "gradient", "attention", "lasso"],
-        "screen": 9,
-        "screen_sample": 1.0,
     }
     one, other = (
         measure(settings_of(tiny_config, unit=unit, **changes), tiny_run, out=tmp_path / unit.replace(":", ""))
         for unit in ("token", "block:1")
     )
-    for table in ("windows", "selections", "screening"):
+    for table in ("windows", "selections"):
         tokens, blocks = (read_table(folder, table).to_pylist() for folder in (one, other))
         assert set(tokens[0]) <= set(blocks[0])
         for mine, of_blocks in zip(tokens, blocks, strict=True):
@@ -257,8 +229,6 @@ def test_default_folders_name_the_unit_and_more_blocks_than_there_are_is_a_mista
     ):
         settings_of(tiny_config, unit="block:5", k=[1, 4]).check_k()
     settings_of(tiny_config, unit="sentence", k=[1, 12]).check_k()
-    with pytest.raises(UserError, match="between the largest k, 1, and 3, the number of blocks"):
-        settings_of(tiny_config, unit="block:5", k=[1], screen=4).check_k()
 
 
 def test_figures_say_what_k_counts(word_tables: Path) -> None:
@@ -290,35 +260,3 @@ def test_figure5_writes_the_rank_of_a_group_at_its_last_token(word_tables: Path)
     *_, sparse = figure5._panels(read(word_tables), window, selector="kl")
     assert sparse.ranks == {row["group_last"][rank - 1]: rank for rank in range(1, len(sparse.ranks) + 1)}
     assert sparse.ranks and set(sparse.ranks) <= sparse.visible
-
-
-def test_what_screening_lost_is_a_mean_over_the_weights_of_the_windows(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path
-) -> None:
-    """Recall, the gain that was lost, and the recall of a blind choice, written down row by row; the weights are 1, 2 and 3."""
-    settings = {
-        "unit": "word",
-        "selectors": ["unmask-one", "kl"],
-        "screen": 4,
-        "screen_by": "attention",
-        "screen_sample": 1.0,
-    }
-    word_tables = measure(settings_of(tiny_config, **settings), tiny_run, out=tmp_path / "words")
-    measurement = reweighted(load(word_tables))
-    weight = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
-    num_words = {
-        (row["window_id"], context): len(row[name])
-        for row in rows_of(word_tables, "windows")
-        for context, name in (("real", "group_first"), ("null", "null_group_first"))
-    }
-    rows = rows_of(word_tables, "screening")
-    assert len(set(weight.values())) == 3 and len({tuple(row["recall"]) for row in rows}) > 1
-    for loss in screening(word_tables, measurement):
-        own = [row for row in rows if (row["selector"], row["context"]) == (loss.selector, loss.context)]
-        weights = [weight[row["window_id"]] for row in own]
-        at = measurement.ks.index(loss.k)
-        for found, name in ((loss.recall, "recall"), (loss.gain_lost_nats, "gain_lost_nats")):
-            assert found is not None
-            assert found.mean == pytest.approx(np.average([row[name][at] for row in own], weights=weights), abs=1e-6)
-        shares = [min(1, 4 / num_words[row["window_id"], loss.context]) for row in own]
-        assert loss.blind_recall == pytest.approx(np.average(shares, weights=weights))

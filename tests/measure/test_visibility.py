@@ -30,7 +30,6 @@ from olmo_sparsity.measure.visible.losses import (
     target_losses,
 )
 from olmo_sparsity.measure.visible.visibility import (
-    PositionIDs,
     Visibility,
     attention_mask,
     compact_rows,
@@ -53,7 +52,6 @@ class Definition:
 
     visibility: Visibility
     anchor_id: Optional[int]
-    positions: PositionIDs = "kept"
 
     def evaluator(self, model: Any, path: str = "compact", *, batch_tokens: int = 4096) -> Evaluator:
         return Evaluator(
@@ -63,7 +61,6 @@ class Definition:
             batch_tokens=batch_tokens,
             visibility=self.visibility,
             anchor_id=self.anchor_id,
-            positions=self.positions,
         )
 
     def evaluate(
@@ -89,8 +86,6 @@ def evaluated(
     if definition.anchor_id is not None:
         front = [definition.anchor_id]
     moved = len(front)
-    if definition.positions == "compact":
-        return compact_row(model, front, tokens, visible=visible, gates=dict(gates))
     log_p, attention = reference.evaluate(
         model,
         [*front, *tokens],
@@ -102,29 +97,15 @@ def evaluated(
     return log_p, attention[moved:]
 
 
-def compact_row(
-    model: OLMoWithPositions, front: list[int], tokens: list[int], *, visible: frozenset[int], gates: dict[int, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluate the row that holds the visible tokens alone, as ordinary text; the gate of one token is one in its row {j}."""
-    if gates:
-        visible = frozenset(j for j, gate in gates.items() if gate) or frozenset({0})  # at gate 0 any of them
-    row = [*front, *(tokens[j] for j in sorted(visible)), *tokens[M:]]
-    of_row = {len(front) + place: gates[j] for place, j in enumerate(sorted(visible)) if j in gates}
-    log_p, attention = reference.evaluate(model, row, list(range(len(row))), set(range(len(row))), of_row)
-    return log_p, attention[len(front) :]
-
-
-KEPT = [Definition(v, anchor) for v in ("hidden", "contextual") for anchor in (None, ANCHOR)]
-COMPACT = [Definition("hidden", anchor, "compact") for anchor in (None, ANCHOR)]
+ALL_DEFINITIONS = [Definition(v, anchor) for v in ("hidden", "contextual") for anchor in (None, ANCHOR)]
 
 
 def name_of(definition: Definition) -> str:
     anchor = "none" if definition.anchor_id is None else "bos"
-    return f"{definition.visibility}-{anchor}" + ("-compact" if definition.positions == "compact" else "")
+    return f"{definition.visibility}-{anchor}"
 
 
-DEFINITIONS = pytest.mark.parametrize("definition", [*KEPT, *COMPACT], ids=name_of)
-KEPT_DEFINITIONS = pytest.mark.parametrize("definition", KEPT, ids=name_of)
+DEFINITIONS = pytest.mark.parametrize("definition", ALL_DEFINITIONS, ids=name_of)
 
 
 def windows(num: int = W) -> tuple[torch.Tensor, torch.Tensor]:
@@ -173,10 +154,7 @@ def test_losses_of_every_path_are_the_definition(kind: ModelConfig, definition: 
 def test_the_choices_differ_where_they_should(model: OLMoWithPositions) -> None:
     """Otherwise the tests against the reference would pass with one in place of another."""
     some, everything = {1, 4, 5}, set(range(M))
-    for compact, kept in zip(COMPACT, KEPT[:2], strict=True):
-        assert abs(compact.loss(model, 0, some) - kept.loss(model, 0, some)) > 1e-3
-        assert compact.loss(model, 0, everything) == pytest.approx(kept.loss(model, 0, everything), abs=1e-12)
-    for one, other in itertools.combinations(KEPT, 2):
+    for one, other in itertools.combinations(ALL_DEFINITIONS, 2):
         assert abs(one.loss(model, 0, some) - other.loss(model, 0, some)) > 1e-3
         same_anchor = one.anchor_id == other.anchor_id
         for both in (set(), everything):
@@ -213,7 +191,7 @@ def test_nothing_visible_leaves_the_local_tokens_and_the_anchor_alone(
         assert abs(reference.target_loss(model, row, moved, set(range(LOCAL + 1)), int(targets_W[w])) - expected) > 1e-4
 
 
-@KEPT_DEFINITIONS
+@DEFINITIONS
 def test_rows_and_masks_are_their_definition(definition: Definition) -> None:
     tokens_WT, _ = windows()
     has_anchor = definition.anchor_id is not None
@@ -237,7 +215,7 @@ def test_rows_and_masks_are_their_definition(definition: Definition) -> None:
             assert bool(mask[w, i, j]) is (j <= i and (j == i or j in seen or among_long_range))
 
 
-@KEPT_DEFINITIONS
+@DEFINITIONS
 @pytest.mark.parametrize("path", PATHS)
 def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions, definition: Definition, path: str) -> None:
     tokens_WT, _ = windows()
@@ -361,13 +339,8 @@ def measured(evaluator: Evaluator, *, train_len: Optional[int] = None, **changes
 
 
 @DEFINITIONS
-@pytest.mark.parametrize("screen", [None, 5])
-def test_the_measurement_and_its_controls_agree_on_every_path(
-    model: OLMoWithPositions, definition: Definition, screen: Optional[int]
-) -> None:
-    compact, masked = (
-        measured(definition.evaluator(model, path), screen=screen, screen_sample=1.0) for path in ("compact", "masked")
-    )
+def test_the_measurement_and_its_controls_agree_on_every_path(model: OLMoWithPositions, definition: Definition) -> None:
+    compact, masked = (measured(definition.evaluator(model, path)) for path in ("compact", "masked"))
     assert compact.loss_train_len_W is None
     pairs = [(compact.contexts[c].outcomes, masked.contexts[c].outcomes) for c in ("real", "null")]
     for context in ("real", "null"):
@@ -379,8 +352,6 @@ def test_the_measurement_and_its_controls_agree_on_every_path(
             assert outcome.scores_WI == pytest.approx(expected[name].scores_WI, abs=2e-4, nan_ok=True)
             assert (outcome.groups_WS == expected[name].groups_WS).all()
             assert outcome.loss_sparse_WK == pytest.approx(expected[name].loss_sparse_WK, abs=1e-5)
-    if screen is not None:
-        assert (compact.screening["real"].costs["kl"].recall_wK == masked.screening["real"].costs["kl"].recall_wK).all()
 
 
 @DEFINITIONS
@@ -395,7 +366,7 @@ def test_the_loss_of_a_training_row_of_any_length(model: OLMoWithPositions, defi
             else:  # these tokens alone, also where a hidden token would reach the target by way of others
                 tokens, target = windows(6)[0][w, -train_len:].tolist(), int(windows(6)[1][w])
                 front = [] if definition.anchor_id is None else [ANCHOR]
-                begin = FULL - train_len if definition.positions == "kept" else 0
+                begin = FULL - train_len
                 positions = [0] * len(front) + [len(front) + begin + i for i in range(train_len)]
                 row = [*front, *tokens]
                 expected = reference.target_loss(model, row, positions, set(range(len(row))), target)
@@ -420,12 +391,8 @@ def test_the_losses_directly_behind_the_anchor(model: OLMoWithPositions, definit
         if train_len >= FULL:
             assert (part.loss_train_len_no_gap_W == part.contexts["real"].loss_long_W).all()
         gap_cost = np.abs(part.loss_short_no_gap_W - part.loss_short_W).max()
-        if definition.positions == "compact":
-            assert gap_cost < 1e-5
-        else:
-            assert (gap_cost > 1e-3) == (
-                definition.anchor_id is not None
-            )  # rotary attention sees relative positions only
+        # Rotary attention sees relative positions only.
+        assert (gap_cost > 1e-3) == (definition.anchor_id is not None)
     assert measured(definition.evaluator(model, path)).loss_train_len_no_gap_W is None
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -16,16 +15,13 @@ from tiny_models import NORMED, VOCAB, build
 from tiny_windows import M
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.selection import window_influence
 from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
-from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
+from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import (
-    SelectorOutcome,
-    check_screening,
     measure_context,
     run_selectors,
 )
-from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs
+from olmo_sparsity.measure.visible.losses import log_probs
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.records.selectors import SELECTORS, rank
 
@@ -34,25 +30,20 @@ SEEING, SELECTED = ["unmask-one", "gradient"], ["unmask-one", "kl", "gradient", 
 UNEQUAL = TokenGroups(np.stack([np.arange(M), np.repeat(np.arange(4), 4), np.repeat([0, 1, 2], [9, 1, 6])]))
 
 
-def scores_with_labels(
-    groups: Optional[TokenGroups], *, screen: Optional[int] = None, context: str = "real"
-) -> WindowScores:
+def scores_with_labels(groups: Optional[TokenGroups], *, context: str = "real") -> WindowScores:
     """Return the scores of three windows with two drawn labels each."""
-    screening = None if screen is None else ScreeningSettings(screen, "patching")
-    scores = make_scores(
-        build(NORMED).eval(), groups=groups, window_ids_W=IDS, seed=SEED, context=context, screening=screening
-    )
+    scores = make_scores(build(NORMED).eval(), groups=groups, window_ids_W=IDS, seed=SEED, context=context)
     labels_WA = torch.from_numpy(np.random.default_rng(1).integers(1, VOCAB, (3, 2)))
     changed = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_WA)
     return dataclasses.replace(scores, predictions=changed)
 
 
-@pytest.mark.parametrize(("context", "screen"), [("real", None), ("null", 6)])
+@pytest.mark.parametrize("context", ["real", "null"])
 @pytest.mark.parametrize("groups", [None, UNEQUAL], ids=["tokens", "unequal groups"])
-def test_every_number_of_a_choice(groups: Optional[TokenGroups], screen: Optional[int], context: str) -> None:
-    """Each set of each label is run by itself. Windows have fewer groups than the largest k, and screening leaves some out."""
-    ks = [1, 2, 5, M] if screen is None else [1, 2, 5]
-    scores = scores_with_labels(groups, screen=screen, context=context)
+def test_every_number_of_a_choice(groups: Optional[TokenGroups], context: str) -> None:
+    """Each set of each label is run by itself. Windows have fewer groups than the largest k."""
+    ks = [1, 2, 5, M]
+    scores = scores_with_labels(groups, context=context)
     settings = InfluenceConfig(k=ks, selectors=SELECTED)
     measured = measure_context(scores, settings)
     members = [np.arange(M)] * 3 if groups is None else list(groups.groups_WM)
@@ -114,36 +105,24 @@ def test_what_is_kept_where_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("with_labels", [True, False])
 @pytest.mark.parametrize("with_kl", [True, False])
-@pytest.mark.parametrize("by_head", [False, True], ids=["groups", "entries"])
-def test_what_is_read_of_sets_is_what_was_asked_for(by_head: bool, with_kl: bool, with_labels: bool) -> None:
+def test_what_is_read_of_sets_is_what_was_asked_for(with_kl: bool, with_labels: bool) -> None:
     """Losses of every label always; a divergence where it is asked for, and is NaN elsewhere; of all tokens it is exactly 0."""
     scores = scores_with_labels(UNEQUAL)
     evaluator, tokens_WT = scores.evaluator, scores.windows.tokens_WT
-    if by_head:
-        evaluator = dataclasses.replace(evaluator, visibility="contextual")
     predictions = dataclasses.replace(
         scores.predictions,
-        evaluator=evaluator,
-        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
         drawn_labels_WA=scores.predictions.drawn_labels_WA if with_labels else None,
     )
     log_p_all_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
-    if by_head:
-        entries_WS = np.stack([np.random.default_rng(w).permutation(M) for w in range(3)])  # the same in every head
-        config = evaluator.model.config  # type: ignore[attr-defined]
-        entries_WLHS = np.broadcast_to(entries_WS[:, None, None], (3, config.n_layers, config.n_heads, M)).copy()
-        found = predictions.read_entries(entries_WLHS, [2, M], with_kl=with_kl)
-        expected = [[(w, np.sort(entries_WS[w, :k])) for w in range(3)] for k in (2, M)]
-    else:
-        sets = [  # windows in disorder and twice; of some all groups are visible
-            (np.array([2, 0, 2]), np.array([[0, 1, 2], [5, 1, -1], [1, -1, -1]])),
-            (np.array([1, 2, 0, 1]), np.array([[3, 1, 0, 2], [2, 0, 1, -1], [15, 7, 2, 3], [2, -1, -1, -1]])),
-        ]
-        found = predictions.read_groups(sets, with_kl=with_kl)
-        expected = [
-            [(w, np.flatnonzero(np.isin(UNEQUAL.groups_WM[w], groups))) for w, groups in zip(*of, strict=True)]
-            for of in sets
-        ]
+    sets = [  # windows in disorder and twice; of some all groups are visible
+        (np.array([2, 0, 2]), np.array([[0, 1, 2], [5, 1, -1], [1, -1, -1]])),
+        (np.array([1, 2, 0, 1]), np.array([[3, 1, 0, 2], [2, 0, 1, -1], [15, 7, 2, 3], [2, -1, -1, -1]])),
+    ]
+    found = predictions.read_groups(sets, with_kl=with_kl)
+    expected = [
+        [(w, np.flatnonzero(np.isin(UNEQUAL.groups_WM[w], groups))) for w, groups in zip(*of, strict=True)]
+        for of in sets
+    ]
     assert [len(readings.losses_RA) for readings in found] == [len(rows) for rows in expected]
     for readings, rows in zip(found, expected, strict=True):
         for r, (w, visible) in enumerate(rows):
@@ -178,56 +157,6 @@ def _check_readings(
     else:
         short = predictions.log_p_short_WV[w].double().numpy()
         assert readings.kl_from_short_R[r] == pytest.approx(kl(short, log_q.double().numpy()), abs=1e-5)
-
-
-def test_recall_and_loss_of_screening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against sets. Windows with fewer groups than k have -1 behind them, which is no group that both have."""
-    ks, num, sample = [1, 2, 5], 12, 0.6
-    settings = InfluenceConfig(
-        k=ks, selectors=["random", "kl", "unmask-one"], screen=8, screen_sample=sample, seed=SEED
-    )
-    rng, ids = np.random.default_rng(0), np.random.default_rng(5).permutation(50)[:num]
-
-    def outcome() -> SelectorOutcome:
-        groups_WS = np.stack([rng.permutation(9)[:5] for _ in range(num)])
-        return SelectorOutcome(np.zeros((num, 9)), groups_WS, rng.random((num, 3)).astype(np.float32), None)
-
-    ours, exact = ({name: outcome() for name in ("kl", "unmask-one")} for _ in range(2))
-    for of in (*ours.values(), *exact.values()):
-        of.groups_WS[::3, 3:] = -1
-    expected = [w for w, i in enumerate(ids.tolist()) if np.random.default_rng([SEED, 5, i]).random() < sample]
-    assert 3 < len(expected) < num and any(w % 3 == 0 for w in expected)
-    measured_again: list[Any] = []
-
-    def again(scores: Any, of: InfluenceConfig) -> Any:
-        measured_again.append((scores, of))
-        rows = {
-            name: dataclasses.replace(
-                one, groups_WS=one.groups_WS[expected], loss_sparse_WK=one.loss_sparse_WK[expected]
-            )
-            for name, one in exact.items()
-        }
-        return SimpleNamespace(outcomes=rows)
-
-    monkeypatch.setattr(window_influence, "measure_context", again)
-    windows = SimpleNamespace(window_ids_W=ids)
-    scores: Any = SimpleNamespace(windows=windows, without_screening=lambda sample_w: ("all", sample_w.tolist()))
-    measured: Any = SimpleNamespace(outcomes=ours)
-    check = check_screening(scores, measured, settings=settings)
-    assert check.sample_w.tolist() == expected and sorted(check.costs) == ["kl", "unmask-one"]
-    ((of_scores, of_settings),) = measured_again
-    assert (
-        of_scores == ("all", expected) and sorted(of_settings.selectors) == ["kl", "unmask-one"] and of_settings.k == ks
-    )
-    for name, cost in check.costs.items():
-        for i, w in enumerate(expected):
-            for n, k in enumerate(ks):
-                chosen, best = ({*of.groups_WS[w, :k].tolist()} - {-1} for of in (ours[name], exact[name]))
-                assert cost.recall_wK[i, n] == pytest.approx(len(chosen & best) / len(best))
-            lost = ours[name].loss_sparse_WK[w] - exact[name].loss_sparse_WK[w]
-            assert cost.gain_lost_wK[i] == pytest.approx(lost)
-    none = check_screening(scores, measured, settings=dataclasses.replace(settings, screen_sample=1e-9))
-    assert len(none.sample_w) == 0 and {cost.recall_wK.shape for cost in none.costs.values()} == {(0, 3)}
 
 
 @pytest.mark.parametrize("with_kl", [True, False])

@@ -13,10 +13,9 @@ import pytest
 from tiny_pretrained import save_llama
 
 from olmo_sparsity.cli.options import resolve
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.setup.opened_model import settings_record
 from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.tables.reading import newest_finished
 
@@ -42,7 +41,7 @@ def influence_of(config: Config) -> Path:
 
 def write_manifest(name: str, config: Config, *, finished: str, **changes: Any) -> None:
     """Write the manifest of a measurement of the configuration, or with changes of its keys."""
-    settings = {**settings_record(config.influence), **changes}
+    settings = {**to_dict(config.influence), **changes}
     folder, full = influence_of(config) / name, settings["full_len"] or 20
     (folder / "windows").mkdir(parents=True)
     write_json(

@@ -33,7 +33,7 @@ def rewrite(
 
 def without_some(folder: Path) -> None:
     rewrite(folder, "windows", 1, lambda rows: rows.slice(0, len(rows) - 2))
-    part_path(folder, "screening", part=2).unlink()
+    part_path(folder, "selections", part=2).unlink()
 
 
 def twice(folder: Path) -> None:

@@ -94,7 +94,7 @@ def _cloud(measured: Measured) -> str:
 
 def test_gates_of_models(read: dict[str, Measured], snapshot: SnapshotAssertion) -> None:
     of = {name: measured.summary for name, measured in read.items()}
-    groups = [list(of), ["run"], ["run", "few"], ["heads"], ["words"], ["failed", "gap"]]
+    groups = [list(of), ["run"], ["run", "few"], ["stated"], ["words"], ["failed", "gap"]]
     assert [gates.gates_of_models_words({name: of[name] for name in group}) for group in groups] == snapshot
 
 

@@ -38,7 +38,7 @@ def test_list_as_json(printed: Printed, siblings: None, snapshot: SnapshotAssert
     [
         "compare runs/run others/weaker/influence/measured-a",
         "compare runs/run:kl others/weaker/influence/measured-a:unmask-one --every",
-        "compare runs/heads runs/words runs/gap",
+        "compare runs/stated runs/words runs/gap",
         "compare runs/few runs/few:random runs/failed",
         "compare runs/run others/weaker",
         "summary --run others/weaker --tables measured-a",
@@ -55,7 +55,7 @@ def test_compare(line: str, printed: Printed, siblings: None, snapshot: Snapshot
 
 
 def test_compare_as_json(printed: Printed, siblings: None, snapshot: SnapshotAssertion) -> None:
-    assert printed("compare runs/heads runs/gap --json", as_json=True) == snapshot
+    assert printed("compare runs/stated runs/gap --json", as_json=True) == snapshot
 
 
 @pytest.fixture(scope="module")

@@ -35,19 +35,19 @@ def test_summary(name: str, printed: Printed, snapshot: SnapshotAssertion) -> No
     assert printed(f"summary --tables runs/{name}/influence/of-{name}{every}") == snapshot
 
 
-@pytest.mark.parametrize(("name", "form"), [("heads", "md"), ("failed", "tex")])
+@pytest.mark.parametrize(("name", "form"), [("stated", "md"), ("failed", "tex")])
 def test_summary_in_other_forms(name: str, form: str, printed: Printed, snapshot: SnapshotAssertion) -> None:
     assert printed(f"summary --run runs/{name} --{form}") == snapshot
 
 
 def test_summary_as_csv(printed: Printed, snapshot: SnapshotAssertion) -> None:
     assert (
-        csv_lines(printed("summary --run runs/heads --csv", as_laid_out=True).partition("\nexit code 0\n")[2])
+        csv_lines(printed("summary --run runs/stated --csv", as_laid_out=True).partition("\nexit code 0\n")[2])
         == snapshot
     )
 
 
-@pytest.mark.parametrize("name", ["heads"])
+@pytest.mark.parametrize("name", ["stated"])
 def test_summary_as_json(name: str, printed: Printed, snapshot: SnapshotAssertion) -> None:
     assert printed(f"summary --run runs/{name} --json", as_json=True) == snapshot
 

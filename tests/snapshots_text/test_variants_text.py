@@ -154,7 +154,6 @@ def test_gates_that_lie_elsewhere(passed: Summary, snapshot: SnapshotAssertion) 
         "fragile beside another": gates.gates_of_models_words({"a": fragile, "b": passed}),
         "failed beyond": [*gates.gate_sentences(failed), *conclusion(failed)],
         "harm": evidence.value_words(replace(passed, null_long_gain_nats=BELOW, long_gain_nats=BELOW)),
-        "compact": evidence.value_words(replace(passed, setup=replace(passed.setup, positions="compact"))),
         "no cost": gates.gap_words(replace(passed, gap_cost_nats=BELOW)),
         "placebo above": selection.selection_words(changed(passed, lambda e: e.context == "null", corrected_gain_nats=ABOVE)),
         "optimism of random": selection.selection_words(changed(passed, lambda e: e.selector == "random", optimism_nats=BELOW)),
@@ -193,7 +192,7 @@ def test_needs(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
     [
         "runs/run others/weaker/influence/measured-a",
         "others/weaker/influence/measured-a:unmask-one runs/run:kl",
-        "runs/heads runs/words runs/gap",
+        "runs/stated runs/words runs/gap",
         "runs/failed runs/run",
         "runs/run:random runs/run:kl",
         "runs/gap runs/failed",

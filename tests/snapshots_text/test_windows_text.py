@@ -25,12 +25,11 @@ from olmo_sparsity.view.one_window import show_window
         "runs/words 9 --selector gradient --k 1",
         "runs/gap 7 --selector unmask-one",
         "runs/few 3",
-        "runs/heads 8",
+        "runs/stated 8",
         "runs/run/influence/of-run 8 --selector attention",
         "runs/run 8 --k 11",
         "runs/run 8 --k -1",
         "runs/run 470",
-        "runs/heads 8 --selector h2o-heads",
     ],
 )
 def test_show(line: str, printed: Printed, snapshot: SnapshotAssertion) -> None:

@@ -44,7 +44,6 @@ from olmo_sparsity.wording.setup import (
     anchor_warning,
     measured_words,
     overlap_words,
-    setup_words,
 )
 
 
@@ -444,7 +443,7 @@ def test_gain_over_random_and_corrected_gain_exclude_each_other(weaker: Comparis
 
 
 def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
-    """Gains beyond rows of other lengths, and means over targets and over documents, are not the same quantity."""
+    """Gains beyond rows of other lengths, and means over targets and over given windows, are not the same quantity."""
     one, other = load(Path(folders["pose"])), load(Path(folders["other"]))
 
     def changed(measurement: Measurement, train_len: int, sampling: str) -> Measurement:
@@ -455,20 +454,11 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
     shuffled = dataclasses.replace(one, manifest={**one.manifest, "influence": {"null_context": "shuffled"}})
     kind = pairing_of(shuffled, one)
     assert kind.paired and "; the null context differs (shuffled, " in related_words(shuffled, one)
-    screened = {"selectors": ["kl", "attention"], "screen": 16, "screen_by": "patching"}
-    of_screened = dataclasses.replace(one, manifest={**one.manifest, "influence": screened})
-    assert "candidates were not screened alike" in related_words(of_screened, one)
-    said = setup_words("run", of_screened.setup)
-    assert said.endswith("; kl: screened, only the best 16 candidates by patching were scored")
-    for same in (one, dataclasses.replace(one, manifest={**one.manifest, "influence": {**screened, "screen": None}})):
-        assert "screened" not in related_words(one, same) + setup_words("run", same.setup)
     assert "null context" not in related_words(one, one)
     assert "training rows" not in related_words(one, one)
-    assert "training rows have 8 and 20 tokens" in related_words(one, changed(one, 20, "documents"))
-    assert "means over" not in related_words(one, changed(other, 8, "documents"))
-    assert "means over windows drawn document by document and over targets" in related_words(
-        one, changed(other, 8, "targets")
-    )
+    assert "training rows have 8 and 20 tokens" in related_words(one, changed(one, 20, "targets"))
+    assert "means over" not in related_words(one, changed(other, 8, "targets"))
+    assert "means over given windows and over targets" in related_words(one, changed(other, 8, "given"))
 
 
 @pytest.fixture(scope="module")

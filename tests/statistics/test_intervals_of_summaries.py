@@ -18,7 +18,6 @@ from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, has_log_distances
 from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
-from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening
 from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, complement, spectra, spectrum_frame
 from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, is_fragile, summarize
 from olmo_sparsity.statistics.single.sums import SelectionNumber, quantities_minus
@@ -189,7 +188,7 @@ def test_what_a_manifest_says_stands_in_the_summary() -> None:
     assert (summary.run, summary.run_id, summary.source, summary.split) == ("a", "1", "b", "c")
     assert (summary.unit, summary.num_units, summary.lengths) == ("token", 12.0, measurement.lengths)
     bare = {key: value for key, value in measurement.manifest.items() if key != "influence"}
-    assert dataclasses.replace(measurement, manifest=bare).estimand == "documents"
+    assert dataclasses.replace(measurement, manifest=bare).estimand == "targets"
     entry = summary.at("kl", "real", 4)
     assert (entry.mean_tokens, entry.all_visible_share) == (4.0, 0.0)
 
@@ -320,17 +319,3 @@ def test_rows_of_the_spectrum_are_of_their_windows() -> None:
         dataclasses.replace(measurement, manifest={**measurement.manifest, "precision": "fp32"})
     ).is_rounded
     assert spectra(measurement).max_k == 4
-
-
-def test_what_screened_is_read_to_its_place() -> None:
-    settings = {"screen": 64, "screen_by": "first-order", "selectors": ["attention", "kl", "random", "unmask-one"]}
-    manifest = {"context": LENGTHS, "influence": settings}
-    screened = Screening(64, "first-order", ("kl", "unmask-one"), None, None)
-    assert ModelSetup.from_manifest(manifest).screening == screened
-    of_earlier = {**manifest, "screen_precision": "bf16", "screen_proxy": {"weights_sha256": "abc"}}
-    by_proxy = ModelSetup.from_manifest(of_earlier)
-    assert by_proxy.screening == dataclasses.replace(screened, precision="bf16", proxy_sha256="abc")
-    assert by_proxy.label == "hidden, no anchor, screened"
-    none = {**manifest, "influence": {**settings, "selectors": ["attention"]}}
-    assert ModelSetup.from_manifest(none).screening is None
-    assert ModelSetup.from_manifest({**manifest, "influence": {**settings, "screen": None}}).screening is None

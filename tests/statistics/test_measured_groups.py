@@ -1,4 +1,4 @@
-"""Groups of tokens, screening and pairs: every number by loops over the rows of made-up tables.
+"""Groups of tokens and pairs: every number by loops over the rows of made-up tables.
 
 Groups differ in size, and their number differs by window and context; windows weigh 1 to 3 and share documents.
 """
@@ -12,22 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from drawn_documents import expected_mean, expected_of, expected_share, numbers
+from drawn_documents import expected_of, numbers
 from made_up import LENGTHS, M
 
 from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.single.screening import screening
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.tables.schemas import schemas_of
 
 KS, NUM, NUM_DOCUMENTS = [1, 2, 4], 90, 60
 SELECTORS = {"kl": False, "unmask-one": True, "random": False}
 CONTEXTS = ("real", "null")
-SAMPLED = range(3, 83)  # windows whose exact choice was measured
 
 
 class Written(NamedTuple):
@@ -102,24 +99,16 @@ def written(folder: Path, select: Callable[..., dict[str, Any]] = selection, **i
         for name in SELECTORS
         for context in CONTEXTS
     }
-    sampled = []
-    for w in SAMPLED:
-        for context in CONTEXTS:
-            of_window = {"window_id": w, "doc_id": windows[w]["doc_id"], "context": context, "k": KS}
-            for name in ("kl", "unmask-one") if context == "real" or w % 2 else ("kl",):
-                lost = {"recall": rng.random(len(KS)), "gain_lost_nats": rng.normal(0.1, 0.1, len(KS))}
-                sampled.append(of_window | lost | {"selector": name})
     manifest: dict[str, Any] = {
         "kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "s", "split": "validation",
-        "num_parts": 2, "context": LENGTHS, "influence": {"sampling": "targets", **influence},
+        "num_parts": 2, "context": LENGTHS, "influence": influence,
     }  # fmt: skip
     rows_of = {
         "windows": windows,
         "selections": list(selections.values()),
-        "screening": sampled,
     }
     schemas = schemas_of(manifest)
-    for table in ("windows", "selections", *(name for name in ("screening",) if name in schemas)):
+    for table in ("windows", "selections", *(name for name in ("pairs",) if name in schemas)):
         rows = [rows_of[table][i] for i in rng.permutation(len(rows_of[table]))]
         for part in (0, 1):
             of_part = [row for row in rows if (row["window_id"] < 60) == (part == 0)]
@@ -138,7 +127,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return written(tmp_path_factory.mktemp("sampled") / "tables", unit="word", screen=3)
+    return written(tmp_path_factory.mktemp("sampled") / "tables", unit="word")
 
 
 def num_groups(written: Written, context: str) -> np.ndarray:
@@ -202,33 +191,6 @@ def test_distances_of_groups_are_of_all_their_tokens(words: Written) -> None:
             assert numbers(b.share) == pytest.approx(expected)
             assert b.uniform == pytest.approx(1 / M) and b.center_tokens == b.from_tokens == b.to_tokens
             assert numbers(b.relative_share) == pytest.approx([M * number for number in expected])
-
-
-def test_the_loss_of_screening_is_that_of_the_sampled_windows(sampled: Written) -> None:
-    entries = screening(sampled.folder, sampled.measurement)
-    choices = [(s, c, k) for s in ("kl", "unmask-one") for c in CONTEXTS for k in KS]
-    assert sorted((e.selector, e.context, e.k) for e in entries) == sorted(choices)
-    rows = read_table(sampled.folder, "screening").to_pylist()  # resamples are of documents in the order of the table
-    doc_ids = [row["doc_id"] for row in rows]
-    for entry in entries:
-        assert entry.num_windows == (40 if (entry.selector, entry.context) == ("unmask-one", "null") else 80)
-        choice = (entry.selector, entry.context)
-        weights = [
-            sampled.windows[row["window_id"]]["weight"] * ((row["selector"], row["context"]) == choice) for row in rows
-        ]
-        blind = [min(1, 3 / num_groups(sampled, entry.context)[row["window_id"]]) for row in rows]
-        assert entry.blind_recall == pytest.approx(np.average(blind, weights=weights))
-        for name in ("recall", "gain_lost_nats"):
-            values = [row[name][KS.index(entry.k)] for row in rows]
-            expected = (expected_share if name == "recall" else expected_mean)(values, weights, doc_ids=doc_ids)
-            found = entry.recall if name == "recall" else entry.gain_lost_nats
-            assert found is not None and found.mean == pytest.approx(expected[0], rel=1e-6)
-            if entry.num_windows == 80:
-                assert numbers(found) == pytest.approx(expected, rel=1e-6)
-
-
-def test_there_is_no_loss_where_nothing_was_screened(words: Written) -> None:
-    assert not words.measurement.is_screened and screening(words.folder, words.measurement) == []
 
 
 def test_a_summary_of_groups_counts_them(words: Written) -> None:

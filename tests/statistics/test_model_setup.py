@@ -53,8 +53,8 @@ def checked(chosen: str, **changes: Any) -> ModelSetup:
 def test_a_manifest_without_a_setup_is_of_a_run_with_hidden_tokens_and_no_anchor() -> None:
     setup = ModelSetup.from_manifest({"run": "demo"})
     assert setup == ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)
-    shown = {"model": None, "visibility": "hidden", "positions": "kept", "anchor": None, "anchor_warning": None}
-    assert setup_json(setup) == {**shown, "precision": None, "screened": None}
+    shown = {"model": None, "visibility": "hidden", "anchor": None, "anchor_warning": None}
+    assert setup_json(setup) == {**shown, "precision": None}
 
 
 def test_the_setup_of_a_pretrained_model_is_read_to_its_place(pretrained: Summary) -> None:
@@ -228,18 +228,12 @@ def test_of_several_models_those_of_too_few_documents_are_named_and_nothing_is_c
     assert "not assessed at theirs" in words
 
 
-def test_compact_positions_and_scaled_ones_are_named_wherever_the_setup_is() -> None:
-    kept, compact = (ModelSetup.from_manifest({**PRETRAINED, "positions": name}) for name in ("kept", "compact"))
-    assert kept == ModelSetup.from_manifest(PRETRAINED)
-    assert "positions" not in setup_words("r", kept) and kept.label == "hidden, no anchor"
-    assert "; positions compact (the visible tokens have consecutive ones); no anchor" in setup_words("r", compact)
-    assert compact.label == "hidden, compact positions, no anchor" and setup_json(compact)["positions"] == "compact"
-    (words,) = setup_differences(kept, compact)
-    assert words.startswith("positions differ (kept, compact): L_long is the same quantity")
+def test_scaled_positions_are_named_wherever_the_setup_is() -> None:
+    assert ModelSetup.from_manifest(PRETRAINED).label == "hidden, no anchor"
     scaled = ModelSetup.from_manifest({**PRETRAINED, "model": {**MODEL, "rope_scaling": "yarn:4"}})
     assert "revision main-commit, RoPE scaling yarn:4, weights" in setup_words("r", scaled)
     assert subject_name("r", scaled) == "someone/Made-Up-2M yarn:4"
-    (words,) = setup_differences(kept, scaled)
+    (words,) = setup_differences(ModelSetup.from_manifest(PRETRAINED), scaled)
     assert "the models differ (someone/Made-Up-2M, bfloat16, " in words and "Made-Up-2M yarn:4, bfloat16" in words
 
 

@@ -45,7 +45,6 @@ def test_measurements_of_other_targets_are_refused(column: str) -> None:
     ("other", "line"),
     [
         ({"full_len": 256, "visibility": "hidden"}, "has visibility hidden, .* 128 contextual"),
-        ({"full_len": 256, "positions": "compact"}, "has positions compact, .* 128 kept"),
         ({"full_len": 256, "anchor": {"id": 1, "text": "<s>"}}, "has anchor bos"),
         ({"full_len": 256, "influence": {"null_context": "shuffled"}}, "has null context shuffled"),
         ({"full_len": 256, "precision": "bf16"}, r"has precision bf16, .* at full_len 128 fp32; measure all"),
@@ -65,40 +64,11 @@ def test_measurements_that_differ_in_more_than_length_are_refused(other: dict[st
         models_of([planted_length(128), planted_length(**other)])
 
 
-def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
-    """Only where they are those of the selector; ``attention`` has none."""
-    settings = {
-        "null_context": "document",
-        "sampling": "documents",
-        "selectors": ["kl", "attention"],
-        "screen": 32,
-        "screen_by": "gradient",
-    }
-    measured = [planted_length(128), planted_length(256, influence=settings)]
-    models_of(measured)
-    for one in measured:
-        one.measurement.selectors["kl"] = SelectorInfo(False, 1)
-    with pytest.raises(
-        UserError, match=r"has candidates of kl screened to 32 by gradient, .* at full_len 128 not screened"
-    ):
-        models_of(measured, "kl")
-
-
 def test_units_other_than_tokens_are_refused() -> None:
     settings = {"unit": "word", "null_context": "document"}
     measured = [planted_length(n, influence=settings) for n in (128, 256)]
     with pytest.raises(UserError, match="these tables count k in units of word; measure them with --unit token"):
         models_of(measured)
-
-
-@pytest.mark.parametrize("other", [{"screen": 31}, {"screen_by": "patching"}])
-def test_candidates_that_were_screened_otherwise_are_refused(other: dict[str, Any]) -> None:
-    settings = {"null_context": "document", "selectors": ["kl"], "screen": 32, "screen_by": "gradient"}
-    measured = [planted_length(n, influence={**settings, **changes}) for n, changes in ((128, {}), (256, other))]
-    for one in measured:
-        one.measurement.selectors["kl"] = SelectorInfo(False, 1)
-    with pytest.raises(UserError, match="has candidates of kl screened to"):
-        models_of(measured, "kl")
 
 
 def test_a_selector_of_ones_own_with_another_source_is_refused() -> None:
@@ -170,8 +140,6 @@ def test_selectors_that_do_not_answer_the_question_are_refused() -> None:
         models_of(measured, "kl")
     with pytest.raises(UserError, match="choose one that does not see the target"):
         models_of(measured, "random")
-    with pytest.raises(UserError, match="--selector: h2o-heads chooses by head"):
-        models_of(measured, "h2o-heads")
     measured[0].measurement.selectors["attention"] = SelectorInfo(True, 1)
     with pytest.raises(UserError, match="choose one that does not see the target"):
         models_of(measured)

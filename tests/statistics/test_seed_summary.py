@@ -413,54 +413,6 @@ def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("screen", "are_alike"), [(None, True), (4, False)])
-def test_what_ranked_the_candidates_of_seeds_matters_where_they_were_screened(
-    screen: int | None, are_alike: bool, tmp_path: Path
-) -> None:
-    """Keys of screening that ask for nothing may differ, as they do in tables of earlier versions."""
-    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
-    for run, ranking in zip(
-        runs, ({"screen_by": "gradient", "screen_proxy": None}, {"screen_by": "patching"}), strict=True
-    ):
-        path = made_up_measurement(run, 0.5, screen=screen) / "manifest.json"
-        manifest = read_json(path)
-        write_manifest(path.parent, {**manifest, "influence": {**manifest["influence"], **ranking}})
-    if are_alike:
-        assert read_seeds(runs).num_seeds == 2
-        return
-    with pytest.raises(UserError, match="these runs have no measurement with the same windows"):
-        read_seeds(runs)
-
-
-def test_seeds_whose_candidates_were_ranked_in_different_precisions_are_refused(tmp_path: Path) -> None:
-    """In tables of earlier versions ``influence.screen_precision: auto`` may be another precision on another machine."""
-    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
-    for run, precision in zip(runs, ("fp32", "bf16"), strict=True):
-        path = made_up_measurement(run, 0.5, screen=4) / "manifest.json"
-        write_manifest(path.parent, {**read_json(path), "screen_precision": precision})
-    with pytest.raises(UserError, match="these runs have no measurement with the same windows"):
-        read_seeds(runs)
-
-
-def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
-    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
-    first, second = (made_up_measurement(run, 0.2) for run in runs)
-
-    def positions(folder: Path, name: str) -> None:
-        manifest = read_json(folder / "manifest.json")
-        influence = {**manifest["influence"], "positions": name}
-        write_manifest(folder, {**manifest, "positions": name, "influence": influence})
-
-    positions(first, "kept")
-    positions(second, "kept")
-    assert len(read_seeds(runs).of_seeds) == 2
-    positions(second, "compact")
-    with pytest.raises(UserError):
-        read_seeds(runs)
-    positions(first, "compact")
-    assert read_seeds(runs).mean.setup.positions == "compact"
-
-
 def test_of_several_common_measurements_the_newest_of_each_seed_is_read(tmp_path: Path) -> None:
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
     made_up = made_up_measurement(tmp_path / "template", 0.5)

@@ -119,9 +119,9 @@ def test_the_frame_has_the_needs_of_every_window(measurement: Measurement) -> No
         (["random", "attention", "kl", "greedy-patching", "greedy-kl"], "greedy-kl"),
         (["attention", "kl", "greedy-patching"], "greedy-patching"),
         (["attention", "kl", "random"], "kl"),
-        (["random", "nearest", "h2o-heads", "attention", "snapkv"], "attention"),
+        (["random", "nearest", "attention", "snapkv"], "attention"),
         (["nearest", "own", "attention"], "attention"),  # of a selector of one's own nothing is known
-        (["random", "nearest", "h2o-heads", "own"], None),
+        (["random", "nearest", "own"], None),
     ],
 )
 def test_the_family_of_chosen_tokens(blind: list[str], chosen: str | None) -> None:

@@ -399,7 +399,7 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     assert list(shown) == [
         "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
         "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, "tables_version", *LENGTHS,
-        "source", "split", "run", "run_id", "model", "visibility", "positions", "precision", "screened", "anchor",
+        "source", "split", "run", "run_id", "model", "visibility", "positions", "precision", "anchor",
         "anchor_warning", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS

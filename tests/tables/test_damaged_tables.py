@@ -208,7 +208,7 @@ def test_values_that_no_measurement_has_are_refused(
 # Of all tables: whole numbers that may be negative, since a model generates them; those that are at least 1; and those that are
 # positions among the 12 long-range ones. All others count from 0.
 FREE = {"response_ids", "true_ids", "response_positions", "true_positions"}
-FROM_ONE = {("selections", "k"), ("screening", "k"), ("selections", "distance_tokens"), ("curve", "num_visible_tokens")}
+FROM_ONE = {("selections", "k"), ("selections", "distance_tokens"), ("curve", "num_visible_tokens")}
 LONG_RANGE = {
     ("windows", "group_first"), ("windows", "null_group_first"), ("selections", "positions"), ("selections", "group_first"),
     ("selections", "group_last"),
@@ -242,7 +242,6 @@ AS_LONG = [
         "selections",
         ("k", "num_tokens", "loss_sparse_nats", "gain_sparse_nats", "kl_sparse_nats", "kl_short_to_sparse_nats"),
     ),
-    ("screening", ("k", "recall", "gain_lost_nats")),
     ("curve", ("num_visible_tokens", "loss_nats")),
 ]
 
@@ -329,7 +328,6 @@ MANIFESTS: list[tuple[str | None, Any, str]] = [
     ("influence", {"null_context": "y"}, "key influence.null_context: invalid enum value 'y'"),
     ("influence", {"unit": "block:0"}, "key influence.unit: expected str matching regex"),
     ("visibility", "seen", "key visibility: invalid enum value 'seen'"),
-    ("sampling", "z", "key sampling: invalid enum value 'z'"),
     ("model", {"name": "m"}, "key model.revision is missing"),
     ("anchor", {"id": "7", "text": "x"}, "key anchor.id: expected int, got str"),
     (

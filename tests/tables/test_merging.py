@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
@@ -220,15 +219,6 @@ def test_check_on_the_command_line(copy: Path) -> None:
         left = check_tables(copy).problems
         assert (few.exit_code, len(left)) == (2, number)
         assert few.stderr.splitlines() == [*left[:10], *[f"{copy}: and 1 more"] * (number - 10)]
-
-
-def test_check_misses_a_part_of_a_sample(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    """A sample may lack windows, but no part."""
-    settings = dataclasses.replace(tiny_config.influence, screen=8, screen_sample=0.1)
-    folder = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "screened")
-    assert check_tables(folder).problems == []
-    (folder / "screening" / "part-00001.parquet").unlink()
-    assert check_tables(folder).problems == [f"{folder}/screening: parts 1 are missing (1 of 3)"]
 
 
 def test_range_words() -> None:

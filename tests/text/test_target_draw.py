@@ -169,24 +169,21 @@ def test_windows_have_targets_of_the_table_and_no_eos() -> None:
     rng = np.random.default_rng(5)
     store = tiny_store([rng.integers(2, 9, int(rng.integers(3, 30))).tolist() for _ in range(40)])
     table_V = np.isin(np.arange(9), [EOS, 1, 3])
-    for sampling in ("targets", "documents"):
-        windows = sample_windows(
-            store, FULL, num_windows=50, max_per_document=3, seed=0, sampling=sampling, target_table_V=table_V
-        )
-        tokens_WT = windows.tokens(np.arange(len(windows)))
-        assert len(windows) == 50
-        assert (tokens_WT[:, -1] == 3).all()
-        assert (tokens_WT != EOS).all()
-        assert (windows.start_W >= store.begins_G[windows.document_W]).all()
-        assert (windows.start_W + FULL < store.ends_G[windows.document_W] - 1).all()
+    windows = sample_windows(store, FULL, num_windows=50, max_per_document=3, seed=0, target_table_V=table_V)
+    tokens_WT = windows.tokens(np.arange(len(windows)))
+    assert len(windows) == 50
+    assert (tokens_WT[:, -1] == 3).all()
+    assert (tokens_WT != EOS).all()
+    assert (windows.start_W >= store.begins_G[windows.document_W]).all()
+    assert (windows.start_W + FULL < store.ends_G[windows.document_W] - 1).all()
 
 
 def test_the_hash_of_windows_holds_their_weights(store: TokenStore) -> None:
     hashes = set()
-    for num_windows, sampling in ((5, "targets"), (7, "targets"), (7, "documents")):
-        windows = sample_windows(store, FULL, num_windows=num_windows, max_per_document=2, seed=0, sampling=sampling)
+    for num_windows in (5, 7):
+        windows = sample_windows(store, FULL, num_windows=num_windows, max_per_document=2, seed=0)
         hashes.add(windows.sha256)
-    assert len(hashes) == 3
-    reweighted = sample_windows(store, FULL, num_windows=7, max_per_document=2, seed=0, sampling="documents")
-    reweighted.weight_W[0] = 2
+    assert len(hashes) == 2
+    reweighted = sample_windows(store, FULL, num_windows=7, max_per_document=2, seed=0)
+    reweighted.weight_W[0] += 1
     assert reweighted.sha256 not in hashes

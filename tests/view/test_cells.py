@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from made_up import KS, made_up_tables
+from made_up import made_up_tables
 from numbered import numbered, numbered_summary
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
@@ -31,7 +31,6 @@ from olmo_sparsity.statistics.single.breakdowns import ClassContrast, ClassSumma
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.view import console
@@ -48,7 +47,6 @@ from olmo_sparsity.view.summary_tables import (
     every_spectrum_table,
     figure4_table,
     loss_table,
-    screening_table,
     selection_table,
     spectrum_table,
 )
@@ -212,22 +210,6 @@ def test_classes_have_each_number_under_its_name(summary: Summary, measured: Mea
         marked = {head for head, cell in row.items() if cell.text.endswith(FRAGILE)}
         assert marked == ({head for head in row if " R(" in head} if of.target_class == "repeat" else set())
         assert len(row) == len(expected) + 3
-
-
-def test_what_screening_lost_has_each_number_under_its_name(values: Iterator[int]) -> None:
-    losses = [
-        ScreeningLoss(name, context, k, 31, numbered(values), next(values) / 1000, numbered(values))
-        for name in ("unmask-one", "kl") for context in ("real", "null") for k in KS
-    ]  # fmt: skip
-    settings = {"screen": 4, "screen_by": "gradient"}
-    for every, shown in ((True, losses), (False, [of for of in losses if (of.context, of.k) == ("real", 2)])):
-        rows = rows_of(screening_table(losses, settings, shown_k=2, every=every))
-        for row, of in zip(rows, shown, strict=True):
-            assert [row[name].text for name in ("selector", "context", "k")] == [of.selector, of.context, str(of.k)]
-            assert shows(row["recall, 31 windows"], of.recall) and shows(
-                row["sparse gain lost, nats"], of.gain_lost_nats
-            )
-            assert row["recall of a blind choice"].value == of.blind_recall
 
 
 def test_effective_sparsity_has_the_k_of_its_fraction(summary: Summary) -> None:

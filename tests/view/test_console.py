@@ -17,13 +17,10 @@ from made_up_runs import pretrained_curve
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.curves import context_curve
-from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single import measured
-from olmo_sparsity.statistics.single import measured as measured_module
 from olmo_sparsity.statistics.single.breakdowns import by_class
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
@@ -173,7 +170,7 @@ def test_the_gates_are_printed_first(
         shown, summary = printed(folder, capsys), summaries[name]
         assert gate_words(summary) in shown and beyond_gate_words(summary) in shown
         assert (SELECTION_ONLY in shown) == (name != "passed")
-        assert shown.index("mean over windows drawn document by document") < shown.index(
+        assert shown.index("mean over eligible targets") < shown.index(
             "ate passed" if summary.gate_passed else "GATE FAILED"
         )
         assert shown.index(beyond_gate_words(summary)) < shown.index(TABLES[0])
@@ -271,21 +268,6 @@ def test_every_prints_all_tables_and_the_contrast_of_classes(
         assert rows[entry.target_class][4:6] == [interval(gain, 3) for gain in expected]
     every = rows_of(shown, TABLES[2])
     assert len(every) == len(summaries["passed"].selections)
-
-
-def test_what_screening_lost_is_printed_of_the_largest_shown_k_or_of_every(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"selectors": ["kl", "random"], "screen": 4, "screen_by": "gradient", "screen_sample": 0.1}
-    screened = {"influence": settings}
-    tables = made_up_tables(tmp_path / "tables", num_documents=20, setup=screened, selectors=["kl", "random"])
-    cases = [(context, k) for context in ("real", "null") for k in KS]
-    losses = [ScreeningLoss("kl", context, k, 17, Estimate(0.9), 0.3, Estimate(k / 100)) for context, k in cases]
-    monkeypatch.setattr(measured_module, "screening", lambda *_: losses)
-    (row,) = rows_of(printed(tables, capsys), "screening")
-    assert row == ["kl", "real", str(SHOWN[-1]), "0.900", "0.300", "0.0800"]
-    rows = rows_of(printed(tables, capsys, every=True), "screening")
-    assert [(context, int(k)) for _, context, k, *_ in rows] == cases
 
 
 def test_csv_holds_every_number_of_every_table_unrounded(

@@ -93,7 +93,7 @@ def test_a_summary_has_each_number_under_its_name(summary: Summary) -> None:
     for name, value in lengths.items():
         assert found.get(name) == value, name
     assert (found["model"], found["anchor"], found["anchor_warning"]) == (None, None, None)
-    assert (found["visibility"], found["positions"]) == ("hidden", "kept")
+    assert found["visibility"] == "hidden"
 
 
 def test_a_selection_has_each_number_under_its_name(summary: Summary) -> None:
@@ -129,7 +129,7 @@ def test_effective_sparsity_and_classes_have_their_own_numbers(tables: Path) -> 
 
 
 def test_columns_of_a_csv_say_what_their_names_say(tmp_path: Path) -> None:
-    setup = {**CONTEXTUAL, "positions": "compact", "model": {**MODEL, "rope_scaling": "yarn:2"}}
+    setup = {**CONTEXTUAL, "model": {**MODEL, "rope_scaling": "yarn:2"}}
     found = summarize(load(made_up_tables(tmp_path / "tables", setup=setup, selectors=["kl", "random"])))
     found = dataclasses.replace(found, gate="passed", beyond_gate="not-applicable", unit="word")
     columns = definition_columns(found)
@@ -137,7 +137,7 @@ def test_columns_of_a_csv_say_what_their_names_say(tmp_path: Path) -> None:
     assert columns["revision"] == "main-commit" and columns["rope_scaling"] == "yarn:2"
     assert (columns["local_len"], columns["full_len"]) == ("8", "20")
     assert columns["k_unit"] == "word" and columns["anchor"] == "<bos>"
-    assert (columns["visibility"], columns["positions"]) == ("contextual", "compact")
+    assert columns["visibility"] == "contextual"
     assert (columns["gate"], columns["beyond_gate"]) == ("passed", "not-applicable")
     in_json = summary_json(found)
     for name, value in in_json["model"].items():
@@ -148,18 +148,15 @@ def test_columns_of_a_csv_say_what_their_names_say(tmp_path: Path) -> None:
 
 
 def test_what_qualifies_the_numbers_is_in_json_and_csv(tmp_path: Path) -> None:
-    """Screening, even without a sample, the precision, the null context, and the row, stated or not."""
-    of = {name: Measured.read(write(tmp_path / name, PLANTED[name])).summary for name in ("failed", "words", "heads")}
+    """The precision, the null context, and the row, stated or not."""
+    of = {name: Measured.read(write(tmp_path / name, PLANTED[name])).summary for name in ("failed", "words", "stated")}
     in_json = {name: json.loads(json.dumps(summary_json(summary))) for name, summary in of.items()}
     columns = {name: definition_columns(summary) for name, summary in of.items()}
-    screened = {"num_candidates": 6, "ranking": "attention", "selectors": ["kl", "unmask-one"]}
-    assert in_json["failed"]["screened"].items() >= screened.items() and in_json["words"]["screened"] is None
-    assert (columns["failed"]["screened"], columns["words"]["screened"]) == ("kl, unmask-one: 6 by attention", "")
     assert (in_json["words"]["precision"], in_json["failed"]["precision"]) == ("bf16", None)
     assert (columns["words"]["precision"], columns["failed"]["precision"]) == ("bf16", "")
     assert columns["words"]["null_context"] == in_json["words"]["null_context"] == "shuffled"
     rows = {name: (of["train_len"], of["train_len_is_stated"]) for name, of in columns.items()}
-    assert rows == {"failed": ("9", ""), "words": ("", ""), "heads": ("30", "true")}
+    assert rows == {"failed": ("9", ""), "words": ("", ""), "stated": ("30", "true")}
 
 
 def test_spectra_have_the_numbers_of_their_curves(tables: Path) -> None:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from benchmarks.generated_tables import PRETRAINED, write_tables
-from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import compare, main_rows
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.statistics.single import measured as measured_module
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import Summary, summarize
-from olmo_sparsity.view import console
 from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import read_report, shown_tables
-from olmo_sparsity.view.summary_tables import class_table, no_sample_words
+from olmo_sparsity.view.summary_tables import class_table
 from olmo_sparsity.wording.captions import blind_caption
 from olmo_sparsity.wording.units import all_tokens_words
 
@@ -89,49 +83,6 @@ def test_the_page_shows_the_largest_k_up_to_a_quarter(tables: Path, summary: Sum
     distances = shown_tables(measured)["distances"]
     assert {row[2].text for row in distances.rows} == {"16"}
     assert {row[0].text for row in distances.rows} == set(summary.selectors)
-
-
-def test_what_screening_lost_is_shown_at_the_largest_k_up_to_a_quarter(
-    tables: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One row a screened selector, of the real context; no two losses have a number in common."""
-    numbers = itertools.count(1)
-    losses = [
-        ScreeningLoss(
-            name, context, k, 31, Estimate(next(numbers) / 1000), next(numbers) / 1000, Estimate(next(numbers) / 10000)
-        )
-        for name in ("unmask-one", "kl")
-        for context in ("real", "null")
-        for k in MANY
-    ]
-    settings = {"screen": 40, "screen_by": "attention", "screen_sample": 0.1}
-    assert no_sample_words(settings).startswith(
-        "Screened to 40 candidates by attention. What that lost is not known: no window is in the random sample "
-        "(influence.screen_sample = 0.1)"
-    )
-    monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setattr(measured_module, "screening", lambda folder, measurement: losses)
-    read = Measured.read(tables)
-    measurement = dataclasses.replace(read.measurement, manifest={**read.measurement.manifest, "influence": settings})
-    shown = dataclasses.replace(read, measurement=measurement)
-    monkeypatch.setattr(console, "Measured", SimpleNamespace(read=lambda folder: shown))
-    print_summary(tables)
-    printed = capsys.readouterr().out
-    wanted = [of for of in losses if of.k == 16 and of.context == "real"]
-    rows = re.findall(r"│ ([\w-]+) +│ (\w+) +│ (\d+) +│ (\d\.\d{3}) +│ (\d\.\d{3}) +│ (\d\.\d{4}) +│", printed)
-    assert rows == [
-        (
-            of.selector,
-            "real",
-            "16",
-            f"{of.recall.mean:.3f}",
-            f"{of.blind_recall:.3f}",
-            f"{of.gain_lost_nats.mean:.4f}",
-        )
-        for of in wanted
-        if of.recall is not None and of.gain_lost_nats is not None
-    ]
-    assert "Screened to 40 candidates by attention." in printed
 
 
 def test_where_no_other_k_was_measured_it_is_said_that_it_is_all_tokens(tmp_path: Path, summary: Summary) -> None:

@@ -45,7 +45,6 @@ from olmo_sparsity.view.summary_tables import (
     distance_table,
     every_selection_table,
     figure4_table,
-    screening_item,
     selection_table,
     spectrum_table,
 )
@@ -490,21 +489,6 @@ def test_the_content_is_spoken_of_where_the_null_context_is_foreign_text(tmp_pat
     assert "other long-range tokens" not in said
     contents = ("the content of the long context does not matter", "It shows whether the content matters;")
     assert [words in said for words in contents] == [kind == "document"] * 2
-
-
-@pytest.mark.usefixtures("no_charts")
-@pytest.mark.parametrize("name", ["run", "gap", "failed"])
-def test_the_page_says_what_screening_lost_and_calls_no_screened_optimism_exact(tmp_path: Path, name: str) -> None:
-    page = write_report(write(tmp_path / "tables", PLANTED[name]), tmp_path / "page.html", num_windows=3)
-    said = words_of(page)
-    assert ("At k = 1 of unmask-one it is exact, over all labels." in said) == (name == "run")
-    assert ("What screening lost" in said) == (name != "run")
-    assert ("what screening lost" in tables_of(page)) == (name == "gap")
-    if name == "gap":
-        item = screening_item(Measured.read(tmp_path / "tables"), every=False)
-        assert isinstance(item, ResultTable) and tables_of(page)["what screening lost"] == shown(item)
-    if name == "failed":
-        assert "What that lost is not known: no window is in the random sample" in said
 
 
 def test_r_of_the_null_context_is_a_share_of_the_real_long_gain_as_its_term_says(

@@ -13,7 +13,6 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.measurement import NullContext
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.statistics.single.spectrum import spectra
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary, beyond_gate_of, summarize
 from olmo_sparsity.wording.captions import blind_caption, every_caption
 from olmo_sparsity.wording.evidence import (
@@ -41,7 +40,6 @@ from olmo_sparsity.wording.gates import (
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import NULL_WORDS
-from olmo_sparsity.wording.spectrum import spectrum_sentences
 
 CLEAR, UNCLEAR, LOSS = (
     Estimate(0.05, 0.02, 0.08, 0.015),
@@ -315,28 +313,13 @@ def test_optimism_is_taken_off_a_selector_that_sees_the_target(passed: Summary) 
 
 def test_a_kind_of_selector_that_was_not_measured_is_named() -> None:
     assert evidence_sentences(only("kl", "random"))[2] == NO_SEEING
+    assert prediction_words(only("random"), "random").endswith("is not shown: only random was measured.")
     seeing = only("unmask-one", "random")
     assert evidence_sentences(seeing)[1] == NO_HEADLINE
     assert evidence_sentences(seeing)[2] == seeing_words(seeing, "unmask-one")
     assert "Without a selector that does not see the target, it is not shown whether few tokens do so." in conclusion(
         seeing
     )
-
-
-@pytest.mark.parametrize("selectors", [{"kl": "h2o-heads"}, {"kl": "h2o-heads", "random": "random"}])
-def test_selectors_by_head_are_not_said_to_be_unmeasured(selectors: dict[str, str]) -> None:
-    """They do not see the target, and have no headline: k entries of each head are not k entries."""
-    measurement = made_up(400, 0.5).restrict_selectors(selectors)
-    summary = summarize(measurement)
-    kind = "that does not see the target and chooses one set for all heads"
-    sentences = evidence_sentences(summary)
-    assert sentences[1] == f"No selector {kind} was measured, so there is no headline number."
-    assert sentences[3].endswith(f"is not shown: no selector {kind} was measured.")
-    assert f"Without a selector {kind}, it is not shown whether few tokens do so." in sentences[4]
-    assert verdict_words(summary).endswith(f"is not shown without a selector {kind}.")
-    assert prediction_words(only("random"), "random").endswith("is not shown: only random was measured.")
-    (_, needed, _) = spectrum_sentences(spectra(measurement), summary)
-    assert needed.startswith(f"No selector {kind} was measured, so " if "random" not in selectors else "For 90%")
 
 
 def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> None:
@@ -558,21 +541,19 @@ def test_selectors_that_show_more_are_named(passed: Summary) -> None:
     assert "show more" not in evidence_sentences(both, "attention")[4]
 
 
-@pytest.mark.parametrize("name", ["h2o-heads", "random-heads", "nearest"])
-def test_choices_by_head_and_controls_are_not_said_to_show_more(passed: Summary, name: str) -> None:
-    """k entries of each head are more than k, and where the nearest tokens are enough nothing was chosen."""
+def test_controls_are_not_said_to_show_more(passed: Summary) -> None:
+    """Where the nearest tokens are enough nothing was chosen."""
     shown, weak = clear(passed), clear(passed, Estimate(0.3, 0.1, 0.4))
 
     def of(name: str) -> tuple[SelectionSummary, ...]:
         return tuple(dataclasses.replace(e, selector=name) for e in shown.selections if e.selector == "kl")
 
-    both = dataclasses.replace(weak, selections=(*weak.selections, *of(name)))
-    assert name in both.blind_selectors and "show more" not in conclusion(both)
-    three = dataclasses.replace(weak, selections=(*weak.selections, *of(name), *of("attention")))
+    both = dataclasses.replace(weak, selections=(*weak.selections, *of("nearest")))
+    assert "nearest" in both.blind_selectors and "show more" not in conclusion(both)
+    three = dataclasses.replace(weak, selections=(*weak.selections, *of("nearest"), *of("attention")))
     assert "The table has selectors that show more: attention." in conclusion(three)
-    if name == "nearest":  # alone it is the selector of the headline
-        alone = tuple(e for e in shown.selections if e.selector == "random")
-        assert "chosen by nearest" in conclusion(dataclasses.replace(shown, selections=(*of(name), *alone)))
+    alone = tuple(e for e in shown.selections if e.selector == "random")  # beside it nearest is that of the headline
+    assert "chosen by nearest" in conclusion(dataclasses.replace(shown, selections=(*of("nearest"), *alone)))
 
 
 def test_a_failed_gate_is_no_proof_of_absence(failed: Summary) -> None:

@@ -200,12 +200,12 @@ def summary() -> Summary:
 
 def test_what_two_measurements_have_in_common_names_the_first_before_the_second(summary: Summary) -> None:
     lengths = dataclasses.replace(summary.lengths, train_len=8)
-    setup = dataclasses.replace(summary.setup, visibility="hidden", positions="kept", anchor=Anchor(1, "<s>"))
+    setup = dataclasses.replace(summary.setup, visibility="hidden", anchor=Anchor(1, "<s>"))
     one = dataclasses.replace(summary, lengths=lengths, setup=setup, null_context="document", estimand="given")
     other = dataclasses.replace(
         one,
         lengths=dataclasses.replace(lengths, train_len=14),
-        setup=dataclasses.replace(setup, visibility="contextual", positions="compact", anchor=Anchor(2, "<t>")),
+        setup=dataclasses.replace(setup, visibility="contextual", anchor=Anchor(2, "<t>")),
         null_context="shuffled",
         estimand="targets",
     )
@@ -219,7 +219,6 @@ def test_what_two_measurements_have_in_common_names_the_first_before_the_second(
         "means over given windows and over targets are not the same quantity",
         'the first token differs (anchor "<s>", anchor "<t>")',
         "visibility differs (hidden, contextual)",
-        "positions differ (kept, compact)",
         "training rows have 8 and 14 tokens",
         "the null context differs (document, shuffled)",
     ):
@@ -233,11 +232,11 @@ def test_what_two_measurements_have_in_common_names_the_first_before_the_second(
         "means are not the same quantity; the null context differs (document, shuffled), so the long gain under it and the "
         "excess gain are other quantities"
     )
-    documents = dataclasses.replace(one, estimand="documents")
+    targets = dataclasses.replace(one, estimand="targets")
     unlike = Pairing(False, True, True, True, (9, 8), 0)
-    assert pairing_words(documents, documents, unlike).endswith("than with the same windows")
-    assert pairing_words(documents, one, unlike).endswith(
-        "; means over windows drawn document by document and over given windows are not the same quantity"
+    assert pairing_words(targets, targets, unlike).endswith("than with the same windows")
+    assert pairing_words(targets, one, unlike).endswith(
+        "; means over given windows and over targets are not the same quantity"
     )
     both = Pairing(True, True, True, True, (1090, 1090), 47)
     assert pairing_words(one, one, both) == "paired, window by window: both hold the same 1,090 windows"

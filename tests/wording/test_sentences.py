@@ -165,9 +165,7 @@ def test_the_gates_together(failed: Summary) -> None:
 
 def test_the_text_and_the_estimand_are_named(passed: Summary) -> None:
     assert data_words(passed).endswith("windows of 200 documents (s, validation), mean over eligible targets")
-    assert data_words(dataclasses.replace(passed, estimand="documents")).endswith(
-        ", mean over windows drawn document by document"
-    )
+    assert data_words(dataclasses.replace(passed, estimand="given")).endswith(", mean over the given windows")
 
 
 def test_the_tokens_before_each_target_are_told_where_they_were_set(passed: Summary) -> None:

@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import pytest
 from known_selectors import only_here as only_here
 from made_up import PRETRAINED, made_up_tables
-from planted_measurements import PLANTED, write
 
 from analysis import spectrum as spectrum_figure
 from olmo_sparsity.records.selectors import SELECTORS
@@ -193,16 +192,6 @@ def test_captions_say_which_k_is_enough(measured: Measured) -> None:
     assert every.replace("the tolerance", "0.05 nats") == short
     assert spectrum_table(measured.spectra, measured.summary).caption.startswith(short[:55])
     assert every_spectrum_table(measured.spectra, measured.summary).caption.startswith(every[:55])
-
-
-@pytest.mark.parametrize(("selectors", "count"), [(["h2o", "random"], 0), (["h2o", "h2o-heads", "random"], 1)])
-def test_captions_leave_out_choices_by_head(tmp_path: Path, selectors: list[str], count: int) -> None:
-    """k entries in each head are no set of k."""
-    of = replace(PLANTED["heads"], selectors={name: 0.2 for name in selectors})
-    measured = Measured.read(write(tmp_path / "tables", of))
-    beside = "; not of a choice by head, whose k entries in each head are no set of k." * count
-    caption = spectrum_caption(measured.spectra, measured.summary)
-    assert f"how many entries a target needs at most{beside or '.'} " in caption and caption.count("by head,") == count
 
 
 def test_of_entries_no_target_is_called_near(measured: Measured) -> None:

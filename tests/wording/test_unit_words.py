@@ -95,23 +95,6 @@ def test_tokens_of_groups_are_those_of_their_selector_context_and_k(folders: dic
     assert words.endswith(f"have no more than k words, so that J_k is all of the long context: {shares}.")
 
 
-def test_selectors_that_choose_by_head_say_how_many_entries_all_heads_see(folders: dict[Visibility, Path]) -> None:
-    """Of each of them at the largest shown k, under the real context; of the others nothing is said."""
-    summary = summarize(load(folders["hidden"]))
-    names = {"attention": "h2o-heads", "kl": "quest-heads"}
-    numbered = {
-        (names.get(of.selector, of.selector), of.context, of.k): dataclasses.replace(
-            of, selector=names.get(of.selector, of.selector), mean_tokens=i + 1.25
-        )
-        for i, of in enumerate(summary.selections)
-    }
-    words = units_words(dataclasses.replace(summary, selections=tuple(numbered.values())))
-    one, other = (numbered[name, "real", 8].mean_tokens for name in ("h2o-heads", "quest-heads"))
-    listed = {f"{one:.1f} of h2o-heads", f"{other:.1f} of quest-heads"}
-    (said,) = re.findall(r"all heads together see more \(k = 8: (.*?)\)\. The gain over random", words)
-    assert set(said.split(", ")) == listed
-
-
 @pytest.mark.parametrize(
     ("ks", "shown", "words"),
     [

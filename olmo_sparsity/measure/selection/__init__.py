@@ -1,1 +1,1 @@
-"""What chooses: predictions and losses that scores are made of, screening, and what selectors choose in windows."""
+"""What chooses: predictions and losses that scores are made of, and what selectors choose in windows."""

@@ -33,7 +33,6 @@ from olmo_sparsity.measure.visible.losses import (
 )
 from olmo_sparsity.measure.visible.passes import Rows, VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
-from olmo_sparsity.records.selectors import NO_GROUP
 from olmo_sparsity.records.window_input import NEEDS, OF_PASS, WindowInput
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
@@ -47,7 +46,7 @@ GroupSets = tuple[np.ndarray, np.ndarray]
 class SharedSingles:
     """What the model predicts under each visible set {j}, for all groups; nats, fp32.
 
-    A group j where {j} was not evaluated has NaN.
+    Where a window has no more groups they are NaN.
 
     Attributes:
         losses_WIA: loss({j}) of each label.
@@ -129,13 +128,6 @@ class Predictions:
         """What is unmasked at once."""
         groups = self.windows.groups
         return single_tokens(len(self.windows), self.num_long_range) if groups is None else groups
-
-    @cached_property
-    def all_groups_WI(self) -> torch.Tensor:
-        """All groups, int64 [W, I]; -1 where a window has no more."""
-        groups = self.groups
-        groups_WI = np.where(groups.exists_WI, np.arange(groups.num_groups), NO_GROUP)
-        return torch.from_numpy(groups_WI).to(self.windows.device)
 
     @cached_property
     def all_positions_WM(self) -> torch.Tensor:
@@ -261,10 +253,6 @@ class Predictions:
     @cached_property
     def singles(self) -> SharedSingles:
         """The unmaskings of every single group."""
-        return self.unmask(self.all_groups_WI)
-
-    def unmask(self, candidates_WJ: torch.Tensor) -> SharedSingles:
-        """Unmask single candidates, int64 [W, J] groups (-1: none), and return what the model predicts; nothing is cached."""
         tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if self.with_short_kl else None
         labels_WA, reference_WV = self.labels_WA, self.log_p_long_WV if self.with_kl else None
         if self.groups.is_single:
@@ -272,7 +260,7 @@ class Predictions:
                 self.evaluator,
                 tokens_WT,
                 labels_WA=labels_WA,
-                candidates_WJ=candidates_WJ,
+                candidates_WJ=self.all_positions_WM,
                 reference_WV=reference_WV,
                 log_p_short_WV=log_p_short_WV,
             )
@@ -281,23 +269,15 @@ class Predictions:
                 self.evaluator,
                 tokens_WT,
                 groups=self.groups,
-                candidates_WJ=candidates_WJ,
                 labels_WA=labels_WA,
                 reference_WV=reference_WV,
                 log_p_short_WV=log_p_short_WV,
             )
-        num_windows, width = self.all_groups_WI.shape
-        places_WJ = candidates_WJ % (width + 1)  # -1: behind the last group
-
-        def at_all_groups(values_WJ: torch.Tensor) -> np.ndarray:
-            values = torch.full((num_windows, width + 1), torch.nan, device=self.windows.device)
-            return values.scatter(1, places_WJ, values_WJ)[:, :width].contiguous().cpu().numpy()
-
-        from_short_WJ = singles.kl_from_short_WJ
+        from_short_WI = singles.kl_from_short_WJ
         return SharedSingles(
-            losses_WIA=np.stack([at_all_groups(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
-            kl_WI=None if singles.kl_WJ is None else at_all_groups(singles.kl_WJ),
-            kl_from_short_WI=None if from_short_WJ is None else at_all_groups(from_short_WJ),
+            losses_WIA=singles.losses_WJA.cpu().numpy(),
+            kl_WI=None if singles.kl_WJ is None else singles.kl_WJ.cpu().numpy(),
+            kl_from_short_WI=None if from_short_WI is None else from_short_WI.cpu().numpy(),
         )
 
     def read_groups(self, sets: Sequence[GroupSets], *, with_kl: bool) -> list[SetReadings]:
@@ -311,7 +291,14 @@ class Predictions:
             The readings of each entry of ``sets``.
         """
         device, groups = self.windows.device, self.groups
-        found = [self._empty_readings(len(windows_R)) for windows_R, _ in sets]
+        num_labels = self.labels_WA.shape[1]
+        found = [
+            SetReadings(
+                np.full((len(windows_R), num_labels), np.nan, dtype=np.float32),
+                *np.full((2, len(windows_R)), np.nan, dtype=np.float32),
+            )
+            for windows_R, _ in sets
+        ]
         places, asked = [], []
         for readings, (windows_R, groups_RS) in zip(found, sets, strict=True):
             for rows_r, visible_rS in groups.rows_by_size(windows_R, groups_RS):
@@ -321,39 +308,6 @@ class Predictions:
                 places.append((readings, rows_r))
                 windows_r = torch.from_numpy(windows_R[rows_r]).to(device)
                 asked.append(VisibleSets(windows_r, torch.from_numpy(visible_rS).to(device)))
-        self._read(asked, places, with_kl=with_kl)
-        return found
-
-    def read_entries(self, entries_WLHS: np.ndarray, ks: Sequence[int], *, with_kl: bool) -> list[SetReadings]:
-        """Run every window with the first k entries of each head visible, and read losses and divergences, for each k.
-
-        Args:
-            entries_WLHS: int64, of each layer and head of keys, the best first.
-            ks: numbers of entries.
-            with_kl: as of ``read_groups``.
-        """
-        device, num_windows = self.windows.device, len(self.windows)
-        entries = torch.from_numpy(entries_WLHS).to(device)
-        windows_W = np.arange(num_windows)
-        found = [self._empty_readings(num_windows) for _ in ks]
-        places, asked = [], []
-        for readings, k in zip(found, ks, strict=True):
-            if k >= self.num_long_range:
-                self._fill_with_everything(readings, windows_W, windows_r=windows_W, with_kl=with_kl)
-            else:
-                places.append((readings, windows_W))
-                asked.append(VisibleSets(torch.arange(num_windows, device=device), entries[..., :k]))
-        self._read(asked, places, with_kl=with_kl)
-        return found
-
-    def _read(
-        self,
-        asked: Sequence[VisibleSets],
-        places: Sequence[tuple[SetReadings, np.ndarray]],
-        *,
-        with_kl: bool,
-    ) -> None:
-        """Run windows under visible sets, and write what is read to the places of each."""
         references = (self.log_p_long_WV,) if with_kl else ()
         readouts = read_sets(
             self.evaluator,
@@ -368,10 +322,7 @@ class Predictions:
                 readings.kl_R[rows_r] = readout.divergences[0].cpu().numpy()
             if self.with_short_kl:
                 readings.kl_from_short_R[rows_r] = readout.divergences[-1].cpu().numpy()
-
-    def _empty_readings(self, num_rows: int) -> SetReadings:
-        losses_RA = np.full((num_rows, self.labels_WA.shape[1]), np.nan, dtype=np.float32)
-        return SetReadings(losses_RA, *np.full((2, num_rows), np.nan, dtype=np.float32))
+        return found
 
     def _fill_with_everything(
         self, readings: SetReadings, rows_r: np.ndarray, *, windows_r: np.ndarray, with_kl: bool

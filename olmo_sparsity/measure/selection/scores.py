@@ -8,53 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Literal, Optional
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.config.measuring import Ranking
-from olmo_sparsity.measure.selection.predictions import GroupSets, Predictions, SharedSingles
+from olmo_sparsity.measure.selection.predictions import GroupSets, Predictions
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import (
     LossFunction,
     divergence,
     estimates_beside,
-    gate_gradients,
     read_sets,
-    target_losses,
 )
 from olmo_sparsity.measure.visible.passes import Rows, VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
-from olmo_sparsity.model.attribution import Attribution
-from olmo_sparsity.records.selectors import SELECTORS, rank
 from olmo_sparsity.records.window_input import WindowInput
-
-Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from p_all
-
-
-@dataclass(frozen=True)
-class ScreeningSettings:
-    """How the candidates of a window are screened.
-
-    Attributes:
-        num_candidates: candidates that are unmasked one by one, the best of the ranking.
-        ranking: what ranks them.
-    """
-
-    num_candidates: int
-    ranking: Ranking
-
-
-@dataclass(frozen=True)
-class SingleUnmaskings:
-    """What the model predicts under each visible set {j}; NaN where {j} was not evaluated."""
-
-    loss_WI: np.ndarray  # loss({j}), nats, fp32
-    kl_WI: np.ndarray  # KL(p_all, p_{j}), nats, fp32; all NaN without ``Predictions.with_kl``
 
 
 @dataclass(frozen=True)
@@ -64,19 +35,13 @@ class WindowScores:
     Attributes:
         predictions: of the model about the windows.
         max_k: the largest k that will be asked for.
-        screening: unmask only some candidates one by one; None: all of them.
         label: which of the labels the losses are of; 0: the target.
     """
 
     predictions: Predictions
     _: KW_ONLY
     max_k: int
-    screening: Optional[ScreeningSettings] = None
     label: int = 0
-    _best: dict[Criterion, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _screened_singles: dict[Criterion, SharedSingles] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @property
     def evaluator(self) -> Evaluator:
@@ -99,22 +64,9 @@ class WindowScores:
         return self.predictions.groups
 
     @property
-    def all_positions_WM(self) -> torch.Tensor:
-        """All long-range positions, int64 [W, M]."""
-        return self.predictions.all_positions_WM
-
-    @property
     def labels_W(self) -> torch.Tensor:
         """The tokens that the losses are of, int64 [W]."""
         return self.predictions.labels_WA[:, self.label]
-
-    def losses(self, visible_WNS: torch.Tensor) -> np.ndarray:
-        """Return loss(S) of N visible sets per window, fp32 [W, N]."""
-        windows = self.windows
-        losses_WN, _ = target_losses(
-            self.evaluator, windows.tokens_WT, targets_W=self.labels_W, visible_WNS=visible_WNS
-        )
-        return losses_WN.cpu().numpy()
 
     def evaluate_rows(self, rows: Sequence[np.ndarray], *, with_kl: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return loss(S) and KL(p_all, p_S) of visible sets of any windows. The set of all positions is not run again.
@@ -184,8 +136,8 @@ class WindowScores:
         """Yield what is needed of each window; ``with_label``: the label of the losses, too, as ``target``."""
         return self.predictions.inputs(needs, labels_W=self.labels_W if with_label else None)
 
-    def without_screening(self, chosen_w: np.ndarray) -> WindowScores:
-        """Return some of the windows (int64 indices) and their targets, with an empty cache and nothing screened."""
+    def subset(self, chosen_w: np.ndarray) -> WindowScores:
+        """Return some of the windows (int64 indices) and their targets, with an empty cache."""
         return WindowScores(self.predictions.subset(chosen_w), max_k=self.max_k)
 
     def of_label(self, label: int) -> WindowScores:
@@ -224,73 +176,16 @@ class WindowScores:
 
     @property
     def loss_single_WI(self) -> np.ndarray:
-        """loss({j}), fp32 [W, I]; NaN where screening left it out, and where a window has no more groups."""
-        return self._single_unmaskings("loss").loss_WI
+        """loss({j}), fp32 [W, I]; NaN where a window has no more groups."""
+        return self.predictions.singles.losses_WIA[:, :, self.label]
 
     @property
     def kl_single_WI(self) -> np.ndarray:
-        """KL(p_all, p_{j}), fp32 [W, I]; NaN where screening left it out, and where a window has no more groups."""
+        """KL(p_all, p_{j}), fp32 [W, I]; NaN where a window has no more groups."""
         assert self.predictions.with_kl, "with_kl must be set where a selector asks for divergences"
-        return self._single_unmaskings("kl").kl_WI
-
-    @property
-    def known_singles(self) -> list[SharedSingles]:
-        """The single unmaskings of all labels that have been evaluated so far. Evaluates nothing."""
-        shared = self.predictions.known_singles
-        if self.screening is None:
-            return [] if shared is None else [shared]
-        return list(self._screened_singles.values())
-
-    def _single_unmaskings(self, criterion: Criterion) -> SingleUnmaskings:
-        """Return the single unmaskings of all candidates, or of those that screening by ``criterion`` chooses."""
-        if self.screening is None:
-            return self._of_shared(self.predictions.singles)
-        if self.screening.ranking == "attention":
-            criterion = "loss"  # it ranks alike for both, and their unmaskings are the same
-        if criterion not in self._screened_singles:
-            self._screened_singles[criterion] = self._screened(self.screening, criterion)
-        return self._of_shared(self._screened_singles[criterion])
-
-    def _of_shared(self, singles: SharedSingles) -> SingleUnmaskings:
-        """Return the single unmaskings of this label."""
-        loss_WI = singles.losses_WIA[:, :, self.label]
-        kl_WI = np.full_like(loss_WI, np.nan) if singles.kl_WI is None else singles.kl_WI
-        return SingleUnmaskings(loss_WI, kl_WI)
-
-    def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SharedSingles:
-        """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
-        predictions = self.predictions
-        return predictions.unmask(torch.from_numpy(self._best_candidates(screening, criterion)).to(self.windows.device))
-
-    def _best_candidates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
-        """Return the groups that screening leaves, int64 [W, J]; -1 where a window has no more."""
-        if criterion not in self._best:
-            ranked_WI = rank(-self.ranking_values(screening.ranking, criterion))
-            self._best[criterion] = self.groups.chosen(ranked_WI, screening.num_candidates)
-        return self._best[criterion]
-
-    def candidates_WI(self, criterion: Criterion) -> np.ndarray:
-        """Return which groups may be chosen, bool [W, I]: those that there are, or that screening by the criterion leaves."""
-        if self.screening is None:
-            return self.groups.exists_WI.copy()
-        best_WJ = self._best_candidates(self.screening, criterion)
-        with_none_WI = np.zeros((len(best_WJ), self.groups.num_groups + 1), dtype=bool)  # the last column: no group
-        np.put_along_axis(with_none_WI, best_WJ, True, axis=1)
-        return with_none_WI[:, :-1]
-
-    def ranking_values(self, ranking: Ranking, criterion: Criterion) -> np.ndarray:
-        """Return what ranks the candidates for screening: lower is better; [W, I]."""
-        if ranking == "attention":
-            return -SELECTORS["attention"].score(self)
-        return self.estimates(criterion, attribution="patching")
-
-    def estimates(self, criterion: Criterion, *, attribution: Attribution) -> np.ndarray:
-        """Return to first order what unmasking each group would do to the loss, or to the divergence; fp32 [W, I]."""
-        loss_function = _cross_entropy(self.labels_W if criterion == "loss" else self.predictions.log_p_long_WV.exp())
-        estimates_WM = gate_gradients(
-            self.evaluator, self.windows.tokens_WT, loss_function=loss_function, attribution=attribution
-        )
-        return self.groups.sums(estimates_WM.cpu().numpy())
+        kl_WI = self.predictions.singles.kl_WI
+        assert kl_WI is not None, "the predictions keep divergences"
+        return kl_WI
 
     def patching_beside(self, groups_WS: np.ndarray) -> np.ndarray:
         """Return what unmasking each group beside some others would do to KL(p_all, p), by attribution patching; fp32 [W, I].

@@ -21,28 +21,23 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
-from olmo_sparsity.measure.selection.scores import ScreeningSettings, WindowScores
+from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import CONTEXTS, TokenGroups, WindowBatch
 from olmo_sparsity.records.selectors import (
-    NO_GROUP,
     NULL_DRAWS,
-    SCREENED,
     SELECTORS,
     any_needs_attention,
-    by_head,
     names_where,
     needs_of,
     rank,
-    share_of_heads,
 )
 from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.units import group_numbers
 
-# Purposes of random generators; a change would change the tables.
-SCREENING_SAMPLE, RESAMPLED_LABELS = 5, 6
+RESAMPLED_LABELS = 6  # purpose of a random generator; a change would change the tables
 RESAMPLED_CONTROL = "random"  # chooses without the label, so that its optimism must be 0
 
 
@@ -75,12 +70,11 @@ def draw_labels(log_p_short_WV: torch.Tensor, window_ids_W: np.ndarray, *, seed:
 class SelectorOutcome:
     """What one selector chose in W windows."""
 
-    scores_WI: np.ndarray  # NaN where screening left a group out, and where a window has no more groups
+    scores_WI: np.ndarray  # NaN where a window has no more groups
     groups_WS: np.ndarray  # int64, the S = max k chosen groups, most influential first; -1 where a window has no more
     loss_sparse_WK: np.ndarray  # loss(J_k), nats, fp32
     kl_sparse_WK: Optional[np.ndarray]  # KL(p_all, p_{J_k}), nats, fp32; None where divergences are not measured
     kl_short_to_sparse_WK: Optional[np.ndarray] = None  # KL(p_{}, p_{J_k}), nats, fp32; of resampled targets only
-    num_entries_WK: Optional[np.ndarray] = None  # int64, entries that some head keeps; only of choices by head
 
 
 @dataclass(frozen=True)
@@ -109,22 +103,6 @@ class WindowInfluence:
 
 
 @dataclass(frozen=True)
-class ScreeningCost:
-    """What screening lost for one selector, in a sample of w of the W windows."""
-
-    recall_wK: np.ndarray  # share of the exact J_k that was chosen
-    gain_lost_wK: np.ndarray  # nats: loss(chosen J_k) - loss(exact J_k)
-
-
-@dataclass(frozen=True)
-class ScreeningCheck:
-    """What screening lost under one context, for every screened selector by its name."""
-
-    sample_w: np.ndarray  # int64, indices of the sampled windows
-    costs: dict[str, ScreeningCost]
-
-
-@dataclass(frozen=True)
 class PartInfluence:
     """Everything measured on the windows of one part; losses and divergences in nats.
 
@@ -137,7 +115,6 @@ class PartInfluence:
         entropy_short_W: entropy of the short-context prediction.
         kl_short_to_long_W: KL(p_{}, p_all) under the real context.
         contexts: real and null.
-        screening: by context; empty where nothing is screened.
     """
 
     loss_short_W: np.ndarray
@@ -147,7 +124,6 @@ class PartInfluence:
     entropy_short_W: np.ndarray
     kl_short_to_long_W: np.ndarray
     contexts: dict[str, WindowInfluence]
-    screening: dict[str, ScreeningCheck]
 
 
 @dataclass(frozen=True)
@@ -158,7 +134,6 @@ class _Choice:
     label: int  # 0: the target
     scores_WI: np.ndarray
     groups_WS: np.ndarray
-    entries_WLHS: Optional[np.ndarray] = None  # int64, of choices by head: those of each head, the best first
 
 
 @dataclass(frozen=True)
@@ -200,23 +175,22 @@ def _distinct_sets(choices: Sequence[_Choice], *, k: int, known: SetReadings) ->
     return _DistinctSets(distinct_rS, index_FW, is_of_target_r, readings)
 
 
-def _known_singles(scores: Sequence[WindowScores], *, with_kl: bool) -> SetReadings:
+def _known_singles(one: WindowScores, *, with_kl: bool) -> SetReadings:
     """Return what is known of all single groups, window by window, and behind them an entry that is not known."""
-    one = scores[0]
-    (num_windows, width), num_labels = one.predictions.all_groups_WI.shape, one.predictions.labels_WA.shape[1]
+    predictions = one.predictions
+    (num_windows, width), num_labels = one.groups.exists_WI.shape, predictions.labels_WA.shape[1]
     known = SetReadings(
         np.full((num_windows * width + 1, num_labels), np.nan, dtype=np.float32),
         *np.full((2, num_windows * width + 1), np.nan, dtype=np.float32),
     )
-    for singles in (singles for of_label in scores for singles in of_label.known_singles):
-        losses_RA = singles.losses_WIA.reshape(-1, num_labels)
-        rows_r = np.flatnonzero(np.isnan(known.losses_RA[:-1, 0]) & ~np.isnan(losses_RA[:, 0]))
-        known.losses_RA[rows_r] = losses_RA[rows_r]
+    singles = predictions.known_singles
+    if singles is not None:
+        known.losses_RA[:-1] = singles.losses_WIA.reshape(-1, num_labels)
         if with_kl:
             assert singles.kl_WI is not None, "the predictions keep divergences"
-            known.kl_R[rows_r] = singles.kl_WI.ravel()[rows_r]
+            known.kl_R[:-1] = singles.kl_WI.ravel()
         if singles.kl_from_short_WI is not None:
-            known.kl_from_short_R[rows_r] = singles.kl_from_short_WI.ravel()[rows_r]
+            known.kl_from_short_R[:-1] = singles.kl_from_short_WI.ravel()
     return known
 
 
@@ -230,11 +204,13 @@ def _outcomes(
 
     Args:
         scores: the windows, an entry for each label.
-        choices: what was chosen; the first is for the target.
+        choices: what was chosen; the first, if there is one, is for the target.
         settings: which k.
         with_kl: measure KL(p_all, p_{J_k}) of the choices for the target.
     """
-    one, known = scores[0], _known_singles(scores, with_kl=with_kl)
+    if not choices:
+        return []
+    one, known = scores[0], _known_singles(scores[0], with_kl=with_kl)
     all_sets = [_distinct_sets(choices, k=k, known=known) for k in settings.k]
     for is_for_target in (True, False):
         wanted = []
@@ -273,47 +249,13 @@ def _outcomes(
     return outcomes
 
 
-def _outcome_by_head(
-    scores: WindowScores, choice: _Choice, settings: InfluenceConfig, *, with_kl: bool
-) -> SelectorOutcome:
-    """Evaluate the entries that a selector chose by head, for the target, at every k."""
-    entries_WLHS = choice.entries_WLHS
-    assert entries_WLHS is not None and choice.label == 0
-    readings = scores.predictions.read_entries(entries_WLHS, settings.k, with_kl=with_kl)
-    kept = [share_of_heads(entries_WLHS[..., :k], scores.num_long_range) > 0 for k in settings.k]
-    return SelectorOutcome(
-        scores_WI=choice.scores_WI,
-        groups_WS=choice.groups_WS,
-        loss_sparse_WK=np.stack([of.losses_RA[:, 0] for of in readings], axis=1),
-        kl_sparse_WK=np.stack([of.kl_R for of in readings], axis=1) if with_kl else None,
-        num_entries_WK=np.stack([kept_WM.sum(axis=1) for kept_WM in kept], axis=1),
-    )
-
-
-def _evaluated(
-    scores: Sequence[WindowScores], choices: Sequence[_Choice], settings: InfluenceConfig, *, with_kl: bool
-) -> list[SelectorOutcome]:
-    """Like ``_outcomes``, also of choices by head."""
-    one_set = [choice for choice in choices if choice.entries_WLHS is None]
-    found = iter(_outcomes(scores, one_set, settings, with_kl=with_kl) if one_set else [])
-    return [
-        next(found) if choice.entries_WLHS is None else _outcome_by_head(scores[0], choice, settings, with_kl=with_kl)
-        for choice in choices
-    ]
-
-
 def _chosen(scores: WindowScores, settings: InfluenceConfig, *, selectors: Sequence[str]) -> list[_Choice]:
     """Run selectors for the label of the scores."""
     choices = []
     for name in selectors:
-        selector, entries_WLHS = SELECTORS[name], None
-        if selector.entries_by_head is None:
-            scores_WI = selector.score(scores)
-        else:
-            entries_WLHS = selector.entries_by_head(scores)
-            scores_WI = share_of_heads(entries_WLHS, scores.num_long_range)
+        scores_WI = SELECTORS[name].score(scores)
         groups_WS = scores.groups.chosen(rank(scores_WI), max(settings.k))
-        choices.append(_Choice(name, scores.label, scores_WI, groups_WS, entries_WLHS))
+        choices.append(_Choice(name, scores.label, scores_WI, groups_WS))
     return choices
 
 
@@ -329,7 +271,7 @@ def run_selectors(
         with_kl: measure KL(p_all, p_{J_k}) beside loss(J_k).
     """
     choices = _chosen(scores, settings, selectors=selectors)
-    return dict(zip(selectors, _evaluated([scores], choices, settings, with_kl=with_kl), strict=True))
+    return dict(zip(selectors, _outcomes([scores], choices, settings, with_kl=with_kl), strict=True))
 
 
 def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowInfluence:
@@ -345,7 +287,7 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
     for of_label in of_labels[1:]:
         choices += _chosen(of_label, settings, selectors=seeing)
         choices += [dataclasses.replace(choice, label=of_label.label) for choice in unchanged]
-    evaluated = _evaluated(of_labels, choices, settings, with_kl=predictions.with_kl)
+    evaluated = _outcomes(of_labels, choices, settings, with_kl=predictions.with_kl)
     outcomes: list[dict[str, SelectorOutcome]] = [{} for _ in of_labels]
     for choice, outcome in zip(choices, evaluated, strict=True):
         outcomes[choice.label][choice.selector] = outcome
@@ -364,30 +306,6 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
             for of_label in of_labels[1:]
         ],
     )
-
-
-def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings: InfluenceConfig) -> ScreeningCheck:
-    """Measure a random sample of the windows again without screening, and compare."""
-    window_ids = scores.windows.window_ids_W.tolist()
-    drawn_W = np.array([np.random.default_rng([settings.seed, SCREENING_SAMPLE, i]).random() for i in window_ids])
-    sample_w = np.flatnonzero(drawn_W < settings.screen_sample)
-    screened = [name for name in SCREENED if name in settings.selectors]
-    if not len(sample_w):
-        empty_wK = np.empty((0, len(settings.k)), dtype=np.float32)
-        return ScreeningCheck(sample_w, {name: ScreeningCost(empty_wK, empty_wK) for name in screened})
-    exact = measure_context(scores.without_screening(sample_w), dataclasses.replace(settings, selectors=screened))
-    costs = {}
-    for name in screened:
-        outcome, exact_outcome = measured.outcomes[name], exact.outcomes[name]
-        chosen_wS, exact_wS = outcome.groups_WS[sample_w], exact_outcome.groups_WS
-        same_wSS = (chosen_wS[:, :, None] == exact_wS[:, None, :]) & (exact_wS != NO_GROUP)[:, None, :]
-        common_wSS = same_wSS.cumsum(axis=1).cumsum(axis=2)  # entry [k-1, k-1]: groups that both J_k have
-        size_wS = (exact_wS != NO_GROUP).cumsum(axis=1)  # entry [k-1]: groups of J_k
-        costs[name] = ScreeningCost(
-            recall_wK=np.stack([common_wSS[:, k - 1, k - 1] / size_wS[:, k - 1] for k in settings.k], axis=1),
-            gain_lost_wK=outcome.loss_sparse_WK[sample_w] - exact_outcome.loss_sparse_WK,
-        )
-    return ScreeningCheck(sample_w, costs)
 
 
 def batches_of_contexts(
@@ -494,11 +412,8 @@ def try_selectors(
         ),
         max_k=max(settings.k),
     )
-    choosing_by_head = by_head(tried)
     for name in tried:
-        if name not in choosing_by_head:
-            SELECTORS[name].score(scores)
-    run_selectors(scores, settings, selectors=choosing_by_head, with_kl=False)  # not every model runs such sets
+        SELECTORS[name].score(scores)
 
 
 def scores_of_contexts(
@@ -508,7 +423,6 @@ def scores_of_contexts(
     settings: InfluenceConfig,
 ) -> dict[str, WindowScores]:
     """Return the scores of windows under every context, with the drawn labels; see ``measure_windows``."""
-    screening = None if settings.screen is None else ScreeningSettings(settings.screen, settings.ranking)
     log_p_short_WV = short_log_probs(evaluator, batches["real"].tokens_WT)
     labels_WA = draw_labels(
         log_p_short_WV, batches["real"].window_ids_W, seed=settings.seed, num_draws=settings.resampled_draws
@@ -520,13 +434,12 @@ def scores_of_contexts(
         drawn_labels_WA=labels_WA,
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
-        with_attention=any_needs_attention(settings.selectors)
-        or (screening is not None and screening.ranking == "attention"),
+        with_attention=any_needs_attention(settings.selectors),
         needs=needs_of(settings.selectors),
     )
     null = dataclasses.replace(real, windows=batches["null"], drawn_labels_WA=labels_WA[:, :NULL_DRAWS])
     return {
-        context: WindowScores(predictions, max_k=max(settings.k), screening=screening)
+        context: WindowScores(predictions, max_k=max(settings.k))
         for context, predictions in (("real", real), ("null", null))
     }
 
@@ -549,9 +462,6 @@ def measure_windows(
     scores = scores_of_contexts(evaluator, batches, settings=settings)
     real = scores["real"]
     contexts = {context: measure_context(scores[context], settings) for context in scores}
-    checks = {}
-    if settings.screen is not None:
-        checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
     short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
@@ -561,5 +471,4 @@ def measure_windows(
         entropy_short_W=real.predictions.entropy_short_W,
         kl_short_to_long_W=real.predictions.kl_short_to_long_W,
         contexts=contexts,
-        screening=checks,
     )

@@ -14,7 +14,6 @@ import torch
 
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
-from olmo_sparsity.measure.visible.visibility import PositionIDs
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.records.measured import Anchor, AnchorCheck, AnchorChoice, ComparedLength
 
@@ -31,7 +30,6 @@ def compare_first_tokens(
     chosen: Optional[int],
     local_len: int,
     batch_tokens: int = 4096,
-    positions: PositionIDs = "kept",
 ) -> AnchorCheck:
     """Return the mean losses of windows with and without a BOS, and which are clearly lower.
 
@@ -43,16 +41,13 @@ def compare_first_tokens(
         chosen: the token with which the model is measured, or None.
         local_len: L, local tokens of a window.
         batch_tokens: largest number of tokens in one forward pass.
-        positions: of the local tokens where they are alone.
     """
     lengths: dict[ComparedLength, int] = {"short": local_len, "long": tokens_WT.shape[1] - 1}
     anchor_ids: dict[AnchorChoice, Optional[int]] = {"bos": bos.id, "none": None}
     losses: dict[ComparedLength, dict[AnchorChoice, np.ndarray]] = {length: {} for length in lengths}
     for length, local in lengths.items():
         for choice, anchor_id in anchor_ids.items():
-            evaluator = Evaluator(
-                model, local, path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id, positions=positions
-            )
+            evaluator = Evaluator(model, local, path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id)
             log_q_WV = short_log_probs(evaluator, tokens_WT[:, :-1])
             losses[length][choice] = surprisal(log_q_WV, tokens_WT[:, -1]).double().cpu().numpy()
     difference = {length: losses_of["bos"] - losses_of["none"] for length, losses_of in losses.items()}

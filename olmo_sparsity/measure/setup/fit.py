@@ -488,7 +488,6 @@ def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]
         bos=opened.bos,
         chosen=opened.anchor_id,
         local_len=min(lengths.local_len, tokens_WT.shape[1] - 1),
-        positions=opened.positions,
     )
     return dataclasses.asdict(check)
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig, to_dict
+from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
@@ -52,7 +52,6 @@ class OpenedModel:
         anchor: the anchor, which is ``bos``; None: there is none.
         lengths: of its windows.
         visibility: what a hidden token is hidden from.
-        positions: of the visible tokens.
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
         can_be_longer: rows may have more position IDs than that.
@@ -73,7 +72,6 @@ class OpenedModel:
     anchor: Optional[Anchor]
     lengths: MeasuredLengths
     visibility: Visibility
-    positions: PositionIDs
     precision: str
     max_position: int
     can_be_longer: bool = True
@@ -172,7 +170,6 @@ def draw_windows(
         max_per_document=settings.max_windows_per_document,
         seed=settings.seed,
         min_preceding=max(full_len, settings.min_preceding or 0),
-        sampling=settings.sampling,
         exclude_ids=exclude_ids,
         target_table_V=word_start_table(tokenizer) if settings.targets == "word-start" else None,
     )
@@ -242,7 +239,6 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
         anchor=anchor,
         lengths=config.measured_lengths,
         visibility=config.influence.visibility,
-        positions=config.influence.positions,
         precision="fp32" if config.influence.precision == "auto" else config.influence.precision,
         max_position=config.max_position,
         pose=config.pose,
@@ -292,7 +288,6 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         anchor=anchor,
         lengths=config.measured_lengths,
         visibility=config.influence.visibility,
-        positions=config.influence.positions,
         precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
         can_be_longer=opened.can_be_longer,
@@ -365,11 +360,6 @@ def _check_positions(
         )
 
 
-def settings_record(settings: InfluenceConfig) -> dict[str, Any]:
-    """Return ``influence`` as manifests and fingerprints hold it: with the ranking that ``screen_by: auto`` stands for."""
-    return {**to_dict(settings), "screen_by": settings.ranking}
-
-
 def identity(opened: OpenedModel) -> list[Any]:
     """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
     scaling = None if opened.record is None else opened.record.rope_scaling
@@ -380,7 +370,6 @@ def identity(opened: OpenedModel) -> list[Any]:
         opened.anchor_id,
         opened.precision,
         *([] if scaling is None else [scaling]),
-        *([] if opened.positions == "kept" else [opened.positions]),
     ]
 
 

@@ -78,6 +78,5 @@ def make_evaluator(
         path=settings.path,
         visibility=settings.visibility,
         anchor_id=anchor_id,
-        positions=settings.positions,
     )
     return dataclasses.replace(evaluator, batch_tokens=settings.batch_tokens or _find_batch_tokens(evaluator, full_len))

@@ -9,7 +9,7 @@ from typing import Optional
 
 import torch
 
-from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel, KeysValues
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
@@ -25,7 +25,6 @@ class Evaluator:
         batch_tokens: largest number of tokens in one forward pass; a pass has at least one row.
         visibility: what a hidden token is hidden from; see ``olmo_sparsity.measure.visible.visibility``.
         anchor_id: token ID of the anchor in front of every window; None: there is none.
-        positions: of the visible tokens; see ``olmo_sparsity.measure.visible.visibility``.
         kept_prefixes: windows, and the keys and values of what precedes their local tokens: of the latest two blocks, kept
             for the next question about the same windows. The tokens must not be changed in place.
     """
@@ -37,7 +36,6 @@ class Evaluator:
     batch_tokens: int = 4096
     visibility: Visibility = "hidden"
     anchor_id: Optional[int] = None
-    positions: PositionIDs = "kept"
     kept_prefixes: deque[tuple[torch.Tensor, KeysValues]] = field(
         default_factory=lambda: deque(maxlen=2), init=False, repr=False, compare=False
     )
@@ -86,5 +84,5 @@ class Evaluator:
     @property
     def shared_olmo(self) -> Optional[OLMoWithPositions]:
         """The same where, besides, rows share what ``olmo_sparsity.model.compact`` can share; None elsewhere."""
-        is_shared = self.visibility == "hidden" and self.anchor_id is None and self.positions == "kept"
+        is_shared = self.visibility == "hidden" and self.anchor_id is None
         return self.compact_olmo if is_shared else None

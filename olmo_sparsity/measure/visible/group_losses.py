@@ -14,7 +14,6 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import SingleReadout, divergence, read_sets, surprisals
 from olmo_sparsity.measure.visible.passes import VisibleSets, log_probs_of_all_but_spans, log_probs_of_sets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
-from olmo_sparsity.records.selectors import NO_GROUP
 
 POSITIONS_AT_ONCE = 1 << 24  # of the rows of several windows that are kept in memory together
 
@@ -25,7 +24,6 @@ def read_single_groups(
     tokens_WT: torch.Tensor,
     *,
     groups: TokenGroups,
-    candidates_WJ: torch.Tensor,
     labels_WA: torch.Tensor,
     reference_WV: Optional[torch.Tensor] = None,
     log_p_short_WV: Optional[torch.Tensor] = None,
@@ -36,23 +34,24 @@ def read_single_groups(
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
         groups: of the windows.
-        candidates_WJ: int64, groups; -1 where a window has no more: there the losses and divergences are NaN.
         labels_WA: int64, tokens whose losses are returned.
         reference_WV: log-probabilities p; where given, KL(p, prediction) is returned, too.
         log_p_short_WV: log-probabilities under the visible set {}; where given, divergences from them are returned, too.
+
+    Returns:
+        Losses and divergences of all groups; NaN where a window has no more.
     """
     device = tokens_WT.device
-    windows_R, places_R = (index.cpu().numpy() for index in torch.nonzero(candidates_WJ != NO_GROUP, as_tuple=True))
-    groups_R1 = candidates_WJ.cpu().numpy()[windows_R, places_R][:, None]
-    by_size = groups.rows_by_size(windows_R, groups_R1)
+    windows_R, groups_R = np.nonzero(groups.exists_WI)
+    by_size = groups.rows_by_size(windows_R, groups_R[:, None])
     rows = [
         VisibleSets(torch.from_numpy(windows_R[rows_r]).to(device), torch.from_numpy(visible_rS).to(device))
         for rows_r, visible_rS in by_size
     ]
-    places = [torch.from_numpy(places_R[rows_r]).to(device) for rows_r, _ in by_size]
-    losses_WJA = torch.full((*candidates_WJ.shape, labels_WA.shape[1]), torch.nan, device=device)
+    places = [torch.from_numpy(groups_R[rows_r]).to(device) for rows_r, _ in by_size]
+    losses_WJA = torch.full((*groups.exists_WI.shape, labels_WA.shape[1]), torch.nan, device=device)
     kl_WJ, kl_from_short_WJ = (
-        None if log_p_WV is None else torch.full(candidates_WJ.shape, torch.nan, device=device)
+        None if log_p_WV is None else torch.full(groups.exists_WI.shape, torch.nan, device=device)
         for log_p_WV in (reference_WV, log_p_short_WV)
     )
     for number, batch, log_q_rV in log_probs_of_sets(evaluator, tokens_WT, sets=rows):

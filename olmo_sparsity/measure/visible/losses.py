@@ -34,7 +34,7 @@ from olmo_sparsity.measure.visible.passes import (
     one_row_each,
     prefix_of_some,
 )
-from olmo_sparsity.measure.visible.visibility import gate_bias, gated_positions, prefix_positions, with_anchor
+from olmo_sparsity.measure.visible.visibility import gate_bias, prefix_positions, with_anchor
 from olmo_sparsity.model.attribution import Attribution, derivatives, first_order
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.devices import attention_elements
@@ -297,9 +297,7 @@ def mask_losses(
     return losses_RA.view(num_windows, num_sets, -1)
 
 
-def gate_gradients(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, attribution: Attribution = "gradient"
-) -> torch.Tensor:
+def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction) -> torch.Tensor:
     """Return what unmasking each long-range position alone would do to a loss, to first order.
 
     The result is fp32 [W, M], of L losses [L, W, M].
@@ -314,14 +312,12 @@ def gate_gradients(
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
         loss_function: sums the losses of some windows; L losses of one pass cost one forward pass, and L backward.
-        attribution: ``gradient``: the derivative with respect to the gate, at gate 0; the others are of
-            ``olmo_sparsity.model.attribution``, on every path; of a model whose attention cannot be read, ``gradient``.
     """
     num_windows, full_len = tokens_WT.shape
-    if evaluator.path != "masked" or attribution != "gradient":
+    if evaluator.path != "masked":
         nothing = one_row_each(torch.empty(num_windows, 0, dtype=torch.int64, device=tokens_WT.device))
         gradients = _gradients_of_local_rows(
-            evaluator, tokens_WT, nothing, loss_function=loss_function, attribution=attribution
+            evaluator, tokens_WT, nothing, loss_function=loss_function, attribution="gradient"
         )
         if gradients is not None:
             return gradients
@@ -334,22 +330,6 @@ def gate_gradients(
         ],
         dim=-2,
     )
-
-
-def attribution_by_patching(evaluator: Evaluator, full_len: int) -> Attribution:
-    """Return how ``gate_gradients`` makes estimates by patching: by ``gradient`` where the model's attention cannot be read.
-
-    Args:
-        evaluator: the model; it runs the local tokens of one window.
-        full_len: tokens of a window.
-    """
-    tokens_1T = torch.zeros(1, full_len, dtype=torch.int64, device=evaluator.model.device)
-    tokens_1T, positions_1T = _gated_windows(evaluator, tokens_1T)
-    local = slice(-evaluator.local_len, None)
-    states = evaluator.model.attention_states(
-        tokens_1T[:, local], positions_1T[:, local], prefix=None, loss=lambda logits_1V: logits_1V.logsumexp(-1).sum()
-    )
-    return "gradient" if states is None else "patching"
 
 
 def estimates_beside(
@@ -423,7 +403,7 @@ def _gradients_of_pass(
 ) -> Optional[torch.Tensor]:
     """Return what ``_gradients_of_local_rows`` returns, of some windows, in one pass forward and backward."""
     model, num_anchors = evaluator.model, evaluator.num_anchors
-    tokens_wT, positions_wT = _gated_windows(evaluator, tokens_WT[windows])
+    tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
     cut = tokens_wT.shape[1] - evaluator.local_len
     with torch.no_grad():
         prefix = None
@@ -432,7 +412,7 @@ def _gradients_of_pass(
         seen_wP, seen = prefix_positions(visible_wS, has_anchor=num_anchors > 0), None
         if seen_wP.shape[1] > 0:
             whole = prefix or model.keys_values(tokens_wT[:, :1], positions_wT[:, :1])
-            seen = entries_of(whole, torch.arange(len(seen_wP), device=seen_wP.device), seen=seen_wP)
+            seen = entries_of(whole, torch.arange(len(seen_wP), device=seen_wP.device), seen_RP=seen_wP)
         states = model.attention_states(
             tokens_wT[:, cut:], positions_wT[:, cut:], prefix=seen, loss=functools.partial(loss_function, windows)
         )
@@ -454,14 +434,6 @@ def _gradients_of_pass(
     return torch.cat(parts, dim=-1)
 
 
-def _gated_windows(evaluator: Evaluator, tokens_wT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (tokens, position IDs) of windows whose long-range tokens have gates, with the anchor in front."""
-    tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
-    return tokens_wT, gated_positions(
-        positions_wT, evaluator.positions, local_len=evaluator.local_len, num_anchors=evaluator.num_anchors
-    )
-
-
 def _keys_values_alone(
     evaluator: Evaluator, tokens_wT: torch.Tensor, positions_wT: torch.Tensor, *, block: slice
 ) -> KeysValues:
@@ -481,7 +453,7 @@ def _gradients_under_gates(
 ) -> torch.Tensor:
     """Return the derivative of a loss with respect to the gates at 0 of all long-range tokens, fp32 [w, M], or [L, w, M]."""
     num_anchors, num_long_range = evaluator.num_anchors, tokens_wT.shape[1] - evaluator.local_len
-    tokens_wT, positions_wT = _gated_windows(evaluator, tokens_wT)
+    tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
     long_range = slice(num_anchors, num_anchors + num_long_range)
     log_gate_wT = torch.zeros(tokens_wT.shape, device=tokens_wT.device)
     log_gate_wT[:, long_range] = LOG_GATE

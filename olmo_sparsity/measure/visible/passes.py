@@ -3,9 +3,6 @@
 Under ``contextual`` visibility, what precedes the local tokens is the same in all rows of a window: the keys and values of the
 anchor and of all long-range tokens, of which a row sees some. They are computed once for a block of windows, and the rows of
 these windows, of whatever size, go on from them.
-
-A row sees either the same entries in all heads, or *by head* as many in each head of keys of each layer, but others. The keys and
-values of each head are gathered on their own then, and nothing is masked.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.visibility import (
     attention_mask,
     compact_rows,
-    masked_positions,
     prefix_positions,
     visible_mask,
     with_anchor,
@@ -40,8 +36,7 @@ class VisibleSets:
 
     Attributes:
         windows_R: int64, the window of each row.
-        visible_RS: int64, the visible long-range positions of each row, each once; S may be 0. By head [R, layers, H, S], those
-            of each layer and head of keys: only under ``contextual`` visibility, not on the masked path, and with S > 0.
+        visible_RS: int64, the visible long-range positions of each row, each once; S may be 0.
     """
 
     windows_R: torch.Tensor
@@ -51,11 +46,6 @@ class VisibleSets:
     def size(self) -> int:
         """S, the number of visible entries."""
         return self.visible_RS.shape[-1]
-
-    @property
-    def is_by_head(self) -> bool:
-        """Whether each head has a set of its own."""
-        return self.visible_RS.ndim > 2
 
 
 def one_row_each(visible_WS: torch.Tensor) -> VisibleSets:
@@ -70,13 +60,10 @@ def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible
     if evaluator.path == "masked":
         visible_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=anchor_id is not None)
         allowed_RTT = attention_mask(visible_RT, local_len=local_len, visibility=evaluator.visibility)
-        tokens_RT, _ = with_anchor(tokens_RT, anchor_id)
-        positions_RT = masked_positions(visible_RT, evaluator.positions)
+        tokens_RT, positions_RT = with_anchor(tokens_RT, anchor_id)
         logits_RV = evaluator.model.last_logits(tokens_RT, positions_RT, bias_BTT=allowed_RTT)
     else:
-        tokens_RY, positions_RY = compact_rows(
-            tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id, positions=evaluator.positions
-        )
+        tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id)
         olmo = evaluator.compact_olmo
         if olmo is None:
             logits_RV = evaluator.model.last_logits(tokens_RY, positions_RY)
@@ -102,8 +89,8 @@ class _Block:
         logits_RV = self.evaluator.model.last_logits_after(
             self.tokens_WL[windows_R],
             self.positions_WL[windows_R],
-            prefix=entries_of(self.prefix, windows_R, seen=seen),
-            prefix_positions_BP=None if rows.is_by_head else seen,
+            prefix=entries_of(self.prefix, windows_R, seen_RP=seen),
+            prefix_positions_BP=seen,
         )
         return logits_RV.float().log_softmax(dim=-1)
 
@@ -119,29 +106,13 @@ class _Block:
         return logits_wV.float().log_softmax(dim=-1), attention_wT
 
 
-def entries_of(prefix: KeysValues, windows_R: torch.Tensor, *, seen: torch.Tensor) -> KeysValues:
-    """Return the keys and values that rows see of the prefixes of their windows, [R, H, P, E] in each layer.
-
-    ``seen``: int64, of each row, [R, P], or of each row, layer and head, [R, layers, H, P].
-    """
-    of_layers = seen.unbind(1) if seen.ndim == 4 else [seen] * len(prefix)
-    return [
-        (_gathered(k_WHPE, windows_R, seen=of_layer), _gathered(v_WHPE, windows_R, seen=of_layer))
-        for (k_WHPE, v_WHPE), of_layer in zip(prefix, of_layers, strict=True)
-    ]
-
-
-def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen: torch.Tensor) -> torch.Tensor:
-    """Return the chosen keys or values of each row, [R, H, P, E], on the device of their layer.
-
-    ``seen``: int64, those of each row, [R, P], or of each row and head, [R, H, P].
-    """
-    device = x_WHPE.device
-    windows_R, seen = windows_R.to(device), seen.to(device)
-    if seen.ndim == 2:
-        return x_WHPE[windows_R[:, None], :, seen].transpose(1, 2)
-    heads_H = torch.arange(x_WHPE.shape[1], device=device)
-    return x_WHPE[windows_R[:, None, None], heads_H[:, None], seen]
+def entries_of(prefix: KeysValues, windows_R: torch.Tensor, *, seen_RP: torch.Tensor) -> KeysValues:
+    """Return the keys and values that rows see of the prefixes of their windows, [R, H, P, E] in each layer, on its device."""
+    found = []
+    for k_WHPE, v_WHPE in prefix:
+        rows_R1, seen = windows_R[:, None].to(k_WHPE.device), seen_RP.to(k_WHPE.device)
+        found.append((k_WHPE[rows_R1, :, seen].transpose(1, 2), v_WHPE[rows_R1, :, seen].transpose(1, 2)))
+    return found
 
 
 def prefix_of_windows(evaluator: Evaluator, tokens_WT: torch.Tensor) -> KeysValues:
@@ -229,7 +200,6 @@ def log_probs_of_sets(
         if evaluator.needs_prefix(of_size.size):
             prefixed[number] = of_size
             continue
-        assert not of_size.is_by_head, "only rows that go on from a prefix have sets by head"
         for rows in evaluator.batches(len(of_size.visible_RS), evaluator.row_len(full_len, of_size.size)):
             tokens_rT = tokens_WT[of_size.windows_R[rows]]
             yield number, rows, _log_probs_of_pass(evaluator, tokens_rT, visible_RS=of_size.visible_RS[rows])
@@ -352,8 +322,7 @@ def _logits_after_prefixes(
     prefix = evaluator.model.keys_values(tokens_wT[:, :cut], positions_wT[:, :cut])
     for first, end in spans:
         before, after = num_anchors + first, num_anchors + end
-        moved = end - first if evaluator.positions == "compact" else 0  # the tokens behind the span close up
-        rest = (tokens_wT[:, after:], positions_wT[:, after:] - moved)
+        rest = (tokens_wT[:, after:], positions_wT[:, after:])
         if before == 0:
             yield evaluator.model.last_logits(*rest)
         else:

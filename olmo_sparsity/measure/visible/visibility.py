@@ -6,8 +6,7 @@ visible. A batch holds sets of one size. Two definitions say what "hidden" means
 - ``hidden``: no other token attends to a hidden one.
 - ``contextual``: no local token attends to a hidden one. The long-range tokens attend to one another, whatever is hidden.
 
-Position IDs are *kept*, so that hidden tokens leave gaps, or *compact*: the visible tokens have consecutive ones, from 0, as
-ordinary text has. Only ``hidden`` visibility has compact ones.
+Position IDs never move: hidden tokens leave gaps.
 
 An *anchor* is a token in front of the window that everyone attends to, always. It is neither local nor long-range. With one, T
 below counts it: it has index and position ID 0, and the window's tokens have 1 .. full_len instead of 0 .. full_len-1.
@@ -20,7 +19,6 @@ from typing import Optional
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.records.measured import PositionIDs as PositionIDs
 from olmo_sparsity.records.measured import Visibility as Visibility
 
 
@@ -36,8 +34,7 @@ def prefix_positions(visible_RS: torch.Tensor, *, has_anchor: bool) -> torch.Ten
     """Return the position IDs of the anchor, if there is one, and of the visible long-range tokens, in order.
 
     Args:
-        visible_RS: int64, the visible long-range positions of each row, in any order, each once; of rows by head those of each
-            layer and head, [R, layers, H, S].
+        visible_RS: int64, the visible long-range positions of each row, in any order, each once.
         has_anchor: a token stands in front of the window.
     """
     positions_RS = visible_RS.sort(dim=-1).values
@@ -48,8 +45,6 @@ def visible_positions(
     visible_RS: torch.Tensor, full_len: int, *, local_len: int, has_anchor: bool = False
 ) -> torch.Tensor:
     """Return the position IDs of all visible tokens, in order.
-
-    Position IDs never move: hidden tokens leave gaps.
 
     Args:
         visible_RS: int64, the visible long-range positions of each row, in any order, each once.
@@ -72,7 +67,6 @@ def compact_rows(
     *,
     local_len: int,
     anchor_id: Optional[int] = None,
-    positions: PositionIDs = "kept",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (tokens, position IDs) of the visible tokens only, in order; int64 [R, Y] each.
 
@@ -82,34 +76,7 @@ def compact_rows(
     positions_RY = visible_positions(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=has_anchor)
     if has_anchor:
         tokens_RT, _ = with_anchor(tokens_RT, anchor_id)
-    tokens_RY = tokens_RT.gather(1, positions_RY)
-    if positions == "compact":
-        positions_RY = torch.arange(tokens_RY.shape[1], device=tokens_RY.device).expand_as(tokens_RY)
-    return tokens_RY, positions_RY
-
-
-def masked_positions(visible_RT: torch.Tensor, positions: PositionIDs) -> torch.Tensor:
-    """Return the position IDs of whole windows under a mask, int64 [R, T].
-
-    Compact ones count the visible tokens; a hidden token, which nobody sees, has that of the visible one before it.
-    """
-    if positions == "compact":
-        return (visible_RT.cumsum(dim=1) - 1).clamp(min=0)
-    return torch.arange(visible_RT.shape[1], device=visible_RT.device).expand_as(visible_RT)
-
-
-def gated_positions(
-    positions_RT: torch.Tensor, positions: PositionIDs, *, local_len: int, num_anchors: int
-) -> torch.Tensor:
-    """Return the position IDs of windows whose long-range tokens have gates, int64 [R, T].
-
-    To first order each gate counts alone. So compact ones are those of the rows {j}: every long-range token stands directly
-    behind the anchor, and the local tokens behind it.
-    """
-    if positions == "kept":
-        return positions_RT
-    num_long_range = positions_RT.shape[1] - local_len - num_anchors
-    return positions_RT.clamp(max=num_anchors) + (positions_RT - num_anchors - num_long_range + 1).clamp(min=0)
+    return tokens_RT.gather(1, positions_RY), positions_RY
 
 
 def visible_mask(visible_RS: torch.Tensor, full_len: int, *, local_len: int, has_anchor: bool = False) -> torch.Tensor:

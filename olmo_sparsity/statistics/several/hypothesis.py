@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, Optional
 
 import numpy as np
 
-from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.measured import NullContext
 from olmo_sparsity.records.selectors import SELECTORS, names_where
@@ -597,17 +596,14 @@ def _other_ways(selector: str) -> list[Analysis]:
 
 
 def _check_is_blind(name: str) -> None:
-    """Check that a selector, if it is known yet, chooses one set for all heads and does not see the target.
+    """Check that a selector, if it is known yet, does not see the target.
 
     Raises:
         UserError: it does.
     """
-    if name not in SELECTORS:
-        return
-    if SELECTORS[name].sees_target:
-        blind = ", ".join(names_where(lambda entry: not entry.sees_target and entry.entries_by_head is None))
+    if name in SELECTORS and SELECTORS[name].sees_target:
+        blind = ", ".join(names_where(lambda entry: not entry.sees_target))
         raise UserError(f"hypothesis: --selector {name} sees the target; choose one of {blind}")
-    check_one_set([name], "hypothesis")
 
 
 def _names(models: Sequence[TrainedModel]) -> list[str]:

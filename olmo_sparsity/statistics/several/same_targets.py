@@ -14,14 +14,13 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.config.measuring import check_one_set
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import HASH_DIGITS
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement, load
-from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, subject_name, subject_names
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name, subject_names
 from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_table
 
@@ -161,7 +160,6 @@ def _gains(measurements: Mapping[int, Measurement]) -> tuple[dict[int, Estimate]
 
 
 def _check_selector(measured: Sequence[MeasuredLength], selector: str, *, controls: Sequence[str]) -> None:
-    check_one_set([selector], "--selector")
     for one in measured:
         selectors = one.measurement.selectors
         missing = [name for name in (selector, *controls) if name not in selectors]
@@ -204,18 +202,9 @@ def definitions(setup: ModelSetup, selector: str) -> dict[str, object]:
     """Return, by name, what measurements must have in common for a number of a selector to be one quantity."""
     return {
         "visibility": setup.visibility,
-        "positions": setup.positions,
         "anchor": setup.anchor_choice,
         "precision": setup.precision,
-        f"candidates of {selector}": _candidates_words(setup.screening, selector),
     }
-
-
-def _candidates_words(screening: Optional[Screening], selector: str) -> str:
-    """Return which candidates of a selector were scored; at a length where fewer were, k is larger for that alone."""
-    if screening is None or selector not in screening.selectors:
-        return "not screened"
-    return f"screened to {screening.num_candidates} by {screening.ranking}"
 
 
 def source_of(manifest: Mapping[str, Any], selector: str) -> Optional[str]:

@@ -16,7 +16,6 @@ from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.subjects import same_windows, warn_of_sources
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
-from olmo_sparsity.statistics.single.model_setup import definition_of
 from olmo_sparsity.statistics.single.summary import (
     QUANTITIES,
     SELECTION_QUANTITIES,
@@ -217,12 +216,10 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    settings = manifest["influence"]
-    unused = [] if settings.get("screen") is not None else [key for key in settings if key.startswith("screen")]
-    influence = {key: value for key, value in settings.items() if key not in (*EXECUTION_KEYS, *unused)}
+    influence = {key: value for key, value in manifest["influence"].items() if key not in EXECUTION_KEYS}
     return (
         influence,
-        [*definition_of(manifest), *(manifest.get(key) for key in ("anchor", "screen_precision"))],
+        [manifest.get("visibility", "hidden"), manifest.get("anchor")],
         {name: entry["sha256"] for name, entry in manifest.get("own_selectors", {}).items()},
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],

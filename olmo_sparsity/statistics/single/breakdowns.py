@@ -169,13 +169,11 @@ def _mean_of_some(measurement: Measurement, column: str, *, keep_W: np.ndarray) 
 def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
     """Return how far from the target the chosen tokens lie, for every selector and k, in the real and the null context.
 
-    Of selectors by head it is not known: their tables do not hold what each head keeps.
-
     Args:
         folder: the tables that the measurement was loaded from.
         measurement: names the windows, selectors and k.
     """
-    lengths, keys = measurement.lengths, _keys_by_distance(measurement)
+    lengths, keys = measurement.lengths, measurement.keys
     edges = _edges_of_distances(lengths)
     bounds = list(pairwise(edges.tolist()))
 
@@ -205,16 +203,12 @@ def _edges_of_distances(lengths: Lengths) -> np.ndarray:
     return np.unique(np.geomspace(lengths.local_len, lengths.full_len, num_bins + 1).round().astype(int))
 
 
-def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:
-    return [key for key in measurement.keys if key.selector in measurement.of_one_set]
-
-
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:
     """Sum the weights of the chosen tokens of each selection, and in each bin of distance, in every unit; float64 [U]."""
     num_bins = len(edges) - 1
     units, weights_W = document_units(measurement.windows["doc_id"]), measurement.weights_W
-    counts: dict[Any, np.ndarray] = {key: units.zeros() for key in _keys_by_distance(measurement)}
-    counts |= {(key, b): units.zeros() for key in _keys_by_distance(measurement) for b in range(num_bins)}
+    counts: dict[Any, np.ndarray] = {key: units.zeros() for key in measurement.keys}
+    counts |= {(key, b): units.zeros() for key in measurement.keys for b in range(num_bins)}
     has_groups = measurement.unit != "token"
     columns = ["window_id", "selector", "context", "distance_tokens", *(["num_tokens"] if has_groups else [])]
     for part in read_parts(folder, "selections", columns=columns):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
 from olmo_sparsity.statistics.single.measurement import Measurement, load
-from olmo_sparsity.statistics.single.screening import ScreeningLoss, screening
 from olmo_sparsity.statistics.single.spectrum import TOLERANCE, Spectra, spectra
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 
@@ -49,11 +48,6 @@ class Measured:
         classes_W = self.measurement.windows["target_class"].to_numpy()
         names = [entry.target_class for entry in self.classes]
         return {name: spectra(self.measurement.restrict(classes_W == name), tolerances=[TOLERANCE]) for name in names}
-
-    @cached_property
-    def screening(self) -> list[ScreeningLoss]:
-        """What screening lost in the sample; empty where there is none."""
-        return screening(self.tables, self.measurement)
 
     @cached_property
     def distances(self) -> list[DistanceShares]:

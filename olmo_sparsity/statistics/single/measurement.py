@@ -17,7 +17,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import Estimand as Estimand
 from olmo_sparsity.records.measured import Lengths as Lengths
 from olmo_sparsity.records.measured import NullContext as NullContext
-from olmo_sparsity.records.selectors import by_head
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import OVERWRITES, list_rows, read_manifest, read_parts, rows_by_choice, run_again
 from olmo_sparsity.tables.schemas import RESAMPLED
@@ -87,9 +86,8 @@ class Measurement:
             p_{J_k}), mean over the draws. Empty where it was not measured.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
-        num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``; of selectors by head, of the entries that
-            some head keeps. None where the unit is a token and no selector chooses by head: it is k. Where the unit is no token,
-            ``windows`` has the columns num_groups and null_num_groups.
+        num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``. None where the unit is a token: it
+            is k. Else ``windows`` has the columns num_groups and null_num_groups.
     """
 
     windows: pd.DataFrame
@@ -121,23 +119,12 @@ class Measurement:
         return ModelSetup.from_manifest(self.manifest)
 
     @property
-    def of_one_set(self) -> list[str]:
-        """The measured selectors that choose one set of entries for all heads, in the order of the tables."""
-        choosing_by_head = by_head(self.selectors)
-        return [name for name in self.selectors if name not in choosing_by_head]
-
-    @property
     def unit(self) -> str:
         """What is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``."""
         return unit_of(self.manifest)
 
-    @property
-    def is_screened(self) -> bool:
-        """True if only some groups, the best by a cheaper ranking, were scored."""
-        return self.manifest.get("influence", {}).get("screen") is not None
-
     def mean_tokens(self, key: SelectionKey) -> float:
-        """Return the mean number of tokens of J_k; of a selector by head, of the entries that some head keeps."""
+        """Return the mean number of tokens of J_k."""
         if self.num_tokens is None:
             return float(key.k)
         return float(np.average(self.num_tokens[key].to_numpy(np.float64), weights=self.weights_W))
@@ -164,9 +151,8 @@ class Measurement:
 
     @property
     def estimand(self) -> Estimand:
-        """Whose mean it is: ``targets``, all eligible targets alike; ``documents``, windows drawn document by document;
-        ``given``, the windows' own."""
-        estimand: Estimand = self.manifest.get("influence", {}).get("sampling", "documents")
+        """Whose mean it is: ``targets``, all eligible targets alike; ``given``, the windows' own."""
+        estimand: Estimand = self.manifest.get("influence", {}).get("sampling", "targets")
         return estimand
 
     @property
@@ -256,7 +242,7 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) ->
     has_groups = unit_of(manifest) != "token"
     windows = _load_windows(parts_of, has_groups=has_groups)
     windows = windows.drop(columns=[name for name in OF_ROW if windows[name].isna().all()])
-    counted = ("num_tokens",) if has_groups or by_head(manifest.get("influence", {}).get("selectors", ())) else ()
+    counted = ("num_tokens",) if has_groups else ()
     gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *counted))
     drawn = {context: _Gathered(len(windows), columns=AT_EVERY_K_OF_DRAW) for context in RESAMPLED.values()}
     sees_target: dict[str, bool] = {}

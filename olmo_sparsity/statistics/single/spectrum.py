@@ -18,7 +18,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.records.selectors import SELECTORS, by_head
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import document_units
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
@@ -141,7 +141,7 @@ def chosen_family(blind: Sequence[str]) -> Optional[str]:
         blind: the measured selectors that do not see the target, as their tables say.
     """
     known = [name for name in blind if name in SELECTORS]
-    chosen = [name for name in known if not SELECTORS[name].is_control and name not in by_head(known)]
+    chosen = [name for name in known if not SELECTORS[name].is_control]
     return next((name for name in ("greedy-kl", "greedy-patching", "kl", *chosen) if name in chosen), None)
 
 

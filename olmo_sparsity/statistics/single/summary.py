@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Optional, get_type_hints
 
 import numpy as np
 
-from olmo_sparsity.records.selectors import SELECTORS, by_head
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.bootstrap import IntervalMethod, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit
@@ -87,8 +87,7 @@ class SelectionSummary:
         context: ``real`` or ``null``.
         k: number of unmasked long-range tokens, or groups of them.
         info: whether the selector sees the target, and what it costs.
-        mean_tokens: mean number of tokens of J_k; k where the unit is a token. Of a selector by head: of the entries that some
-            head keeps.
+        mean_tokens: mean number of tokens of J_k; k where the unit is a token.
         all_visible_share: share of the windows that have no more than k groups, so that J_k is all long-range tokens.
         gain_sparse_nats: mean sparse gain.
         recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
@@ -360,14 +359,10 @@ class Summary:
     def blind_selectors(self) -> list[str]:
         """The measured selectors that do not see the target, without `random`; the headline is theirs.
 
-        Those that choose by a divergence from the full-context prediction come first, those that choose by head last.
+        Those that choose by a divergence from the full-context prediction come first.
         """
         blind = [name for name in self.selectors if name != "random" and not self.sees_target(name)]
-        choosing_by_head = by_head(blind)
-        return sorted(
-            blind,
-            key=lambda name: (name in choosing_by_head, not (name in SELECTORS and SELECTORS[name].by_divergence)),
-        )
+        return sorted(blind, key=lambda name: not (name in SELECTORS and SELECTORS[name].by_divergence))
 
     @property
     def seeing_selectors(self) -> list[str]:
