@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from olmo_sparsity.records.kinds import KINDS
 
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 RESAMPLED = {
     "real": "resampled",
     "null": "null-resampled",
