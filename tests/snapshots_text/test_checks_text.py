@@ -85,7 +85,7 @@ def test_merge(
     snapshot: SnapshotAssertion,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of = replace(PLANTED["gap"], num_documents=27, sampled=30, draws=1)
+    of = replace(PLANTED["gap"], num_documents=27, draws=1)
     whole, folder = write(tmp_path / "whole", of), write(tmp_path / "tables", of)
     if change is not None:
         change(folder)
