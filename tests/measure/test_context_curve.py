@@ -10,7 +10,6 @@ import pytest
 import reference
 import torch
 import transformers_models
-from brute_force import Definition, assert_same_row
 from conftest import Messages
 from tiny_models import EOS, NORMED, VOCAB, build
 
@@ -28,8 +27,6 @@ from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.text.store import open_store
-from olmo_sparsity.text.windows import sample_windows
 from olmo_sparsity.training.loop import train
 
 
@@ -201,48 +198,6 @@ def test_where_the_local_tokens_are_visible_the_loss_is_l_short(
         curve_WN = losses_by_length(evaluator, rows_WT, lengths=[8])
     difference = np.abs(curve_WN - short_WN.numpy()).max()
     assert difference < 1e-5 if same else difference > 1e-3
-
-
-def test_every_column_of_the_curve(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By transformers, which sees the last tokens alone; at a seed that is not 0, with weights, in several parts."""
-    monkeypatch.setattr(context_curve_module, "WINDOWS_PER_PART", 15)
-    plans, run_measurement = [], context_curve_module.run_measurement
-    monkeypatch.setattr(
-        context_curve_module,
-        "run_measurement",
-        lambda plan, **named: plans.append(plan) or run_measurement(plan, **named),
-    )
-    settings = dataclasses.replace(
-        tiny_config.influence, num_windows=40, seed=4, max_windows_per_document=1, min_preceding=41
-    )
-    folder = measure_context_curve(
-        dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "curve"
-    )
-    definition = Definition(load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu")), local_len=40)
-    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
-    drawn = sample_windows(store, 40, num_windows=40, max_per_document=1, seed=4, min_preceding=41)
-    lengths = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
-    rows = read_table(folder, "curve").to_pylist()
-    for w, (row, ids) in enumerate(zip(rows, drawn.tokens(np.arange(40)).tolist(), strict=True)):
-        losses = [-definition.log_q(ids[-1 - length : -1], [[]])[0, ids[-1]] for length in lengths]
-        expected = {
-            "window_id": w,
-            "doc_id": drawn.doc_ids(np.array([w]))[0],
-            "weight": float(drawn.weight_W[w]),
-            "num_visible_tokens": lengths,
-            "loss_nats": losses,
-        }
-        assert_same_row(row, expected)
-    assert len({row["weight"] for row in rows}) > 1
-    prepared = plans[0].prepare()
-    assert (prepared.num_windows, prepared.part_size, prepared.tokens_per_window) == (40, 15, sum(lengths))
-    assert prepared.manifest_entries == {
-        "min_preceding": 41, "num_visible_tokens": lengths, "num_documents": drawn.num_documents,
-        "windows_sha256": drawn.sha256,
-    }  # fmt: skip
-    assert messages[-1] == f"{folder}: 40 windows of {drawn.num_documents} documents, 1 to 40 visible tokens"
 
 
 def test_a_curve_says_that_hidden_tokens_are_seen_by_no_one(

@@ -11,18 +11,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
-from brute_force import kl
-from scored_windows import make_scores
-from tiny_models import NORMED, VOCAB, build
-from tiny_windows import FULL as TINY_FULL
+from tiny_models import NORMED, build
 from tiny_windows import LOCAL as TINY_LOCAL
 from tiny_windows import M as TINY_M
 from tiny_windows import windows as tiny_windows
 
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.selection import window_influence
-from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import (
     PartInfluence,
     WindowInfluence,
@@ -30,7 +25,7 @@ from olmo_sparsity.measure.selection.window_influence import (
     measure_windows,
 )
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import log_probs, read_singles, recent_losses, short_log_probs
+from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import Share
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -71,44 +66,6 @@ def tables(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFact
 def rows_of(tables: Path, table: str, **equal: object) -> list[dict[str, Any]]:
     rows = read_table(tables, table).to_pylist()
     return [row for row in rows if all(row[name] == value for name, value in equal.items())]
-
-
-@pytest.mark.parametrize("train_len", [LOCAL, FULL])
-def test_no_pass_is_spent_on_a_training_row_as_long_as_the_local_or_full_context(
-    config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_len: int
-) -> None:
-    def unexpected(self: WindowScores, visible_WNS: torch.Tensor) -> np.ndarray:
-        raise AssertionError("this loss is known")
-
-    monkeypatch.setattr(WindowScores, "losses", unexpected)
-    influence = dataclasses.replace(config.influence, selectors=["kl"])
-    context = dataclasses.replace(config.context, train_len=train_len)
-    changed = dataclasses.replace(config, influence=influence, context=context)
-    for window in rows_of(measure(changed, tiny_run, out=tmp_path / "t"), "windows"):
-        assert window["loss_train_len_nats"] == window["loss_short_nats" if train_len == LOCAL else "loss_long_nats"]
-        row, no_gap = window["loss_train_len_no_gap_nats"], window["loss_short_no_gap_nats"]
-        assert row == (no_gap if train_len == LOCAL else window["loss_long_nats"])
-        assert window["gain_beyond_nats"] == np.float32(row) - np.float32(window["loss_long_nats"])
-
-
-@pytest.mark.parametrize(
-    ("train_len", "expected"),
-    [(None, 1), (TINY_LOCAL - 1, 3), (TINY_LOCAL, 1), (TINY_LOCAL + 1, 3), (TINY_FULL, 1)],
-)
-def test_recent_tokens_are_run_once_for_each_arrangement(
-    monkeypatch: pytest.MonkeyPatch, train_len: int | None, expected: int
-) -> None:
-    """L_short and L_long are known; directly behind the anchor the local tokens are run always, those of a row where it has
-    another length than they, and is shorter than the window."""
-    ran = []
-
-    def counted(*values: Any, num_visible: int, in_place: bool, **named: Any) -> torch.Tensor:
-        ran.append((num_visible, in_place))
-        return recent_losses(*values, num_visible=num_visible, in_place=in_place, **named)
-
-    monkeypatch.setattr(window_influence, "recent_losses", counted)
-    measured(build(NORMED).eval(), 2, path="compact", k=[1], selectors=["kl"], train_len=train_len)
-    assert len(ran) == len(set(ran)) == expected
 
 
 # --- drawn labels -----------------------------------------------------------------------------------------------------
@@ -170,37 +127,6 @@ def test_labels_have_the_distribution_that_they_are_drawn_from() -> None:
         assert shares[5] == 0
     joint = np.bincount(labels_WA[:, 0] * 6 + labels_WA[:, 1], minlength=36).reshape(6, 6) / 10_000
     assert joint == pytest.approx(np.outer(p_V, p_V), abs=4 * np.sqrt(0.25 / 10_000))  # draws are independent
-
-
-@pytest.mark.parametrize("path", ["compact", "plain", "masked"])
-@pytest.mark.parametrize("batch_tokens", [1, 50, 10**6])
-def test_many_labels_and_two_divergences_are_read_from_one_pass(path: str, batch_tokens: int) -> None:
-    model = build(NORMED).eval()
-    tokens_WT, targets_W = tiny_windows(4)
-    evaluator = Evaluator(model, TINY_LOCAL, path=path, batch_tokens=batch_tokens)
-    labels_WA = torch.stack([targets_W, (targets_W + 1) % VOCAB, (targets_W + 7) % VOCAB], dim=1)
-    candidates_WJ = torch.from_numpy(np.stack([np.random.default_rng(w).permutation(TINY_M)[:9] for w in range(4)]))
-    log_r_WV = torch.randn(4, VOCAB).log_softmax(-1)
-    log_p_short_WV = short_log_probs(evaluator, tokens_WT)
-    singles = read_singles(
-        evaluator,
-        tokens_WT,
-        labels_WA=labels_WA,
-        candidates_WJ=candidates_WJ,
-        reference_WV=log_r_WV,
-        log_p_short_WV=log_p_short_WV,
-    )
-    log_q_WJV = torch.stack(
-        [log_probs(evaluator, tokens_WT, visible_WS=candidates_WJ[:, [j]]) for j in range(9)], dim=1
-    )
-    assert torch.allclose(singles.losses_WJA, -log_q_WJV.gather(2, labels_WA[:, None].expand(-1, 9, -1)), atol=1e-5)
-    expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
-    assert singles.kl_WJ is not None and torch.allclose(singles.kl_WJ, expected_WJ, atol=1e-5)
-    assert singles.kl_from_short_WJ is not None
-    for w in range(4):
-        log_p_V, log_q_JV = log_p_short_WV[w].double().numpy(), log_q_WJV[w].double().numpy()
-        costs_J = [kl(log_p_V, log_q_V) for log_q_V in log_q_JV]
-        assert singles.kl_from_short_WJ[w].numpy() == pytest.approx(costs_J, abs=1e-5)
 
 
 class Counted:
@@ -367,14 +293,3 @@ def test_a_rule_that_does_not_see_the_target_has_no_optimism(
     gains_W = np.mean([draw.loss_short_W - draw.loss_long_W for draw in draws], axis=0)
     assert abs(standard_score(gains_W + part.kl_short_to_long_W)) < 3.5
     assert standard_score(gains_W) < -5  # the gain on the same label, without the cost
-
-
-def test_labels_share_the_predictions() -> None:
-    scores = make_scores(build(NORMED).eval())
-    labels_W1 = (scores.windows.targets_W[:, None] + 1) % VOCAB
-    predictions = dataclasses.replace(scores.predictions, drawn_labels_WA=labels_W1)
-    one = WindowScores(predictions, max_k=2)
-    assert one.of_label(1).predictions is predictions
-    assert (one.of_label(1).labels_W == labels_W1[:, 0]).all()
-    assert np.array_equal(one.of_label(1).kl_short_W, one.kl_short_W)
-    assert TINY_FULL == TINY_M + TINY_LOCAL

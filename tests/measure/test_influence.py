@@ -11,19 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-import torch
 from conftest import Messages, write_corpus
 
-from olmo_sparsity.config import Config, ContextConfig, DataConfig, InfluenceConfig, PoseConfig
+from olmo_sparsity.config import Config, ContextConfig, DataConfig, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup import measured_text
-from olmo_sparsity.measure.setup.opened_model import OpenedModel, lengths_record, open_model
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, lengths_record
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
-from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, sha256_text
@@ -86,39 +83,6 @@ def test_a_run_that_is_the_current_directory_has_its_name(
     monkeypatch.chdir(shutil.copytree(tiny_run, tmp_path / "mine", symlinks=True))
     tables = measure(with_settings(tiny_config, num_windows=4, k=[1], selectors=["random"]), Path())
     assert read_json(tables / "manifest.json")["run"] == "mine"
-
-
-def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> None:
-    """A window is computed again with the float64 reference, without any code of the package."""
-    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-    selections = rows_of(tiny_tables, "selections")
-    for window in rows_of(tiny_tables, "windows")[:1]:
-
-        def loss(tokens: list[int], visible: set[int], target: int = window["target_id"]) -> float:
-            return reference.target_loss(model, tokens, list(range(FULL)), visible | set(range(M, FULL)), target)
-
-        contexts = {"real": window["token_ids"], "null": window["null_token_ids"] + window["token_ids"][M:]}
-        short = loss(contexts["real"], set())
-        assert window["loss_short_nats"] == pytest.approx(short, abs=1e-5)
-        assert window["loss_long_nats"] == pytest.approx(loss(contexts["real"], set(range(M))), abs=1e-5)
-        assert window["null_loss_long_nats"] == pytest.approx(loss(contexts["null"], set(range(M))), abs=1e-5)
-        assert window["gain_long_nats"] == pytest.approx(short - window["loss_long_nats"], abs=1e-5)
-        for context, tokens in contexts.items():
-            singles = [short - loss(tokens, {j}) for j in range(M)]
-            of = {
-                s["selector"]: s for s in selections if (s["window_id"], s["context"]) == (window["window_id"], context)
-            }
-            assert list(of) == InfluenceConfig().selectors
-            best = of["unmask-one"]
-            assert best["scores"] == pytest.approx(singles, abs=2e-5)
-            assert best["positions"] == sorted(range(M), key=lambda j: (-best["scores"][j], -j))[:8]
-            assert of["nearest"]["positions"] == list(range(M - 1, M - 9, -1))
-            for selection in of.values():
-                assert len(set(selection["positions"])) == 8
-                assert selection["distance_tokens"] == [FULL - j for j in selection["positions"]]
-                assert selection["k"] == [1, 2, 8]
-                for k, value in zip(selection["k"], selection["loss_sparse_nats"], strict=True):
-                    assert value == pytest.approx(loss(tokens, set(selection["positions"][:k])), abs=1e-5)
 
 
 def test_measurements_of_several_lengths_share_targets_and_foreign_text(
@@ -279,28 +243,6 @@ def test_windows_that_overlap_with_training_text_are_marked(
     short = measure(with_settings(few, full_len=11, k=[1]), tiny_run, out=tmp_path / "short")
     assert {window["train_overlap"] for window in rows_of(short, "windows")} == {None}  # too short to hold 13 tokens
     assert overlap_words(summarize(load(short))) == not_looked_for
-
-
-def test_a_message_tells_of_fewer_windows_than_were_asked_for(
-    tiny_config: Config, tiny_run: Path, messages: Messages
-) -> None:
-    """And of none where there are just as many; one for each document, of which some share their text."""
-
-    def prepared(num_windows: int) -> tuple[int, list[str]]:
-        config = with_settings(tiny_config, num_windows=num_windows, max_windows_per_document=1, selectors=["nearest"])
-        opened = open_model(config, tiny_run)
-        messages.clear()
-        found = influence._prepare(config.influence, opened, folder=Path("x"), begun=None)
-        return found.num_windows, [line for line in messages if line.startswith("the text has only")]
-
-    available, said = prepared(12_345)
-    assert said == [
-        f"the text has only {available} windows, from {available} documents, not the 12,345 requested; a larger "
-        "influence.max_windows_per_document allows more of each document"
-    ]
-    assert 5 < available < 12_345
-    assert prepared(available) == (available, [])
-    assert prepared(available + 1) == (available, [said[0].replace("12,345", str(available + 1))])
 
 
 def test_finished_foreign_and_missing_folders(

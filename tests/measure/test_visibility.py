@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -15,9 +14,6 @@ import torch
 from tiny_models import KINDS, NORMED, VOCAB, build
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
-from olmo_sparsity.measure.context_curve import losses_by_length
-from olmo_sparsity.measure.selection.predictions import Predictions
-from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import PartInfluence, measure_windows
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -31,15 +27,9 @@ from olmo_sparsity.measure.visible.losses import (
 )
 from olmo_sparsity.measure.visible.visibility import (
     Visibility,
-    attention_mask,
-    compact_rows,
-    gate_bias,
-    visible_mask,
-    with_anchor,
 )
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, rank
 
 LOCAL, M = 4, 7
 FULL, W, MAX_K, ANCHOR = LOCAL + M, 2, 3, 9
@@ -119,18 +109,6 @@ def subsets(num: int, size: int) -> torch.Tensor:
     return torch.from_numpy(np.stack(drawn).astype(np.int64).reshape(num, size))
 
 
-def scores_of(evaluator: Evaluator, **fields: Any) -> WindowScores:
-    tokens_WT, targets_W = windows()
-    predictions = Predictions(
-        evaluator,
-        WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(W), context="real", seed=0),
-        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
-        num_lasso_masks=10,
-        with_kl=True,
-    )
-    return WindowScores(predictions, max_k=MAX_K, **fields)
-
-
 @pytest.fixture(scope="module")
 def model() -> OLMoWithPositions:
     return build(NORMED).eval()
@@ -149,17 +127,6 @@ def test_losses_of_every_path_are_the_definition(kind: ModelConfig, definition: 
                 definition.evaluator(model, path), tokens_WT, targets_W=targets_W, visible_WNS=visible_WS[:, None]
             )
             assert losses[:, 0].tolist() == pytest.approx(expected, abs=1e-5), (size, path)
-
-
-def test_the_choices_differ_where_they_should(model: OLMoWithPositions) -> None:
-    """Otherwise the tests against the reference would pass with one in place of another."""
-    some, everything = {1, 4, 5}, set(range(M))
-    for one, other in itertools.combinations(ALL_DEFINITIONS, 2):
-        assert abs(one.loss(model, 0, some) - other.loss(model, 0, some)) > 1e-3
-        same_anchor = one.anchor_id == other.anchor_id
-        for both in (set(), everything):
-            difference = abs(one.loss(model, 0, both) - other.loss(model, 0, both))
-            assert difference < 1e-9 if same_anchor else difference > 1e-3
 
 
 @pytest.mark.parametrize("anchor_id", [None, ANCHOR])
@@ -189,81 +156,6 @@ def test_nothing_visible_leaves_the_local_tokens_and_the_anchor_alone(
         assert -float(log_p_WV[w, targets_W[w]]) == pytest.approx(expected, abs=1e-5)
         moved = [0, *range(M, FULL)]  # the local tokens one position nearer to the anchor
         assert abs(reference.target_loss(model, row, moved, set(range(LOCAL + 1)), int(targets_W[w])) - expected) > 1e-4
-
-
-@DEFINITIONS
-def test_rows_and_masks_are_their_definition(definition: Definition) -> None:
-    tokens_WT, _ = windows()
-    has_anchor = definition.anchor_id is not None
-    front, visible_WS = int(has_anchor), subsets(W, 3)
-    rows, positions = compact_rows(tokens_WT, visible_WS, local_len=LOCAL, anchor_id=definition.anchor_id)
-    mask = attention_mask(
-        visible_mask(visible_WS, FULL, local_len=LOCAL, has_anchor=has_anchor),
-        local_len=LOCAL,
-        visibility=definition.visibility,
-    )
-    anchored, all_positions = with_anchor(tokens_WT, definition.anchor_id)
-    for w in range(W):
-        whole = ([ANCHOR] if has_anchor else []) + tokens_WT[w].tolist()
-        assert anchored[w].tolist() == whole
-        assert all_positions[w].tolist() == list(range(front + FULL))
-        seen = [i for i in range(front + FULL) if i < front or i >= front + M or i - front in visible_WS[w].tolist()]
-        assert positions[w].tolist() == seen
-        assert rows[w].tolist() == [whole[i] for i in seen]
-        for i, j in itertools.product(range(front + FULL), repeat=2):
-            among_long_range = definition.visibility == "contextual" and i < front + M
-            assert bool(mask[w, i, j]) is (j <= i and (j == i or j in seen or among_long_range))
-
-
-@DEFINITIONS
-@pytest.mark.parametrize("path", PATHS)
-def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions, definition: Definition, path: str) -> None:
-    tokens_WT, _ = windows()
-    visible_WS = subsets(W, 3)
-    shown_WT = visible_mask(visible_WS, FULL, local_len=LOCAL, has_anchor=definition.anchor_id is not None)
-    log_gate_WT = torch.zeros(shown_WT.shape).masked_fill(~shown_WT, -torch.inf)
-    bias_WTT = gate_bias(log_gate_WT, local_len=LOCAL, visibility=definition.visibility)
-    logits_WV = model.last_logits(*with_anchor(tokens_WT, definition.anchor_id), bias_BTT=bias_WTT)
-    expected_WV = log_probs(definition.evaluator(model, path), tokens_WT, visible_WS=visible_WS)
-    assert torch.allclose(logits_WV.log_softmax(-1), expected_WV, atol=1e-5)
-
-
-@DEFINITIONS
-@pytest.mark.parametrize("path", PATHS)
-def test_selectors_are_their_definition(model: OLMoWithPositions, definition: Definition, path: str) -> None:
-    one = scores_of(definition.evaluator(model, path))
-    found = {name: SELECTORS[name].score(one) for name in ALL_SELECTORS}
-    everything, step = set(range(M)), 1e-7
-    targets_W = windows()[1]
-    for w in range(W):
-
-        def log_p(visible: set[int], gates: Optional[dict[int, float]] = None, w: int = w) -> np.ndarray:
-            return definition.evaluate(model, w, visible, gates)[0]
-
-        target = int(targets_W[w])
-        long, short = log_p(everything), log_p(set())
-        singles = [log_p({j}) for j in range(M)]
-        assert found["unmask-one"][w] == pytest.approx([q[target] - short[target] for q in singles], abs=2e-5)
-        assert found["kl"][w] == pytest.approx([(np.exp(long) * (q - short)).sum() for q in singles], abs=2e-5)
-        without = [log_p(everything - {j})[target] for j in range(M)]
-        assert found["mask-one"][w] == pytest.approx([long[target] - q for q in without], abs=2e-5)
-        assert found["attention"][w] == pytest.approx(definition.evaluate(model, w, everything)[1][:M], abs=1e-5)
-        for j in (0, M - 1):
-            gated = [log_p(everything, {i: n * step * (i == j) for i in range(M)})[target] for n in range(3)]
-            slope = (4 * gated[1] - gated[2] - 3 * gated[0]) / (2 * step)
-            assert found["gradient"][w, j] == pytest.approx(slope, rel=2e-3, abs=1e-4)
-        for name in ("greedy", "greedy-kl"):
-            taken: set[int] = set()
-            for position in rank(found[name])[w, :MAX_K].tolist():
-                values = {
-                    j: -log_p({*taken, j})[target] if name == "greedy" else -(np.exp(long) * log_p({*taken, j})).sum()
-                    for j in everything - taken
-                }
-                assert position == min(values, key=lambda j: values[j])
-                taken.add(position)
-        masks = one.predictions.lasso_masks_WNI[w]
-        expected = [-log_p(set(np.flatnonzero(mask).tolist()))[target] for mask in masks]
-        assert one.lasso_loss_WN[w] == pytest.approx(expected, abs=1e-5)
 
 
 @DEFINITIONS
@@ -352,60 +244,6 @@ def test_the_measurement_and_its_controls_agree_on_every_path(model: OLMoWithPos
             assert outcome.scores_WI == pytest.approx(expected[name].scores_WI, abs=2e-4, nan_ok=True)
             assert (outcome.groups_WS == expected[name].groups_WS).all()
             assert outcome.loss_sparse_WK == pytest.approx(expected[name].loss_sparse_WK, abs=1e-5)
-
-
-@DEFINITIONS
-def test_the_loss_of_a_training_row_of_any_length(model: OLMoWithPositions, definition: Definition) -> None:
-    evaluator = definition.evaluator(model)
-    for train_len in (2, LOCAL, LOCAL + 3, FULL, FULL + 5):
-        found = measured(evaluator, train_len=train_len).loss_train_len_W
-        assert found is not None
-        for w in range(W):
-            if train_len >= FULL:
-                expected = definition.loss(model, w, set(range(M)))
-            else:  # these tokens alone, also where a hidden token would reach the target by way of others
-                tokens, target = windows(6)[0][w, -train_len:].tolist(), int(windows(6)[1][w])
-                front = [] if definition.anchor_id is None else [ANCHOR]
-                begin = FULL - train_len
-                positions = [0] * len(front) + [len(front) + begin + i for i in range(train_len)]
-                row = [*front, *tokens]
-                expected = reference.target_loss(model, row, positions, set(range(len(row))), target)
-            assert found[w] == pytest.approx(expected, abs=1e-5)
-
-
-@DEFINITIONS
-@pytest.mark.parametrize("path", ["compact", "plain", "masked"])
-def test_the_losses_directly_behind_the_anchor(model: OLMoWithPositions, definition: Definition, path: str) -> None:
-    """They are those of a row that holds the anchor and these tokens, at the positions of a training row, by a plain pass."""
-    for train_len in (2, LOCAL, LOCAL + 3, FULL - 1, FULL, FULL + 5):
-        part = measured(definition.evaluator(model, path), train_len=train_len)
-        assert part.loss_train_len_no_gap_W is not None
-        for found_W, num_visible in ((part.loss_short_no_gap_W, LOCAL), (part.loss_train_len_no_gap_W, train_len)):
-            for w in range(W):
-                tokens, target = windows(6)[0][w, -num_visible:].tolist(), int(windows(6)[1][w])
-                row = [*([] if definition.anchor_id is None else [ANCHOR]), *tokens]
-                expected = reference.target_loss(model, row, list(range(len(row))), set(range(len(row))), target)
-                assert found_W[w] == pytest.approx(expected, abs=1e-5)
-        if train_len == LOCAL:
-            assert (part.loss_train_len_no_gap_W == part.loss_short_no_gap_W).all()
-        if train_len >= FULL:
-            assert (part.loss_train_len_no_gap_W == part.contexts["real"].loss_long_W).all()
-        gap_cost = np.abs(part.loss_short_no_gap_W - part.loss_short_W).max()
-        # Rotary attention sees relative positions only.
-        assert (gap_cost > 1e-3) == (definition.anchor_id is not None)
-    assert measured(definition.evaluator(model, path)).loss_train_len_no_gap_W is None
-
-
-@DEFINITIONS
-def test_the_context_curve_has_the_anchor_too(model: OLMoWithPositions, definition: Definition) -> None:
-    tokens_WT, targets_W = windows()
-    rows_WT = torch.cat([tokens_WT, targets_W[:, None]], dim=1)
-    losses = losses_by_length(definition.evaluator(model), rows_WT, lengths=[1, 5, FULL])
-    front = [] if definition.anchor_id is None else [ANCHOR]
-    for w, (i, length) in itertools.product(range(W), enumerate([1, 5, FULL])):
-        row = [*front, *tokens_WT[w, -length:].tolist()]
-        expected = reference.target_loss(model, row, list(range(len(row))), set(range(len(row))), int(targets_W[w]))
-        assert losses[w, i] == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_evaluator_takes_its_definition_from_the_settings(model: OLMoWithPositions) -> None:

@@ -8,16 +8,14 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
-import reference
 import torch
 from known_selectors import only_here as only_here
 from scored_windows import W, make_scores
-from tiny_models import KINDS, NORMED, build
-from tiny_windows import FULL, LOCAL, PATHS, M, windows
+from tiny_models import NORMED, build
+from tiny_windows import FULL, LOCAL, M, windows
 from transformers_models import FITTING, VOCAB
 from transformers_models import build as build_transformers
 
-from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection import window_inputs
 from olmo_sparsity.measure.selection.window_inputs import observed, token_counts
@@ -37,31 +35,6 @@ def score_of(function: Callable[[WindowInput], Any], scores: Any, **declared: An
     (name,) = names_of([OwnSelector(function, name="mine", **declared)])
     found: np.ndarray = SELECTORS[name].score(scores)
     return found
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_window_holds_what_was_asked_for(path: str) -> None:
-    model, seen = build(NORMED).eval(), []
-
-    def keep(window: WindowInput) -> np.ndarray:
-        seen.append(window)
-        return np.arange(window.num_long_range)
-
-    needs = ["token_ids", "positions", "short_prediction", "long_prediction"]
-    found = score_of(keep, make_scores(model, path), needs=needs, sees_target=True)
-    assert (found == np.arange(M)).all()
-    tokens, targets = windows(W)
-    for w, window in enumerate(seen):
-        assert (window.num_long_range, window.local_len, window.target) == (M, LOCAL, int(targets[w]))
-        assert window.token_ids.tolist() == tokens[w].tolist() and window.positions.tolist() == list(range(FULL))
-        for prediction, visible in (
-            (window.short_prediction, set(range(M, FULL))),
-            (window.long_prediction, set(range(FULL))),
-        ):
-            expected, _ = reference.evaluate(model, tokens[w].tolist(), list(range(FULL)), visible)
-            assert prediction == pytest.approx(expected, abs=1e-4)
-        with pytest.raises(ValueError, match="read-only"):
-            window.token_ids[0] = 1
 
 
 def test_what_a_selector_changes_through_torch_is_seen_by_no_other() -> None:
@@ -100,29 +73,6 @@ def test_the_long_prediction_is_that_of_the_context_of_the_window() -> None:
 
     score_of(keep, scores, needs=["long_prediction"])
     assert np.stack(seen) == pytest.approx(expected, abs=1e-6)
-
-
-@KINDS
-def test_attention_by_layer_and_head_is_that_of_the_definition(kind: ModelConfig) -> None:
-    model = build(kind).eval()
-    tokens, _ = windows(W)
-    found = observed(
-        Evaluator(model, LOCAL), tokens, needs=["attention", "accumulated_attention", "observed_attention"]
-    )
-    layers, heads = model.config.n_layers, model.config.n_heads
-    assert found["attention"].shape == (W, layers, heads, M)
-    for w in range(W):
-        by_query = np.zeros((FULL, FULL))
-        for last in range(FULL):
-            row = tokens[w, : last + 1].tolist()
-            _, by_query[last, : last + 1] = reference.evaluate(model, row, list(range(last + 1)), set(range(last + 1)))
-        for name, queries in (
-            ("attention", [FULL - 1]),
-            ("observed_attention", range(FULL - LOCAL, FULL)),
-            ("accumulated_attention", range(FULL)),
-        ):
-            expected = by_query[list(queries), :M].sum(axis=0)
-            assert found[name][w].mean(axis=(0, 1)) == pytest.approx(expected, abs=1e-4), name
 
 
 def eager(raw: Any, tokens: torch.Tensor) -> Any:
@@ -175,22 +125,6 @@ def test_layers_with_other_heads_than_one_another_give_what_is_one_array() -> No
                 observed(evaluator, tokens, needs=["attention", name])
         else:
             assert observed(evaluator, tokens, needs=[name])[name].shape[0] == 2
-
-
-def test_one_pass_serves_all_selectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[set[str]] = []
-    observe = window_inputs.observed
-
-    def counted(evaluator: Evaluator, tokens_WT: torch.Tensor, *, needs: Any) -> Any:
-        calls.append(set(needs))
-        return observe(evaluator, tokens_WT, needs=needs)
-
-    monkeypatch.setattr("olmo_sparsity.measure.selection.predictions.observed", counted)
-    scores = make_scores(build(NORMED).eval())
-    object.__setattr__(scores.predictions, "needs", frozenset({"keys", "values", "texts"}))
-    for need in ("keys", "values", "keys"):
-        score_of(lambda window, of=need: getattr(window, of).sum(axis=(0, 1, 3)), scores, needs=[need])
-    assert calls == [{"keys", "values"}]
 
 
 def test_a_group_has_the_sum_of_its_tokens() -> None:
