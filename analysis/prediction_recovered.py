@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -24,7 +23,6 @@ from .style import (
     ordered,
     signed_log,
     write_gate_not_passed,
-    write_nothing_measured,
 )
 
 WORDS = (
@@ -38,34 +36,10 @@ WORDS = (
 PALE = 0.3
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A panel of D(k): its title and its line."""
-
-    title: str
-    line: Line
-
-
-PANELS = (
-    Panel("D(k), real context", Line("prediction_recovered")),
-    Panel("D(k), null context", Line("prediction_recovered", "null", "null")),
-)
-
-
-def _has(summary: Summary, selector: str, line: Line) -> bool:
-    keys = {selection.key for selection in summary.selections}
-    return any((selector, line.context, k) in keys for k in summary.ks)
-
-
-def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[str]) -> None:
-    axis.set_title(panel.title)
-    for selector, spread in spreads(selectors, summary.ks).items():
-        if _has(summary, selector, panel.line):
-            draw_line(axis, selector, line=panel.line, summary=summary, spread=spread, alpha=1.0)
-    if not axis.lines:
-        write_nothing_measured(axis)
-        return
-    _set_axes(axis, summary)
+PANELS = {
+    "D(k), real context": Line("prediction_recovered"),
+    "D(k), null context": Line("prediction_recovered", "null", "null"),
+}
 
 
 def _set_axes(axis: Axes, summary: Summary) -> None:
@@ -91,12 +65,14 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     summary, selectors = measured.summary, ordered(measured.measurement)
     figure, axes = plt.subplots(1, 3, figsize=(13.5, 3.8), layout="constrained")
     *of_prediction, of_gain = axes.flat
-    for axis, panel in zip(of_prediction, PANELS, strict=True):
-        _draw_panel(axis, panel, summary=summary, selectors=selectors)
+    for axis, (title, line) in zip(of_prediction, PANELS.items(), strict=True):
+        axis.set_title(title)
         axis.set_ylabel("prediction recovered")
-    shown = [axis for axis in of_prediction if axis.lines]
-    limits = [axis.get_ylim() for axis in shown]
-    for axis in shown:  # the same for all, so that they can be compared by eye
+        for selector, spread in spreads(selectors, summary.ks).items():
+            draw_line(axis, selector, line=line, summary=summary, spread=spread, alpha=1.0)
+        _set_axes(axis, summary)
+    limits = [axis.get_ylim() for axis in of_prediction]
+    for axis in of_prediction:  # the same for all, so that they can be compared by eye
         axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
         signed_log(axis, "y")
     _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))

@@ -84,15 +84,8 @@ def test_the_numbers_are_those_of_the_window_alone(model: api.Model, explored: E
             assert [values[n] for n in same] == pytest.approx([theirs[n] for n in same], abs=EXACT)
 
 
-def test_the_null_context_is_text_of_the_document_outside_the_window(explored: Exploration) -> None:
+def test_a_document_is_its_own_null_context_in_another_order(model: api.Model, explored: Exploration) -> None:
     assert explored.null_context == "shuffled"
-    for target, begin in enumerate(explored.record.null_begins):
-        token = explored.record.first_target + target
-        assert begin >= 0 and begin + FULL - LOCAL <= len(explored.record.texts)
-        assert begin + FULL - LOCAL <= token - FULL or begin > token
-
-
-def test_a_short_document_is_its_own_null_context_in_another_order(model: api.Model) -> None:
     encoded = encode_text(model.tokenizer, TEXT)
     record = api.explore(model, TEXT[: encoded.ends[FULL + 1]], k=[1]).record
     assert record.num_targets == 2

@@ -409,36 +409,6 @@ def test_windows_that_share_text_are_told_unless_their_documents_are_named(
 
 
 @pytest.mark.usefixtures("only_here")
-def test_a_function_of_the_same_source_with_other_values_is_another_measurement(
-    model: api.Model, windows: api.ChosenWindows, tmp_path: Path
-) -> None:
-    """And of one that cannot be told from another, what was begun is not continued."""
-
-    def measured_by(sign: object) -> api.Results:
-        def mine(window: api.WindowInput) -> np.ndarray:
-            return int(sign) * window.positions[: window.num_long_range]  # type: ignore[call-overload, no-any-return]
-
-        return api.measure(model, windows, selectors=[mine], k=[1], resampled_draws=0)
-
-    nearest, farthest, again = (measured_by(sign) for sign in (1, -1, 1))
-    chosen = [set(np.concatenate(of.selections["positions"].to_list())) for of in (nearest, farthest)]
-    assert chosen == [{11}, {0}]
-    assert nearest.manifest["run_id"] == again.manifest["run_id"] != farthest.manifest["run_id"]
-
-    class Sign:
-        def __int__(self) -> int:
-            return 1
-
-    untold = measured_by(Sign())
-    folder = untold.save(tmp_path / "own")
-    (folder / "windows" / "part-00000.parquet").unlink()
-    with pytest.raises(
-        UserError, match=r"own: it cannot be told whether these tables are of the same mine, .* choose another"
-    ):
-        untold.save(folder)
-
-
-@pytest.mark.usefixtures("only_here")
 def test_a_selector_that_only_tables_name_is_not_measured_by_configuration(
     tiny_run: Path, windows: api.ChosenWindows
 ) -> None:

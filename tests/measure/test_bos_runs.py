@@ -20,13 +20,11 @@ from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
-from olmo_sparsity.wording.setup import anchor_warning
 
 LOCAL, FULL, M = 8, 20, 12
 
@@ -151,7 +149,7 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
 
 
 @pytest.mark.parametrize("measurement", [measure, measure_context_curve])
-def test_an_export_that_lost_its_bos_is_warned_about(
+def test_an_export_that_lost_its_bos_is_compared_with_one_that_has_it(
     measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
 ) -> None:
     export = export_hf(bos_run, tmp_path / "hf").folder
@@ -167,9 +165,7 @@ def test_an_export_that_lost_its_bos_is_warned_about(
     manifest = read_json(measurement(config, tmp_path / "results") / "manifest.json")
     check = manifest["fit"]["anchor"]
     assert (manifest["anchor"], check["chosen"]) == (None, "none")
-    assert check["lower_with"]["short"] == "bos"
-    words = anchor_warning(ModelSetup.from_manifest(manifest))
-    assert words.startswith("WARNING: ") and 'local tokens alone is lower with the anchor "<|endoftext|>"' in words
+    assert check["text"] == "<|endoftext|>" and check["num_windows"] == min(64, manifest["num_windows"])
 
 
 def test_the_context_curve_has_the_bos_in_front(

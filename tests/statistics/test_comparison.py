@@ -140,7 +140,7 @@ def test_two_sources_of_one_name_are_said(
     for tables in ({Path("x"): unknown, Path("y"): unknown}, {Path("x"): first, Path("y"): unknown}):
         warn_of_sources(tables)
         assert (
-            "x and y: it cannot be told whether the selector mine is the same in both, since it was typed"
+            "x and y: it cannot be told whether the selector mine is the same in both, since its source is not known"
             in messages[-1]
         )
     messages.clear()
