@@ -45,8 +45,6 @@ def load_page(browser: Any, path: Path, complaints: list[str], address: str = ""
         ),
     )
     page.goto(path.as_uri() + address)
-    if path.stem != "comparison":  # which has no script
-        page.wait_for_selector("html[data-ready]")
     return page
 
 

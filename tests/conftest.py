@@ -22,7 +22,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.training.loop import train
 
-pytest_plugins = ["figure_fixtures", "snapshot_fixtures"]
+pytest_plugins = ["figure_fixtures", "snapshot_fixtures", "guard_fixtures"]
 torch.set_num_threads(1)
 # Typer builds the command line anew at each call, which takes as long as many tests of a command.
 typer.main.get_command = cache(typer.main.get_command)  # before typer.testing takes it from there

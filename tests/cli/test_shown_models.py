@@ -239,26 +239,15 @@ def test_a_moved_model_is_the_same(work: Path) -> None:
             check(work / "runs" / "hf", other)
 
 
-def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> None:
+def test_files_are_compared_by_their_weights(tmp_path: Path) -> None:
     for folder, weights in (("a", "same"), ("b", "same"), ("c", "other")):
-        (tmp_path / folder / "latest").mkdir(parents=True)
-        (tmp_path / folder / "latest" / "config.yaml").touch()
-        for path in (tmp_path / folder / "latest" / "model.pt", tmp_path / folder / "x.gguf"):
-            path.write_text(weights)
-    for name in ("latest", "x.gguf"):
-        weights_sha256 = sha256_file(tmp_path / "a" / "x.gguf")
-        folder = save_results(tmp_path / "runs" / "x", str(tmp_path / "a" / name), weights_sha256=weights_sha256)
-        check(folder, str(tmp_path / "b" / name))
-        with pytest.raises(UserError, match="not of"):
-            check(folder, str(tmp_path / "c" / name))
-    for folder, weights in (("d", "same"), ("e", "other")):  # pickles, which are hashed and not read
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.json").write_text("{}")
-        (tmp_path / folder / "pytorch_model.bin").write_text(weights)
-    folder = save_results(tmp_path / "runs" / "x", "/elsewhere/pickled", weights_sha256=weights_sha256)
-    check(folder, str(tmp_path / "d"))
+        (tmp_path / folder / "x.gguf").write_text(weights)
+    weights_sha256 = sha256_file(tmp_path / "a" / "x.gguf")
+    folder = save_results(tmp_path / "runs" / "x", str(tmp_path / "a" / "x.gguf"), weights_sha256=weights_sha256)
+    check(folder, str(tmp_path / "b" / "x.gguf"))
     with pytest.raises(UserError, match="not of"):
-        check(folder, str(tmp_path / "e"))
+        check(folder, str(tmp_path / "c" / "x.gguf"))
     gone = save_results(tmp_path / "runs" / "gone", "/elsewhere/x.gguf")
     check(gone, "x.gguf")  # unlike that of a folder, the name of a file tells which it is
     named = save_results(tmp_path / "runs" / "named", "x.gguf")
