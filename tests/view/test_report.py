@@ -185,7 +185,7 @@ def test_the_charts_are_the_figures_of_analysis(tables: dict[str, Path], pages: 
             assert all(f"k = {k}, {context}" in figure4 and f"{context}</text>" in figure4 for k in (1, 8))
         drawings = [re.findall("<svg.*?</svg>", chart, re.DOTALL) for chart in charts]
         panels = [[re.findall("<text[^>]*>([^<]*)", drawing) for drawing in of] for of in drawings]
-        assert [len(of) for of in panels] == [7, 5, 5, 5, distances + 1]  # the last of each is the legend
+        assert [len(of) for of in panels] == [7, 4, 5, 5, distances + 1]  # the last of each is the legend
         assert "unmask-one" in panels[0][-1] and "R(8)" in panels[3][2] and "within 0.05 nats" in panels[2][1]
         assert sum("kl, k = 8" in panel for panel in panels[4]) == 1
         assert "attention" in panels[0][-1] and "induction" in panels[3][0]  # a class is named beside each panel
