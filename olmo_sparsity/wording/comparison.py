@@ -80,7 +80,8 @@ def _different_means(first: Estimand, second: Estimand) -> list[str]:
         return []
     if first == second:
         return ["each mean is over its own given windows, so the means are not the same quantity"]
-    return ["means over given windows and over targets are not the same quantity"]
+    one, other = ("given windows" if estimand == "given" else "targets" for estimand in (first, second))
+    return [f"means over {one} and over {other} are not the same quantity"]
 
 
 def _different_rows(first: Optional[int], second: Optional[int]) -> list[str]:

@@ -458,7 +458,7 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
     assert "training rows" not in related_words(one, one)
     assert "training rows have 8 and 20 tokens" in related_words(one, changed(one, 20, "targets"))
     assert "means over" not in related_words(one, changed(other, 8, "targets"))
-    assert "means over given windows and over targets" in related_words(one, changed(other, 8, "given"))
+    assert "means over targets and over given windows" in related_words(one, changed(other, 8, "given"))
 
 
 @pytest.fixture(scope="module")
