@@ -131,19 +131,6 @@ def test_a_fragile_fraction_is_marked_where_one_is_shown(tables: Path, tmp_path:
     assert len(no_fractions.axes) == 2 and "fragile" not in words_on(no_fractions)
 
 
-def test_other_windows_and_other_settings_are_said_above(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    comparison = comparison_of(
-        read_subjects([f"{tables}:{name}" for name in ("kl", "attention", "random", "unmask-one")])
-    )
-    words = ["paired; NOT THE SAME SETTING: k counts words", "NOT PAIRED: a; NOT THE SAME SETTING: b", "NOT PAIRED: a"]
-    monkeypatch.setattr(compare, "pairings_words", lambda _: words)
-    first, *later = comparison.labels
-    said = ("NOT THE SAME SETTING", "NOT PAIRED, NOT THE SAME SETTING", "NOT PAIRED")
-    assert compare._lines_above(comparison) == [
-        f"{label} minus {first}: {line}" for label, line in zip(later, said, strict=True)
-    ]
-
-
 def test_a_selector_of_each_run(tables: Path) -> None:
     blind = drawn(f"{tables}:kl", f"{tables}:attention")
     mixed = drawn(f"{tables}:kl", f"{tables}:unmask-one")

@@ -12,36 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drawn_figures import figures_of, fragile, measured, read, reweighted, rows, words_on
+from drawn_figures import figures_of, fragile, read, reweighted, rows, words_on
 from made_up import DRAWS, KS
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from planted_measurements import ROW, Planted, write
 
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
 from analysis.paper import Width, drawn_for, fit
-from analysis.style import LOOKS
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, load
 from olmo_sparsity.tables.parts import part_path, write_parquet
 from olmo_sparsity.wording.numbers import interval
-
-
-@pytest.fixture
-def as_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clouds are drawn as points, whatever their number."""
-    monkeypatch.setattr(figure4, "MAX_POINTS", 10_000)
-
-
-def points_of(axis: Axes) -> set[tuple[float, ...]]:
-    return {tuple(np.round(point, 5)) for point in axis.collections[0].get_offsets()}
-
-
-def cross_of(axis: Axes) -> tuple[float, float]:
-    (line,) = (line for line in axis.lines if line.get_marker() == "+")
-    return float(line.get_xdata()[0]), float(line.get_ydata()[0])
 
 
 def lines_of(fit: LineFit) -> list[str]:
@@ -64,36 +47,6 @@ def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], 
             short, long = (np.float32(window[f"resampled_loss_{name}_nats"][draw]) for name in ("short", "long"))
             gains[row["window_id"], draw] = row["gain_sparse_nats"], float(short - long)
     return gains
-
-
-@pytest.mark.usefixtures("as_points")
-def test_sparse_gain_across_and_long_gain_up(tables: Path) -> None:
-    """The rows are the real context, the resampled target, and the null context; the columns are k = 1, 2, 8."""
-    drawn = read(tables, "unmask-one", "random")
-    measurement, figures = drawn.measurement, figures_of(figure4.draw(drawn))
-    axes, weights = figures[0].axes, measurement.weights_W
-    for row, context in ((0, "real"), (2, "null")):
-        for axis, k in zip(axes[3 * row : 3 * row + 3], KS, strict=True):
-            x, y = measurement.gains["unmask-one", context, k], measurement.windows[LONG_GAIN[context]]
-            shown = points_of(axis)
-            assert shown <= {tuple(np.round(point, 5)) for point in zip(x, y, strict=True)}
-            assert len(shown) >= 150
-            assert cross_of(axis) == pytest.approx(
-                (np.average(x, weights=weights), np.average(y, weights=weights)), abs=1e-6
-            )
-    gains = list(gains_on_drawn_labels(tables, "unmask-one").values())
-    assert len(gains) == DRAWS * len(measurement.windows)
-    for axis, i in zip(axes[3:6], range(len(KS)), strict=True):
-        points = [(sparse[i], long) for sparse, long in gains]
-        shown = points_of(axis)
-        assert shown <= {tuple(np.round(point, 5)) for point in points}
-        assert len(shown) >= 150 * DRAWS
-        assert cross_of(axis) == pytest.approx(np.mean(points, axis=0), abs=1e-5)
-    assert [axis.get_ylabel() for axis in axes[::3]] == [
-        f"{context}\nlong gain, nats" for context in ("real context", "resampled target", "null context")
-    ]
-    assert [axis.get_xlabel() for axis in axes] == [""] * 6 + ["sparse gain, nats"] * 3
-    assert len(figures[1].axes) == 2 * len(KS)  # `random` does not see the target: it has no resampled target
 
 
 def test_one_number_stands_above_a_panel_and_the_others_in_the_caption(tables: Path) -> None:
@@ -143,24 +96,6 @@ def test_what_lies_outside_the_frame_is_counted_in_the_caption(tables: Path) -> 
     assert of_panel.endswith(f", {outside} outside the frame") if outside else "outside" not in of_panel
 
 
-@pytest.mark.usefixtures("as_points")
-def test_all_panels_have_one_frame_and_the_colour_of_the_selector(tables: Path) -> None:
-    """The frame holds 99.6% of the sparse gains of all panels, and as many of the long gains; both axes have it."""
-    drawn = read(tables, "kl")
-    (figure,) = figures_of(figure4.draw(drawn))
-    gains, windows = drawn.measurement.gains, drawn.measurement.windows
-    across = np.concatenate([gains["kl", context, k] for context in LONG_GAIN for k in KS])
-    up = np.concatenate([windows[name] for name in LONG_GAIN.values() for _ in KS])
-    ends = [np.quantile(values, (0.002, 0.998)) for values in (across, up)]
-    frame = (min(low for low, _ in ends), max(high for _, high in ends))
-    assert len(panels(figure)) == 2 * len(KS)
-    for axis in panels(figure):
-        assert axis.get_xlim() == pytest.approx(frame) and axis.get_ylim() == pytest.approx(frame)
-        assert {to_hex(colour) for colour in axis.collections[0].get_facecolor()} == {to_hex(LOOKS["kl"]["color"])}
-        (diagonal,) = (line for line in axis.lines if line.get_linestyle() == "--")
-        assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == pytest.approx(list(frame))
-
-
 def test_a_single_window_can_be_seen_on_white() -> None:
     """The lightest colour of a density has a contrast of 3 to 1 with white, as graphics need."""
 
@@ -184,30 +119,6 @@ def test_fragile_fractions_are_marked(tables: Path) -> None:
     drawn = read(tables, "kl", "random")
     figures = figures_of([*figure4.draw(drawn), *figure4.draw(fragile(drawn))])
     assert ["fragile" in figure.axes[0].get_title() for figure in figures] == [False, False, True, True]
-
-
-@pytest.mark.usefixtures("as_points")
-def test_weights_are_areas_and_enter_the_means(tables: Path) -> None:
-    measurement = reweighted(read(tables, "unmask-one").measurement)
-    (figure,) = figures_of(figure4.draw(measured(tables, measurement)))
-    windows, weights_W = measurement.windows, measurement.weights_W
-    weight_of = {
-        tuple(np.round(point, 5)): weight
-        for *point, weight in zip(
-            measurement.gains["unmask-one", "real", 8], windows["gain_long_nats"], weights_W, strict=True
-        )
-    }
-    cloud = figure.axes[2].collections[0]
-    for point, size in zip(cloud.get_offsets(), cloud.get_sizes(), strict=True):
-        assert size == 5 * weight_of[tuple(np.round(point, 5))]
-    assert len(set(cloud.get_sizes())) == 3
-    assert cross_of(figure.axes[2])[1] == pytest.approx(np.average(windows["gain_long_nats"], weights=weights_W))
-    assert "its area the weight of the window" in words_on(figure)
-    row_of = {window_id: row for row, window_id in enumerate(windows["window_id"])}
-    gains = gains_on_drawn_labels(tables, "unmask-one")
-    weights = [weights_W[row_of[window_id]] for window_id, _ in gains]
-    expected = np.average([sparse[2] for sparse, _ in gains.values()], weights=weights)
-    assert cross_of(figure.axes[5])[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_draws_are_read_and_fitted_with_weights(tables: Path) -> None:
@@ -235,37 +146,6 @@ def test_some_windows_of_the_tables(tables: Path) -> None:
     everything, part = read_drawn_targets(tables, measurement), read_drawn_targets(tables, some)
     assert np.array_equal(part.long_gain_WD, everything.long_gain_WD[::2])
     assert np.array_equal(part.sparse_gain_KWD["lasso"], everything.sparse_gain_KWD["lasso"][:, ::2])
-
-
-def test_many_windows_are_a_density(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = measured(tables, reweighted(read(tables, "kl").measurement))
-    number = len(drawn.measurement.windows)
-    monkeypatch.setattr(figure4, "MAX_POINTS", number)
-    (points,) = figures_of(figure4.draw(drawn))
-    monkeypatch.setattr(figure4, "MAX_POINTS", number - 1)
-    (dense,) = figures_of(figure4.draw(drawn))
-    assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
-    assert "Each point" not in words_on(dense)
-    assert "Colour: weight of the windows in a hexagon, on a logarithmic scale" in words_on(dense)
-    assert [axis.get_xlabel() for axis in dense.axes].count("weight in a hexagon") == 1  # one bar for all panels
-    norms = []
-    for axis, of_points in zip(dense.axes[:6], points.axes, strict=True):
-        (density,) = axis.collections
-        x, y = of_points.collections[0].get_offsets().T
-        weights = of_points.collections[0].get_sizes() / 5
-        inside = density.get_array()
-        assert inside.sum() == pytest.approx(weights.sum()) and len(x) > 150
-        assert inside.min() >= 1
-        assert np.ptp(inside) > 0
-        # The hexagons lie where the points do: both have the same centre, to within a hexagon.
-        centre = (density.get_offsets() * inside[:, None]).sum(axis=0) / inside.sum()
-        size = np.array([np.ptp(axis.get_xlim()), np.ptp(axis.get_ylim())]) / figure4.HEXAGONS[Width.screen]
-        middle = np.average(np.stack([x, y]), axis=1, weights=weights)
-        assert (np.abs(centre - middle) < 0.5 * size).all()
-        assert axis.get_xlim() == of_points.get_xlim() and axis.get_ylim() == of_points.get_ylim()
-        norms.append((density.norm.vmin, density.norm.vmax))
-    assert len(set(norms)) == 1
-    assert norms[0] == (1, max(axis.collections[0].get_array().max() for axis in dense.axes[:6]))
 
 
 @pytest.mark.parametrize("num", [1, 2])
@@ -306,14 +186,6 @@ def test_the_more_points_there_are_the_fainter_is_each(num: int, opacity: float)
     figure4._points(axis, figure4.Cloud(zeros, zeros, zeros + 1, "", "", ""), inside=zeros == 0, color="black")
     assert axis.collections[0].get_alpha() == pytest.approx(opacity)
     plt.close(figure)
-
-
-def test_draws_alone_can_be_too_many_for_points(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The resampled row has more points than the others; all rows of a figure are drawn alike."""
-    drawn = read(tables, "greedy")
-    monkeypatch.setattr(figure4, "MAX_POINTS", len(drawn.measurement.windows))
-    (figure,) = figures_of(figure4.draw(drawn))
-    assert all(axis.collections[0].get_array() is not None for axis in figure.axes[:9])
 
 
 def test_without_resampled_targets(tables: Path, tmp_path: Path) -> None:

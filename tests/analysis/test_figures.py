@@ -76,18 +76,6 @@ def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch:
         assert image.text["Title"] == drawn.finding
 
 
-def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(FIGURES) == {
-        "figure4", "figure5", "recovered-fraction", "prediction-recovered", "distance", "classes",
-        "spectrum",
-    }  # fmt: skip
-    of_runs = {figure.draw.__module__ for figure in every_figure.figures_of(FigureOfRuns)}
-    assert of_runs >= {f"analysis.{name}" for name in ("context_curve", "training", "compare", "synthetic")}
-    added = FigureOfMeasurement(lambda measured: iter([]))
-    monkeypatch.setattr(output, "FIGURE", added, raising=False)
-    assert added in every_figure.figures_of(FigureOfMeasurement)
-
-
 def test_scripts_are_found_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [every_figure.figures_of(kind) for kind in (FigureOfMeasurement, FigureOfRuns)]
     monkeypatch.chdir(tmp_path)
@@ -328,13 +316,6 @@ def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path) -> None:
         assert len(far) == 45
         counts = np.bincount(np.ravel(far), minlength=21)[9:]
         assert list(line.get_ydata()) == pytest.approx(counts / counts.sum())
-
-
-def test_dollar_signs_are_only_dollar_signs(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure5, "shown", lambda text: "$_$")  # an error in a formula
-    (figure,) = figures_of(figure5.draw(read(tables)))
-    figure.draw_without_rendering()
-    assert "$_$" in words_on(figure)
 
 
 def test_the_caption_on_the_picture_is_two_lines_of_whole_sentences() -> None:

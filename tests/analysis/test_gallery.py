@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from PIL import Image, PngImagePlugin
 
 from analysis import gallery
@@ -44,22 +43,3 @@ def test_each_picture_has_its_own_source(tmp_path: Path) -> None:
 def test_what_a_picture_shows_is_its_title(tmp_path: Path) -> None:
     assert gallery.finding_in(picture(tmp_path / "a.png", "Gains rise with k.")) == "Gains rise with k."
     assert gallery.finding_in(picture(tmp_path / "b.png", None)) == ""
-
-
-def test_pictures_are_copied_and_what_they_show_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What has not been drawn is not changed."""
-    monkeypatch.chdir(tmp_path)
-    run = Path("runs/demo")
-    monkeypatch.setattr(gallery, "newest_finished", lambda run: run / "influence" / "newest")
-    figures = run / "figures" / "newest"
-    source = picture(figures / "figure4-unmask-one.png", "Gains lie near the diagonal.")
-    old = picture(Path("docs/images/hypothesis.png"), "old").read_bytes()
-    gallery.gallery(run)
-    assert Path("docs/images/demo-figure4.png").read_bytes() == source.read_bytes()
-    assert Path("docs/images/hypothesis.png").read_bytes() == old
-    lines = capsys.readouterr().out.splitlines()
-    assert lines.count("docs/images/demo-figure4.png Gains lie near the diagonal.") == 1
-    drawn = "runs/hypothesis/figures/hypothesis.png"
-    assert lines.count(f"docs/images/hypothesis.png not changed: there is no {drawn}") == 1

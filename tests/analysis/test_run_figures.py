@@ -20,7 +20,7 @@ from drawn_figures import figures_of
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from analysis import compare, context_curve, hypothesis, inside_and_beyond, training
+from analysis import compare, context_curve, hypothesis, training
 from analysis.drawing import mistakes_in_one_line
 from analysis.style import RUN_LOOKS
 from olmo_sparsity.config import Config
@@ -199,23 +199,3 @@ def test_shares_of_several_models_have_a_legend_with_their_colours() -> None:
         hypothesis._draw_shares(axes[1], entries[:1] * 9)
     assert axes[1].get_legend() is None and axes[1].get_title() == "share, by the reactions of ceiling"
     plt.close(figure)
-
-
-@pytest.mark.parametrize(
-    ("module", "reads", "draws", "kind"),
-    [
-        (hypothesis, "read_hypothesis", "draw_hypothesis", ""),
-        (inside_and_beyond, "read_inside_and_beyond", "draw_inside_and_beyond", "synthetic"),
-        (context_curve, "compare_curves", "draw_compared", ""),
-    ],
-)
-def test_a_figure_of_runs_is_of_all_of_them(
-    module: ModuleType, reads: str, draws: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In their order; of synthetic tasks their newest evaluations."""
-    monkeypatch.setattr(module, reads, lambda runs: [str(run) for run in runs])
-    monkeypatch.setattr(module, draws, lambda found: found)
-    if kind:
-        monkeypatch.setattr(module, "newest_finished", lambda run, of: run / of / "newest")
-    expected = [f"{run}/{kind}/newest" if kind else run for run in ("b", "a")]
-    assert list(module.draw([Path("b"), Path("a")])) == [expected]

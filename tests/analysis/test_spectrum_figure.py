@@ -125,19 +125,3 @@ def test_without_a_band_the_lines_stand_alone(spectra: Spectra, tables: Path) ->
         assert len(steps_of(axis)) == 6
         for band in axis.collections:
             assert not band.get_paths() or not np.isfinite(band.get_paths()[0].vertices).all()
-
-
-@pytest.mark.parametrize("most", [12, 64, 192, 448, 960, 1984, 4032, 8128, 16320])
-def test_labels_of_k_do_not_touch_and_the_last_is_all(
-    most: int, spectra: Spectra, tables: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ks = (0, *(2**power for power in range(most.bit_length()) if 2**power < most), most)
-    by_curve = {curve: Spectrum(curve, ks, tuple(Estimate(k / most) for k in ks)) for curve in spectra.by_curve}
-    for words in ("spectrum_finding", "spectrum_sentences", "rounding_words"):  # they read selections at these k
-        monkeypatch.setattr(spectrum, words, lambda *given: "")
-    figure = draw(dataclasses.replace(spectra, by_curve=by_curve, row_k=None, max_k=most), tables)
-    figure.canvas.draw()
-    labels = figure.axes[0].get_xticklabels()
-    assert [label.get_text() for label in labels][:: len(labels) - 1] == ["0", str(most)]
-    boxes = [label.get_window_extent() for label in labels]
-    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

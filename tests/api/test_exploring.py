@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ from known_selectors import only_here as only_here
 
 from olmo_sparsity import api
 from olmo_sparsity.api import exploring
-from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.text.places import encode_text
@@ -179,29 +175,6 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selectors", "draws"), [(["kl"], 0), (["kl", "unmask-one"], 4), (["greedy"], 4), (["attention", "nearest"], 0)]
-)
-def test_labels_are_drawn_where_a_selector_sees_the_target(
-    selectors: list[str], draws: int, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For its optimism, as many as the configuration says."""
-    model = api.open_model(tiny_run, overrides=["influence.resampled_draws=4", "influence.seed=9"])
-    asked: list[tuple[api.ChosenWindows, InfluenceConfig, object]] = []
-
-    def measured(_: api.Model, windows: api.ChosenWindows, *, settings: InfluenceConfig, folder: object) -> None:
-        asked.append((windows, settings, folder))
-        raise UserError("asked")
-
-    monkeypatch.setattr(exploring, "_measured", measured)
-    for seed in (None, 3):
-        with pytest.raises(UserError, match="asked"):
-            api.explore(model, TEXT, selectors=selectors, seed=seed, source="a.txt", folder="there")
-    for (windows, settings, folder), seed in zip(asked, (9, 3), strict=True):
-        assert (settings.resampled_draws, settings.selectors, settings.seed) == (draws, [*selectors, "random"], seed)
-        assert (windows.seed, windows.source, folder) == (seed, "a.txt", "there")
-
-
-@pytest.mark.parametrize(
     ("source", "name"),
     [
         ("a.txt", "a"),
@@ -214,54 +187,3 @@ def test_labels_are_drawn_where_a_selector_sees_the_target(
 )
 def test_the_folder_of_tables_begins_with_the_name_of_the_text(source: str, name: str) -> None:
     assert exploring._name_of(source) == name
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_folder_of_a_model_from_elsewhere_is_begun_only_where_tables_go_into_it(
-    inside: bool, model: api.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By whatever way its path is written; nothing is begun in a run."""
-    record = ModelRecord(
-        name="m", revision=None, weights_sha256="", architecture="A", num_parameters=1, dtype="float32", max_position=20,
-        tokenizer_sha256="",
-    )  # fmt: skip
-    results = tmp_path / "runs" / "m"
-    of_model = dataclasses.replace(model, opened=dataclasses.replace(model.opened, record=record, folder=results))
-    begun: list[Path] = []
-    monkeypatch.setattr(exploring, "begin_pretrained", lambda config, run, **named: begun.append(run))
-    measured = [False, False, False, True]
-    monkeypatch.setattr(exploring, "is_measured", lambda *_, **named: measured.pop(0))
-    monkeypatch.setattr(exploring, "measure_parts", lambda *_, **named: None)
-    monkeypatch.setattr(exploring, "run_id_of_windows", lambda *_, **named: "0123456789abcdef")
-    monkeypatch.setattr(exploring, "read_table", lambda tables, name: (tables.parent, name))
-    monkeypatch.setattr(exploring, "read_manifest", lambda tables: tables.name)
-    monkeypatch.setattr(exploring, "prepared_tables", lambda *_, **named: (MagicMock(), {}))
-    windows = api.window_at(model, TEXT, at=len(TEXT) // 2, source="a.txt")
-    folder = tmp_path / "runs" / "x" / ".." / "m" / "explore" if inside else tmp_path / "runs" / "mine"
-    (tmp_path / "runs" / "x").mkdir(parents=True)
-    settings = model.config.influence
-    tables, name = exploring._measured(of_model, windows, settings=settings, folder=folder)
-    assert begun == ([results] if inside else [])
-    assert (list(tables), name) == (["windows", "selections"], "a-01234567")
-    assert tables["windows"] == (folder, "windows")
-    exploring._measured(model, windows, settings=settings, folder=folder)
-    assert len(begun) == inside
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    tables, _ = exploring._measured(model, windows, settings=settings, folder="~/explore")
-    assert tables["windows"] == (tmp_path / "home" / "explore", "windows")
-    monkeypatch.setattr(
-        exploring, "prepared_tables", lambda *_, **named: 1 / 0
-    )  # checks the model, which takes minutes
-    exploring._measured(of_model, windows, settings=settings, folder=folder)
-    assert not measured
-
-
-def test_what_is_measured_where_no_selector_is_named(model: api.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(exploring, "_check_names", lambda selectors: asked.append(tuple(selectors)))
-    monkeypatch.setattr(exploring, "windows_of_document", lambda *_, **named: 1 / 0)
-    elsewhere = dataclasses.replace(model, opened=dataclasses.replace(model.opened, record=object()))
-    for one in (model, elsewhere):
-        with pytest.raises(ZeroDivisionError):
-            api.explore(one, TEXT)
-    assert asked == [("kl", "attention"), ("attention", "nearest")]

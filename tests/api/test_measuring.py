@@ -6,11 +6,8 @@ import dataclasses
 import html
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +17,6 @@ from conftest import Messages
 from known_selectors import only_here as only_here
 
 from olmo_sparsity import api
-from olmo_sparsity.api import measuring
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
 from olmo_sparsity.records.selectors import SELECTORS
@@ -111,23 +107,6 @@ def test_batches_of_windows_have_the_same_numbers(
     pd.testing.assert_frame_equal(
         api.scores(few, windows), api.scores(model, windows), check_exact=False, atol=NATS, rtol=0
     )
-
-
-def test_batches_show_how_many_windows_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are several."""
-    bars: list[tuple[Any, ...]] = []
-
-    @contextmanager
-    def bar(*named: str, total: int) -> Iterator[Any]:
-        bars.append((*named, total))
-        yield SimpleNamespace(update=lambda number: bars.append((number,)))
-
-    monkeypatch.setattr(measuring, "progress_bar", bar)
-    windows: Any = range(20)
-    for size, expected in ((20, []), (7, [("windows", " windows", 20), (7,), (7,), (6,)])):
-        bars.clear()
-        assert np.concatenate(list(measuring._batches(windows, size))).tolist() == list(range(20))
-        assert bars == expected
 
 
 def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWindows, of_command: api.Results) -> None:

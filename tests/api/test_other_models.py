@@ -106,29 +106,6 @@ def test_the_first_tokens_are_compared_again_where_there_are_more_windows(
     assert used.fit(one.windows)["fit"] == found
 
 
-def test_a_model_that_does_not_fit_is_not_measured(
-    folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By no function: each checks the model on the windows that it is given."""
-    model = api.open_model(folder, local_len=8, full_len=20)
-    windows = api.windows_from_texts(model, texts[:20], num_windows=5)
-    asked: list[object] = []
-
-    def refuses(_: object, given: object) -> None:
-        asked.append(given)
-        raise UserError("it does not fit")
-
-    monkeypatch.setattr("olmo_sparsity.api.opening.fit_entries", refuses)
-    for measured in (
-        lambda: api.scores(model, windows, selectors=["nearest"]),
-        lambda: api.losses(model, windows, [[1]]),
-        lambda: api.measure(model, windows, selectors=["nearest"], k=[1]),
-    ):
-        with pytest.raises(UserError, match="it does not fit"):
-            measured()
-    assert asked == [windows.windows] * 3
-
-
 def test_windows_of_another_tokenizer_are_refused(model: api.Model, tiny_run: Path, tiny_tables: Path) -> None:
     run = api.open_model(tiny_run)
     table = api.read_results(tiny_tables).windows

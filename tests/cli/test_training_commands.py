@@ -11,12 +11,9 @@ import pytest
 
 from olmo_sparsity.cli import synth
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.model_card import ExportedModel
-from olmo_sparsity.measure.work import WHOLE, Share
-from olmo_sparsity.synthetic.data import SYNTHETIC
 from olmo_sparsity.torchrun import ProcessInfo
 
 RANK = ProcessInfo(1, 3, 1, 3)
@@ -52,49 +49,6 @@ def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app(standalone_mode=False)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_what_trains_gets_its_run_and_its_process(
-    overwrite: bool, tiny_yaml: Path, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    behind = " --overwrite" * overwrite
-    invoke(f"train --config {tiny_yaml} --run here training.steps=77{behind}", monkeypatch)
-    invoke(f"train --config {tiny_yaml}{behind}", monkeypatch)
-    invoke(f"synth train parity training.steps=78{behind}", monkeypatch)
-    invoke(f"synth train parity --run there{behind}", monkeypatch)
-    named = {"overwrite": overwrite, "process": RANK}
-    synthetic = {**named, "source": SYNTHETIC}
-    assert [call[2:] for call in calls] == [
-        (Path("here"), named),
-        (Path("runs/tiny"), named),
-        (Path("runs/synthetic/parity"), synthetic),
-        (Path("there"), synthetic),
-    ]
-    configs: list[Config] = [call[1] for call in calls]
-    assert [config.name for config in configs] == ["tiny", "tiny", "parity", "parity"]
-    assert [configs[0].training.steps, configs[1].training.steps, configs[2].training.steps] == [77, 12, 78]
-
-
-def test_prepare_and_export_print_their_folder(
-    tiny_config: Config, tiny_yaml: Path, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """And tell what is in it beside their result."""
-    invoke(f"prepare --config {tiny_yaml} data.validation_percent=20", monkeypatch)
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("cache/of-text\n", "12 documents\n3 splits\n")
-    (_, data, _), (_, folder, _) = calls
-    assert (data.source, data.validation_percent, folder) == (tiny_config.data.source, 20, Path("cache/of-text"))
-    calls.clear()
-    for behind in ("", " --overwrite"):
-        invoke(f"export hf a-run out{behind}", monkeypatch)
-    assert calls == [("export_hf", Path("a-run"), Path("out"), {"overwrite": given}) for given in (False, True)]
-    shown = capsys.readouterr()
-    assert shown.out == "out\nout\n"
-    assert shown.err.splitlines()[0] == (
-        "OlmoForCausalLM, 12.35M parameters; loaded with transformers, its logits differ from those of the run by at most "
-        "1.3e-05 (98,765 compared)"
-    )
-
-
 def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_the_shipped_one(tmp_path: Path) -> None:
     path, run = config_folder() / "synthetic" / "parity.yaml", tmp_path / "run"
     assert synth.resolve_task("parity", None, run, overrides=None) == (load_config(path), run, path)
@@ -107,40 +61,6 @@ def test_a_task_has_the_configuration_that_is_named_else_that_of_its_run_else_th
     ):  # fmt: skip
         loaded, folder, file = synth.resolve_task("parity", config, run, overrides=overrides)
         assert (loaded.training.steps, folder, file) == (steps, run, config or own)
-
-
-@pytest.mark.parametrize("trains", [False, True])
-def test_what_is_measured_of_a_task(
-    trains: bool, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """It is trained first if necessary, and of a share the lines are printed where all parts are measured."""
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        synth, "needs_training", lambda config, *given, **named: asked.append((*given, named)) or trains
-    )
-    monkeypatch.setattr(synth, "finish_share", lambda folder, share: share.index == 1)
-    line, run = "synth eval parity", Path("runs/synthetic/parity")
-    for behind, folder, named, prints in (
-        ("", run, {"out": None, "overwrite": False, "share": WHOLE}, True),
-        (" --run r --out o --overwrite", Path("r"), {"out": Path("o"), "overwrite": True, "share": WHOLE}, True),
-        (" --shard 1/3", run, {"out": None, "overwrite": False, "share": Share(1, 3)}, True),
-        (" --shard 2/3", run, {"out": None, "overwrite": False, "share": Share(2, 3)}, False),
-    ):
-        calls.clear()
-        invoke(f"{line}{behind} training.steps=79 influence.lasso_masks=7", monkeypatch)
-        if trains:
-            name, config, *rest = calls.pop(0)
-            assert (name, config.training.steps, rest) == ("train", 79, [folder, {"source": SYNTHETIC}])
-            assert config.influence.lasso_masks != 7  # of the measurement alone
-        name, config, *rest = calls.pop(0)
-        assert config.influence.lasso_masks == 7
-        assert (name, config.name, config.training.steps) == ("evaluate_synthetic", "parity", 79)
-        assert rest == [folder, named]
-        assert [call[:2] for call in calls[:1]] == ([("read_accuracies", [Path("answers")])] if prints else [])
-        shown = capsys.readouterr()
-        said = [f"{folder}: not trained yet; training first"] * trains + ["answers"] * prints
-        assert (shown.out, shown.err.splitlines()) == ("one\ntwo\n" if prints else "", said)
-        assert asked[-1] == (folder, {"share": named["share"], "command": "olmo-sparsity synth train parity"})
 
 
 def test_a_folder_of_something_else_is_refused_before_a_task_is_trained(

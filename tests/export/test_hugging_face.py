@@ -17,7 +17,6 @@ import transformers
 from conftest import Messages
 from exported_models import TEXTS, rollout, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as bars
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -318,30 +317,6 @@ def test_an_export_that_another_process_finished_first_is_kept(
         export_hf(tiny_run, folder)
     assert (folder / "README.md").read_text() == "of the other"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize("shown", [False, True])
-def test_bars_are_shown_afterwards_as_before_and_all_positions_are_compared(
-    shown: bool, tiny_run: Path, bos_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows are as long as half of the position IDs, rounded up, so that rows with gaps differ from those without."""
-    within: list[bool] = []
-    write = export._write
-    monkeypatch.setattr(
-        export,
-        "_write",
-        lambda *given, **named: within.append(bars.is_progress_bar_enabled()) or write(*given, **named),
-    )
-    before = bars.is_progress_bar_enabled()
-    try:
-        (bars.enable_progress_bar if shown else bars.disable_progress_bar)()
-        run, length = (bos_run, 11) if shown else (tiny_run, 10)
-        exported = export_hf(run, tmp_path / "model")
-        assert (within, bars.is_progress_bar_enabled()) == ([False], shown)
-    finally:
-        (bars.enable_progress_bar if before else bars.disable_progress_bar)()
-    vocab_size = read_tokenizer(run / "tokenizer.json").get_vocab_size()
-    assert exported.num_logits_compared == 2 * 4 * length * vocab_size
 
 
 @torch.no_grad()

@@ -13,9 +13,8 @@ import transformers_models
 from conftest import Messages
 from tiny_models import EOS, NORMED, VOCAB, build
 
-from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig, PretrainedConfig
+from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
 from olmo_sparsity.measure.setup.opened_model import _check_positions, open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
@@ -73,37 +72,6 @@ def test_a_curve_reaches_what_it_is_compared_with() -> None:
             UserError, match=f"max_visible = {min(asked or 9, limit or 9)}: must be more than the 5 local tokens"
         ):
             visible_lengths(lengths_of(5, 19, None), asked, limit=limit)
-
-
-@pytest.mark.parametrize(
-    ("model", "train_len", "max_visible", "longest"),
-    [
-        (None, None, None, 40),
-        (None, None, 33, 33),
-        ("a/model", None, None, None),  # up to the positions that it has
-        ("a/model", None, 33, 33),
-        ("a/model", 8, None, 40),
-        ("a/model", 8, 50, 50),
-    ],
-)
-def test_positions_are_extended_for_the_longest_row_that_is_asked_for(
-    model: str | None, train_len: int | None, max_visible: int | None, longest: int | None,
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    class Opened(Exception):
-        """What the model was opened for."""
-
-    def opened(*_: object, longest: int | None) -> None:
-        raise Opened(longest)
-
-    monkeypatch.setattr(context_curve_module, "open_model", opened)
-    asked = dataclasses.replace(
-        tiny_config,
-        pretrained=PretrainedConfig(model, train_len=train_len),
-        context_curve=ContextCurveConfig(max_visible=max_visible),
-    )
-    with pytest.raises(Opened, match=f"^{longest}$"):
-        measure_context_curve(asked, tmp_path / "run")
 
 
 def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from conftest import Messages, write_corpus
 
-from olmo_sparsity.config import Config, ContextConfig, DataConfig, PoseConfig
+from olmo_sparsity.config import Config, ContextConfig, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.setup import measured_text
-from olmo_sparsity.measure.setup.opened_model import OpenedModel, lengths_record
+from olmo_sparsity.measure.setup.opened_model import lengths_record
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.statistics.single.measurement import load
@@ -270,41 +269,3 @@ def test_finished_foreign_and_missing_folders(
         measure(tiny_config, tmp_path / "nowhere")
     assert measure(with_settings(tiny_config, seed=5, num_windows=5), tiny_run, out=copy, overwrite=True) == copy
     assert read_json(copy / "manifest.json")["num_windows"] == 5
-
-
-def test_a_hub_corpus_is_read_no_further_than_needed(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[DataConfig] = []
-
-    def stop(data: DataConfig, **_options: object) -> Path:
-        asked.append(data)
-        raise UserError("enough")
-
-    monkeypatch.setattr(measured_text, "prepare", stop)
-    for limit, expected in ((None, 20 * 60), (7, 7)):
-        with pytest.raises(UserError, match="enough"):
-            measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, out=tmp_path / "out")
-        assert asked[-1].max_documents == expected
-
-
-def test_a_seed_draws_everything_anew_for_the_same_windows(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Null contexts, `random` and drawn labels. The windows, which the seed draws as well, are held fixed here."""
-    drawn = OpenedModel.windows
-    monkeypatch.setattr(OpenedModel, "windows", lambda self, of: drawn(self, dataclasses.replace(of, seed=0)))
-    columns: dict[str, list[Any]] = {}
-    for number, seed in enumerate((3, 3, 4)):
-        settings = dataclasses.replace(
-            tiny_config.influence, num_windows=12, selectors=["random", "unmask-one"], seed=seed
-        )
-        tables = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / str(number))
-        windows = read_table(tables, "windows").to_pylist()
-        random = [row for row in read_table(tables, "selections").to_pylist() if row["selector"] == "random"]
-        for name in ("token_ids", "loss_long_nats", "null_token_ids", "resampled_target_ids"):
-            columns.setdefault(name, []).append([row[name] for row in windows])
-        columns.setdefault("random", []).append([row["positions"] for row in random])
-    for name, (first, same, other) in columns.items():
-        assert first == same, name
-        assert (first == other) == (name in ("token_ids", "loss_long_nats")), name

@@ -7,7 +7,6 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,15 +20,10 @@ from tiny_pretrained import BOS, MAX_POSITION, loss_after, save_llama
 from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import begin_pretrained
-from olmo_sparsity.measure.setup import fit, opened_model
-from olmo_sparsity.measure.setup.fit import FitCheck, check_longest_row, num_compared_windows
-from olmo_sparsity.model import pretrained
-from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.measure.setup.fit import num_compared_windows
 from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
@@ -67,24 +61,6 @@ def with_settings(config: Config, **changes: object) -> Config:
 
 def rows_of(tables: Path, table: str) -> list[dict]:
     return read_table(tables, table).to_pylist()
-
-
-def test_what_fails_soon_fails_before_the_first_tokens_are_compared(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A selector that cannot be; but not before the checks."""
-    checked, check_fit = [], fit.check_fit
-    monkeypatch.setattr(fit, "check_fit", lambda *given, **named: checked.append(1) or check_fit(*given, **named))
-    monkeypatch.setattr(fit, "compare_first_tokens", None)
-
-    def failing(*_: Any, **__: Any) -> None:
-        raise UserError("it fails")
-
-    monkeypatch.setattr(influence, "try_selectors", failing)
-    with pytest.raises(UserError, match=r"^it fails$"):
-        measure(config, tmp_path / "run")
-    assert checked == [1]
-    assert not (tmp_path / "run").exists()
 
 
 def test_losses_are_those_of_transformers_with_a_bos_in_front(tables: Path, config: Config) -> None:
@@ -254,41 +230,6 @@ def test_rows_are_longer_than_a_sliding_window(config: Config, tmp_path: Path) -
 
 def _means(curve: Path) -> list[float]:
     return np.mean([row["loss_nats"] for row in rows_of(curve, "curve")], axis=0).tolist()
-
-
-def test_very_long_rows_are_checked_as_far_as_a_mask_is_small(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(fit, "LONGEST_CHECKED", 30)
-    lengths: list[int] = []
-
-    def recorded(model: CausalModel, tokens_WT: torch.Tensor, **options: Any) -> FitCheck:
-        lengths.append(tokens_WT.shape[1] - 1)
-        return check_longest_row(model, tokens_WT, **options)
-
-    monkeypatch.setattr(fit, "check_longest_row", recorded)
-    measure_context_curve(with_settings(config, num_windows=6), tmp_path / "run")
-    assert lengths == [30] and "rows are checked up to 30 tokens" in caplog.text
-
-
-def test_the_precision_of_a_model_on_a_gpu(
-    config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """bf16 where there are units for it; of an export of a run as of the run. A CPU stands in for the GPU."""
-    load, cpu = pretrained._load, torch.device("cpu")
-    monkeypatch.setattr(pretrained, "_load", lambda *given, device, **named: load(*given, device=cpu, **named))
-    exported = export_hf(tiny_run, tmp_path / "hf").folder
-    for device, has_units, precision in (("cuda", False, "fp32"), ("cuda", True, "bf16"), ("cpu", True, "fp32")):
-        monkeypatch.setattr(opened_model, "pick_device", lambda _, device=device: torch.device(device))
-        monkeypatch.setattr(pretrained, "has_bf16_units", lambda _, has_units=has_units: has_units)
-        for model, expected in ((config.pretrained.model, precision), (str(exported), "fp32")):
-            named = dataclasses.replace(config, pretrained=PretrainedConfig(model))
-            opened = opened_model.open_model(named, tmp_path / "run")
-            assert opened.record is not None
-            assert (opened.precision, opened.record.dtype) == (
-                expected,
-                {"bf16": "bfloat16", "fp32": "float32"}[expected],
-            )
 
 
 def test_one_document_is_enough(config: Config, messages: Messages, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from olmo_sparsity.config import (
     ContextConfig,
     InfluenceConfig,
 )
-from olmo_sparsity.measure import context_curve, influence
+from olmo_sparsity.measure import context_curve
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import default_name, influence_run_id
 from olmo_sparsity.measure.measurement import MeasurementPlan
@@ -67,18 +66,6 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     names: dict[str, str] = {}
     for name, (config, run) in measurements.items():
         assert names.setdefault(run_id(config, run), name) == name
-
-
-def test_words_that_are_cut_by_another_rule_have_another_fingerprint(
-    tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing else has: single tokens, sentences and blocks do not depend on it."""
-    configs = {unit: changed(tiny_config, "influence", unit=unit) for unit in ("token", "word", "sentence", "block:3")}
-    before = {unit: run_id(config, tiny_run) for unit, config in configs.items()}
-    monkeypatch.setattr(influence, "WORD", re.compile(r"\S+"))
-    after = {unit: run_id(config, tiny_run) for unit, config in configs.items()}
-    assert [unit for unit in before if before[unit] != after[unit]] == ["word"]
-    assert len(set(before.values())) == 4
 
 
 def test_so_have_curves(tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

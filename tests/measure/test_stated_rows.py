@@ -8,18 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from conftest import Messages
 from made_up import MODEL
 from tiny_pretrained import loss_after, save_llama
 
-from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config import Config, ContextCurveConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.setup import opened_model
-from olmo_sparsity.measure.setup.opened_model import _warn_of_longer, draw_windows, open_model
+from olmo_sparsity.measure.setup.opened_model import _warn_of_longer, open_model
 from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.statistics.several.curve_comparison import compare_curves
 from olmo_sparsity.statistics.single.measurement import load
@@ -154,36 +152,6 @@ def test_rows_go_beyond_what_has_fewer_tokens(
     assert [line.split("rows of up to 13 tokens go beyond ")[1].split(":")[0] for line in messages] == (
         [] if beyond is None else [beyond]
     )
-
-
-@pytest.mark.parametrize(("longest", "expected"), [(None, FULL + 1), (FULL - 3, FULL + 1), (33, 34)])
-def test_a_model_is_opened_for_its_longest_row_and_a_bos(
-    longest: int | None, expected: int, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict] = []
-
-    def opened(pretrained: PretrainedConfig, **named: object) -> None:
-        asked.append({"pretrained": pretrained, **named})
-        raise UserError("this was asked for")
-
-    monkeypatch.setattr("olmo_sparsity.model.pretrained.open_pretrained", opened)
-    with pytest.raises(UserError, match="this was asked for"):
-        open_model(with_settings(config, precision="bf16"), tmp_path / "run", longest=longest)
-    device = torch.device("cpu")
-    assert asked == [{"pretrained": config.pretrained, "device": device, "precision": "bf16", "longest": expected}]
-
-
-@pytest.mark.parametrize(("min_preceding", "expected"), [(None, 9), (5, 9), (12, 12)])
-def test_targets_have_the_tokens_of_a_window_before_them(
-    min_preceding: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At least; more where several lengths are to share their targets."""
-    drawn: list[dict] = []
-    monkeypatch.setattr(opened_model, "sample_windows", lambda *_, **named: drawn.append(named))
-    settings = InfluenceConfig(min_preceding=min_preceding, seed=6, num_windows=7, max_windows_per_document=2)
-    draw_windows(None, settings, full_len=9, tokenizer=None)  # type: ignore[arg-type]
-    wanted = {"min_preceding": expected, "seed": 6, "num_windows": 7, "max_per_document": 2, "target_table_V": None}
-    assert {name: drawn[0][name] for name in wanted} == wanted
 
 
 def test_without_a_stated_row_longer_windows_are_refused(config: Config, model: Path, tmp_path: Path) -> None:

@@ -80,52 +80,6 @@ def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.Temp
     return dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(folder / "model")), influence=settings)
 
 
-def with_settings(config: Config, **changes: object) -> Config:
-    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
-def test_the_number_of_tokens_is_about_what_the_model_runs(
-    config: Config, visibility: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = with_settings(
-        config,
-        visibility=visibility,
-        num_windows=1,
-        full_len=120,
-        selectors=InfluenceConfig().selectors,
-    )
-    ran: list[int] = []
-    monkeypatch.setattr(measurement, "listening", lambda _: listening(ran.append))
-    folder = measure(chosen, tmp_path / "run")
-    assert read_json(folder / "manifest.json")["num_windows"] == 1
-    expected = tokens_of_influence(chosen.influence, chosen.measured_lengths)
-    assert 0.6 < sum(ran) / expected < 1.4
-
-
-@pytest.mark.parametrize("num_windows", [1, 3])
-@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
-def test_nothing_is_run_twice_for_attention(
-    config: Config, visibility: str, num_windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pass of L_long gives the attention, J_M is L_long, and under ``contextual`` rows share a prefix."""
-    full_len = 120
-    chosen = with_settings(
-        config, visibility=visibility, anchor="bos", num_windows=num_windows, full_len=full_len,
-        selectors=["attention"], resampled_draws=0,
-    )  # fmt: skip
-    local = chosen.measured_lengths.local_len
-    many = full_len - local
-    chosen = with_settings(chosen, k=[1, many])
-    ran: list[int] = []
-    monkeypatch.setattr(measurement, "listening", lambda _: listening(ran.append))
-    measure(chosen, tmp_path / "run")
-    # Local tokens: of L_short with the anchor, with and without the gap; under each of two contexts, after a prefix, of L_long
-    # and of k = 1.
-    of_context = {"hidden": (1 + full_len) + (1 + 1 + local), "contextual": 1 + many + 2 * local}
-    assert sum(ran) == num_windows * (2 * (local + 1) + 2 * of_context[visibility])
-
-
 def test_every_selector_is_counted() -> None:
     one = [tokens_of_influence(InfluenceConfig(selectors=[name]), lengths(64)) for name in ALL_SELECTORS]
     least = min(one)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from olmo_sparsity.model import devices
-from olmo_sparsity.model.devices import available_bytes, device_name, has_bf16_units, pick_device
+from olmo_sparsity.model.devices import available_bytes, has_bf16_units
 
 FAULTS_OF_TENSORS = """
 import resource
@@ -72,29 +71,6 @@ def test_free_memory_of_a_gpu_is_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert available_bytes(torch.device("cuda", 3)) == 1003
 
 
-@pytest.mark.parametrize("is_unusable", [False, True])
-@pytest.mark.parametrize("has_tiles", [False, True])
-def test_a_cpu_has_bf16_units_where_its_amx_can_be_used(
-    has_tiles: bool, is_unusable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles, raising=False)
-    monkeypatch.setattr(devices, "has_unusable_amx", lambda: is_unusable)
-    assert has_bf16_units(torch.device("cpu")) == (has_tiles and not is_unusable)
-    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
-    assert not has_bf16_units(torch.device("cpu"))
-
-
 def test_a_gpu_that_emulates_bf16_has_no_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert not has_bf16_units(torch.device("cuda"))
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_freed_memory_is_kept_on_a_cpu_only(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[bool] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
-    monkeypatch.setattr(devices, "keep_freed_memory", lambda: kept.append(True))
-    device = pick_device("auto")
-    assert (device.type, kept) == (("cuda", []) if has_gpu else ("cpu", [True]))
-    assert device_name(device) == ("GPU of cuda" if has_gpu else "cpu")

@@ -588,17 +588,3 @@ def test_a_first_token_that_is_not_the_bos_of_the_tokenizer_is_the_one_that_text
     found = opened(tmp_path)
     assert found.tokenizer.encode("a").ids[0] == EOS
     assert (found.bos_id, found.bos_text, found.adds_bos) == (EOS, "</s>", True)
-
-
-@pytest.mark.parametrize("rows_have_bos", [None, False, True])
-@pytest.mark.parametrize("has_units", [False, True])
-def test_weights_are_bf16_on_a_gpu_with_units_for_it_but_those_of_a_run(
-    has_units: bool, rows_have_bos: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a run it is known whether rows had a BOS; a precision that is named is taken anywhere."""
-    monkeypatch.setattr(pretrained, "has_bf16_units", lambda device: has_units)
-    for name in ("cpu", "cuda"):
-        device = torch.device(name)
-        found = [pretrained._dtype(one, device, rows_have_bos=rows_have_bos) for one in ("auto", "fp32", "bf16")]
-        is_bf16 = name == "cuda" and has_units and rows_have_bos is None
-        assert found == [torch.bfloat16 if is_bf16 else torch.float32, torch.float32, torch.bfloat16]

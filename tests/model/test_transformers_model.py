@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
 import pytest
 import torch
@@ -18,7 +18,6 @@ from olmo_sparsity.measure.visible.visibility import (
     with_anchor,
 )
 from olmo_sparsity.model import transformers_model
-from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.transformers_model import TransformersModel
 
 LOCAL, FULL, M = 8, 20, 12
@@ -128,15 +127,6 @@ def test_the_plain_implementation_runs_a_few_rows_at_a_time(kind: str, monkeypat
     assert len(seen) == 2  # of three rows
     torch.testing.assert_close(logits, whole[0], atol=1e-5, rtol=0)
     torch.testing.assert_close(torch.stack(attention), torch.stack(whole[1]), atol=1e-6, rtol=0)
-
-
-@torch.no_grad()
-def test_fused_attention_is_recorded_without_a_second_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow way, which keeps the attention of every token, is not taken by a model of shared keys under fused attention."""
-    monkeypatch.setattr(TransformersModel, "_run_plain_implementation", None)
-    tokens, positions = with_anchor(windows(), None)
-    _, attention = build("llama").last_logits_and_attention(tokens, positions)
-    assert attention.shape == (3, FULL)
 
 
 def llama_by_hand(raw: torch.nn.Module, tokens_T: torch.Tensor, bias_TT: torch.Tensor) -> torch.Tensor:
@@ -260,28 +250,6 @@ def test_a_model_that_does_not_say_how_many_positions_it_has_is_refused(own: Opt
         UserError, match=r"^LlamaForCausalLM: .* how many positions it has \(max_position_embeddings\)$"
     ):
         TransformersModel(raw, max_position=200)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("returned", [None, (), (None, None)])
-def test_a_model_that_returns_no_attention_is_named(
-    returned: Optional[tuple[None, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens, positions = with_anchor(windows(), None)
-    model = build("gemma-2")
-    run_after = model._run_after
-
-    def without(*given: Any, **options: Any) -> Any:
-        output = run_after(*given, **options)
-        output.attentions = returned
-        return output
-
-    monkeypatch.setattr(model, "_run_after", without)
-    with pytest.raises(UserError, match=r"^Gemma2ForCausalLM: transformers returns no attention of such a model$"):
-        model.last_logits_and_attention(tokens, positions)
-    asked = Observer({"keys"}, long_range=slice(0, M), local_len=LOCAL)
-    with pytest.raises(UserError, match=r"^Gemma2.* cannot be read .*; leave out the selectors that need them$"):
-        model.observe(tokens, positions, observer=asked)
 
 
 @pytest.mark.parametrize("kind", FITTING)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Messages
 from made_up import CONTEXTUAL, MODEL, PRETRAINED, SEES_TARGET, made_up_tables, related_words
 from tokenizers import Tokenizer, processors
 
@@ -27,7 +26,6 @@ from olmo_sparsity.statistics.several.subjects import (
     pairing_of,
     read_subjects,
     same_windows,
-    warn_of_sources,
 )
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
@@ -121,35 +119,6 @@ def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]
     assert not same_windows(one, longer)
 
 
-def test_two_sources_of_one_name_are_said(
-    folders: dict[str, str], messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = load(Path(folders["pose"]))
-    first, same, other = (
-        dataclasses.replace(one, manifest={**one.manifest, "own_selectors": {"mine": {"sha256": sha256}}})
-        for sha256 in ("a", "a", "b")
-    )
-    warn_of_sources({Path("one"): one, Path("first"): first, Path("same"): same})
-    assert list(messages) == []
-    warn_of_sources({Path("first"): first, Path("other"): other})
-    assert "first and other: the selector mine has another source in each" in messages[-1]
-    messages.clear()
-    unknown = dataclasses.replace(one, manifest={**one.manifest, "own_selectors": {"mine": {"sha256": None}}})
-    warn_of_sources({Path("unknown"): unknown})
-    assert list(messages) == []
-    for tables in ({Path("x"): unknown, Path("y"): unknown}, {Path("x"): first, Path("y"): unknown}):
-        warn_of_sources(tables)
-        assert (
-            "x and y: it cannot be told whether the selector mine is the same in both, since its source is not known"
-            in messages[-1]
-        )
-    messages.clear()
-    tables = {Path(folders["pose"]): first, Path(folders["other"]): other}
-    monkeypatch.setattr(reading, "load", tables.get)
-    read_subjects([str(folder) for folder in tables])
-    assert [line.partition(":")[0] for line in messages] == [" and ".join(map(str, tables))]
-
-
 def with_model(subject: Subject, tokenizer_sha256: str) -> Subject:
     """Return a subject as if it were of a pretrained model, on text of other tokens."""
     hashes = {"tokenizer_sha256": tokenizer_sha256}
@@ -226,17 +195,6 @@ def test_tokenizers_must_agree_on_the_texts_of_both_measurements(
     monkeypatch.setattr(reading, "tokenizer_of", lambda folder: tokenizers[folder.name])
     monkeypatch.setattr(reading, "_some_texts", lambda folder, _: ["e", "zqxj" if folder.name == differing else "r"])
     assert reading._encode_alike(Path("first"), Path("second")) is alike
-
-
-def test_the_texts_that_tokenizers_must_agree_on_are_those_of_the_first_windows(
-    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the token that ends documents, which is the first entry."""
-    tokenizer = train_bpe(["the river"] * 20, 300, eos_token="<|endoftext|>")
-    monkeypatch.setattr(reading, "COMPARED_WINDOWS", 3)
-    expected = "".join(tokenizer.id_to_token(i) for i in range(20))
-    assert expected.startswith("<|endoftext|>")
-    assert list(reading._some_texts(Path(folders["pose"]), tokenizer)) == [expected] * 3
 
 
 def of_tokenizer(run: Path, tokenizer: Tokenizer) -> Path:

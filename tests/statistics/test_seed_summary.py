@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import planted_gains
 import pytest
 from conftest import Messages
 from known_selectors import only_here as only_here
-from made_up import ANCHOR_CHECK, KS, SEES_TARGET
+from made_up import KS, SEES_TARGET
 from made_up_runs import made_up_measurement, made_up_run
 from scipy import stats
 
@@ -32,12 +31,10 @@ from olmo_sparsity.statistics.several.seed_summary import (
     summarize_seeds,
 )
 from olmo_sparsity.statistics.several.trained_models import same_model
-from olmo_sparsity.statistics.single.measurement import Measurement, load
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.view import seed_table as seed_table_module
 from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds
 from olmo_sparsity.wording.numbers import interval
@@ -345,59 +342,6 @@ def test_every_form_has_the_controls(runs: list[Path], form: Form, capsys: pytes
         rows = list(csv.DictReader(io.StringIO(printed)))
         of_every_k = {(row["selector"], row["context"], row["k"]) for row in rows if row["table"] == "every k"}
         assert {("unmask-one", "null", "2"), ("random", "real", "8")} <= of_every_k
-
-
-@pytest.mark.parametrize("form", [Form.text, Form.md, Form.tex, Form.csv])
-def test_every_form_warns_of_the_first_token_of_a_seed_and_says_once_what_k_counts(
-    form: Form, numbers: SeedSummary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    check = {
-        "chosen": "none",
-        "lower_with": {"short": None, "long": "bos"},
-        "loss_long_nats": {"bos": 2.5125, "none": 3.75},
-    }
-    manifest = {"visibility": "contextual", "fit": {"checks": [], "anchor": {**ANCHOR_CHECK, **check}}}
-    with_check = ModelSetup.from_manifest(manifest)
-    without = dataclasses.replace(with_check, anchor_check=None)
-    setups = (without, with_check, without)
-    changed = dataclasses.replace(
-        numbers,
-        mean=dataclasses.replace(numbers.mean, setup=without),
-        of_seeds=tuple(
-            dataclasses.replace(of, setup=setup) for of, setup in zip(numbers.of_seeds, setups, strict=True)
-        ),
-    )
-    monkeypatch.setattr(seed_table_module, "read_seeds", lambda runs: changed)
-    print_seeds(numbers.model.runs, form=form)
-    printed = " ".join(capsys.readouterr().out.split())
-    if form in (Form.text, Form.md):
-        (warning,) = re.findall(r"seed \d: WARNING: [^\n]*?with all tokens visible is lower with [^\n]*? nats", printed)
-        assert warning.startswith("seed 1: ") and "2.5125" in warning
-        assert printed.count("the keys and values of one token") == 1
-    else:
-        assert "WARNING: " in printed
-
-
-def test_the_overlap_with_training_is_the_mean_over_the_seeds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a quarter and of half of the windows; it is not known where one seed does not know it."""
-    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
-    first, second = (load(made_up_measurement(run, 0.5)) for run in runs)
-    number = np.arange(len(first.windows))
-
-    def with_overlap(measurement: Measurement, marked: np.ndarray) -> Measurement:
-        return dataclasses.replace(measurement, windows=measurement.windows.assign(train_overlap=marked, weight=1.0))
-
-    quarter, half = with_overlap(first, number % 4 == 0), with_overlap(second, number % 2 == 0)
-    of_both = summarize_seeds(same_model(runs), runs, measurements=[quarter, half])
-    assert of_both.mean.overlap_percent == pytest.approx(37.5)
-    monkeypatch.setattr(seed_table_module, "read_seeds", lambda runs: of_both)
-    print_seeds(runs)
-    assert "37.5% of the windows hold 13 consecutive tokens" in " ".join(capsys.readouterr().out.split())
-    unknown = dataclasses.replace(second, windows=second.windows.drop(columns="train_overlap"))
-    assert summarize_seeds(same_model(runs), runs, measurements=[quarter, unknown]).mean.overlap_percent is None
 
 
 def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Path) -> None:

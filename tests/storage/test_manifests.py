@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage import folders
-from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.storage.manifests import checked, need
 
 CHECK = {
@@ -108,11 +105,3 @@ def test_a_key_without_a_value_is_missing() -> None:
             UserError, match=rf"^m\.json: key {key} is missing; the file is damaged, or of another version of"
         ):
             need(values, "a", key, where=Path("m.json"))
-
-
-def test_a_manifest_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_json(tmp_path / "manifest.json", manifest("synthetic"))
-    read: list[Path] = []
-    monkeypatch.setattr(folders, "read_json", lambda path: read.append(path) or read_json(path))
-    assert manifest_of_kind(tmp_path, "synthetic") == manifest("synthetic")
-    assert read == [tmp_path / "manifest.json"]

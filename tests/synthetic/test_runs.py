@@ -26,9 +26,7 @@ from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.measure.work import Share
-from olmo_sparsity.model import rope_scaling
-from olmo_sparsity.model.checkpoint import read_checkpoint_info
-from olmo_sparsity.statistics.synthetic import read_accuracies, setting_of
+from olmo_sparsity.statistics.synthetic import read_accuracies
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
@@ -40,7 +38,6 @@ from olmo_sparsity.training import loop
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.resources import least_bytes
-from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
 
 def tiny(positions: str = "predicted", **keys: Any) -> Config:
@@ -178,51 +175,6 @@ def test_training_ends_at_the_first_low_loss_however_little_it_fell(
     train(config, run, source=stopping_after(0))
     again = read_json(run / "manifest.json")
     assert (again["status"], again["steps"], again["ended_by"]) == ("complete", 3, "stop_loss")
-
-
-def test_the_manifest_has_the_last_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss falls, then rises: the trained model has the weights of the last step, so its loss is the last one."""
-    losses = iter([2.5, 1.75, 2.25, 3.0])
-    monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
-    run = tmp_path / "run"
-    train(stopping(steps=4, keep_checkpoints=4), run, source=SYNTHETIC)
-    manifest = read_json(run / "manifest.json")
-    assert (manifest["steps"], manifest["ended_by"], manifest["validation_loss_nats"]) == (4, "steps", 3.0)
-    assert [line["validation_loss_nats"] for line in metrics(run)] == [2.5, 1.75, 2.25, 3.0]
-    kept = [read_checkpoint_info(run / "checkpoints" / f"step{step}") for step in (1, 2, 3, 4)]
-    assert [info.tokens for info in kept] == [manifest["tokens"] // 4 * step for step in (1, 2, 3, 4)]
-
-
-@pytest.mark.parametrize(
-    ("keys", "evaluated", "logged", "saved"),
-    [
-        ({"eval_every": 3, "log_every": 4, "checkpoint_every": 5}, [3, 6, 8], [3, 4, 6, 8], [5, 8]),
-        ({"eval_every": 2, "log_every": 3, "checkpoint_every": 5, "stop_loss": 3.0}, [2, 4, 6], [2, 3, 4, 6], [5, 6]),
-    ],
-    ids=["to the last step", "ends early"],
-)
-def test_the_last_step_is_evaluated_logged_and_saved_whatever_its_number(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    keys: dict,
-    evaluated: list[int],
-    logged: list[int],
-    saved: list[int],
-) -> None:
-    """A number that no interval divides: the loss of the manifest is that of the last weights, and these are kept."""
-    losses = iter([5.0, 4.0, 3.0])
-    monkeypatch.setattr(loop, "evaluate", lambda state, rows: Evaluation(next(losses)))
-    config, run = tiny("pose"), tmp_path / "run"
-    training = dataclasses.replace(config.training, keep_checkpoints=9, **keys)
-    train(dataclasses.replace(config, training=training), run, source=SYNTHETIC)
-    lines = metrics(run)
-    assert [line["step"] for line in lines] == logged
-    losses_by_step = {line["step"]: line["validation_loss_nats"] for line in lines if line["validation_loss_nats"]}
-    assert losses_by_step == dict(zip(evaluated, (5.0, 4.0, 3.0), strict=True))
-    assert sorted(int(folder.name[4:]) for folder in (run / "checkpoints").glob("step*")) == saved
-    manifest = read_json(run / "manifest.json")
-    assert (manifest["steps"], manifest["validation_loss_nats"]) == (evaluated[-1], 3.0)
-    assert manifest["checkpoint"]["step"] == evaluated[-1]
 
 
 def test_the_ids_are_trained_with_the_tokens(predicted_run: Path, tmp_path: Path) -> None:
@@ -503,38 +455,6 @@ def test_as_many_chunks_and_positions_as_the_sequences_need_are_enough(
     most = {"pose.num_chunks": 6, "pose.max_position": max_position}[key]
     keys = [f"{key}={most}", f"context.full_len={max_position}", f"synthetic.scratchpad={scratchpad}"]
     check_synthetic(load_config(path, keys))
-
-
-@pytest.mark.parametrize(("factor", "expected"), [(None, 12 / 8), (3.0, 3.0)])
-def test_evaluation_scales_positions_by_the_length_or_a_factor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float | None, expected: float
-) -> None:
-    asked: list[dict[str, Any]] = []
-
-    class AlwaysEnd:
-        device, vocab_size = torch.device("cpu"), 8
-
-        def __call__(self, tokens: torch.Tensor, ids: torch.Tensor, **_: Any) -> torch.Tensor:
-            return torch.eye(8)[0].expand(len(tokens), 1, -1)
-
-    monkeypatch.setattr(rope_scaling, "with_scaled_rotation", lambda _, **how: asked.append(how) or AlwaysEnd())
-    plain = dataclasses.replace(tiny("pose"), pose=PoseConfig(max_position=24, num_chunks=1))
-    train(plain, tmp_path, source=SYNTHETIC)
-    scaled = with_keys(plain, {"synthetic": {"rope_scaling": "yarn", "rope_factor": factor}})
-    folders = [evaluate_synthetic(config, tmp_path) for config in (plain, scaled)]
-    before, after = (read_table(folder, "answers").to_pandas() for folder in folders)
-    assert set(after.length_tokens) == {6, 12}
-    for other in ({"rope_scaling": "linear"}, {"rope_factor": 2.5}, {"rope_scaling": "none", "rope_factor": None}):
-        with pytest.raises(UserError, match="other settings"):
-            evaluate_synthetic(with_keys(scaled, {"synthetic": other}), tmp_path, out=folders[1])
-    is_scaled = after.length_tokens > (8 if factor is None else 0)
-    assert asked == [{"method": "yarn", "factor": expected, "row_len": 8 + 1 + 1}] * (2 if factor is None else 4)
-    assert {tuple(answer) for answer in after.response_ids[is_scaled]} == {(0,)}
-    assert (after.response_ids == before.response_ids)[~is_scaled].all()
-    assert not (before.response_ids.map(tuple) == (0,)).all()
-    settings = [setting_of(read_json(folder / "manifest.json"), where=folder) for folder in folders]
-    assert settings[1] == dataclasses.replace(settings[0], rope_scaling="yarn", rope_factor=factor)
-    assert accuracy_lines(read_accuracies([folders[0]]))[0] != accuracy_lines(read_accuracies([folders[1]]))[0]
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

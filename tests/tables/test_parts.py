@@ -19,7 +19,6 @@ import pytest
 import torch
 from conftest import Messages
 from started_commands import run_cli, start_command, starts_of_python
-from tqdm import tqdm
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -31,7 +30,6 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.work import Share, share_of_process
 from olmo_sparsity.model.devices import take_own_gpu
-from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.files import HOST, partial_path, read_json, remove_leftovers
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.merging import check_tables
@@ -142,33 +140,6 @@ def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) 
     assert sorted(sessions) == [
         f"{index}/{count}" for index in range(min(count, 6))
     ]  # processes without parts write no session
-
-
-def test_the_bar_counts_the_windows_of_a_share_and_begins_behind_those_that_are_there(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 23 windows in parts of 4, the second of two shares has 4 + 4 + 3, and the first the other 12."""
-    shown: list[tuple[str, int, int, tqdm]] = []
-
-    def bar(desc: str, unit: str, *, total: int, initial: int) -> tqdm:
-        made = progress_bar(desc, unit, total=total, initial=initial)
-        assert unit == " windows"
-        shown.append((desc, total, initial, made))
-        return made
-
-    monkeypatch.setattr(parts, "progress_bar", bar)
-    for part in (3, 5):
-        (whole / "selections" / f"part-{part:05d}.parquet").unlink()
-    for index in (0, 1, 1):
-        measure_made_up(whole, Share(index, 2))
-    measure_parts(whole, dict(FACTS), part_size=4, measure_part=measure_part, activity="explore")
-    assert [(desc, total, initial) for desc, total, initial, _ in shown] == [
-        ("influence", 12, 12),
-        ("influence", 11, 4),
-        ("influence", 11, 11),
-        ("explore", 23, 23),
-    ]
-    assert [made.n for *_, made in shown] == [12, 11, 11, 23]
 
 
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from tiny_stores import tiny_store
@@ -60,25 +56,6 @@ def test_documents_that_share_a_sequence_with_training_text(training: TokenStore
     assert documents_in_training(tiny_store(held_out, gap=0), training).tolist() == expected
     assert 10 < sum(expected) < len(expected) - 10
     assert not expected[-3]  # the training text's gaps are not training text
-
-
-def test_every_token_of_the_training_text_is_counted_once(
-    training: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    totals: list[int] = []
-    counted: list[int] = []
-
-    @contextmanager
-    def bar(_desc: str, unit: str, *, total: int, **_: object) -> Iterator[SimpleNamespace]:
-        assert unit == " tokens"
-        totals.append(total)
-        yield SimpleNamespace(update=counted.append)
-
-    monkeypatch.setattr(overlap, "progress_bar", bar)
-    documents_in_training(tiny_store([[2] * NGRAM]), training)
-    assert totals == [sum(counted)] == [len(training.tokens)]
-    documents_in_training(tiny_store([[2] * 3]), training)  # nothing to look for
-    assert totals[1:] == [0] and sum(counted) == len(training.tokens)
 
 
 def test_twelve_tokens_and_the_end_of_a_document_are_no_sequence(training: TokenStore) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from typing import Optional
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from tqdm import tqdm
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text import places
@@ -204,25 +201,6 @@ def test_blocks_give_the_tokens_of_the_whole_text(kind: str, monkeypatch: pytest
             np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=f"{name} {trial}")
         if kind == "byte-level" and trial % 4:
             assert len(sizes) > 3 and max(sizes) <= 400  # never the whole text
-
-
-def test_progress_is_told_in_characters(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "BLOCK", 400)
-    monkeypatch.setattr(places, "OVERLAP", 128)
-    reached: list[int] = []
-
-    class Bar(tqdm):
-        def update(self, n: Optional[float] = 1) -> Optional[bool]:
-            reached.append(int(self.n + (n or 0)))
-            return super().update(n)
-
-    monkeypatch.setattr(
-        places, "progress_bar", lambda desc, unit, *, total, **options: Bar(total=total, file=io.StringIO())
-    )
-    text = " ".join([TEXT] * 40)
-    encode_text(tokenizer, text)
-    steps = np.diff([400, *reached])
-    assert (steps[:-1] == 400 - 128).all() and reached[-1] == len(text)
 
 
 def test_a_text_that_can_be_encoded_at_once_alone_is_bounded(

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -29,7 +28,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text import corpus, encoding, preparation, scheduling, vocabulary
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
-from olmo_sparsity.text.records import Limits, ShardRecord, ShardSplit
+from olmo_sparsity.text.records import ShardRecord
 from olmo_sparsity.text.shard_writer import ShardTask
 from olmo_sparsity.text.store import TokenFiles, TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
@@ -266,26 +265,6 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "speed"})
     with pytest.raises(UserError, match="speed"):
         describe(folder)
-
-
-def test_progress_has_the_documents_tokens_and_bytes_of_each_shard(
-    shards: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[Any] = []
-
-    @contextmanager
-    def no_bar(progress: Any) -> Iterator[None]:
-        kept.append(progress)
-        yield
-
-    monkeypatch.setattr(scheduling, "_progress_bar", no_bar)
-    folder = prepare(shards)
-    files = [read_json(folder / "manifest.json")["splits"][split]["files"] for split in SPLITS]
-    expected: list[int] = []
-    for number, path in enumerate(sorted(Path(shards.source).iterdir())):
-        texts = [json.loads(line)["text"] for line in path.read_text().splitlines()]
-        expected += [len(texts), sum(of_split[number]["tokens"] for of_split in files), len("".join(texts).encode())]
-    assert [list(progress) for progress in kept] == [expected]
 
 
 def test_of_many_broken_records_the_first_are_named(
@@ -684,51 +663,6 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[Shar
     return numbers, given
 
 
-def test_a_shard_has_the_threads_of_its_share_of_the_text(
-    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the text that is still to be read; nobody waits for a long file alone."""
-    numbers, given = workers
-    for module in (preparation, scheduling):  # all of this process, where nothing is configured
-        monkeypatch.setattr(module, "usable_cores", lambda: 4)
-    shards = dataclasses.replace(shards, processes=None)
-    write_corpus(Path(shards.source) / "c.jsonl", 120)
-    sizes = [path.stat().st_size for path in sorted(Path(shards.source).iterdir())]
-    folder = interrupted(shards, monkeypatch)
-    assert [(task.number, task.num_threads) for task, _ in given] == [
-        (number, math.ceil(4 * size / sum(sizes))) for number, size in enumerate(sizes)
-    ]
-    assert [task.num_threads for task, _ in given] == [1, 1, 2, 1, 1] and numbers == [4]
-    given.clear()
-    for number in (1, 3):
-        (folder / "shards" / f"{number:05d}.record.json").unlink()
-    prepare(shards)
-    left = sizes[1] + sizes[3]
-    assert [(task.number, task.num_threads) for task, _ in given] == [
-        (number, math.ceil(4 * sizes[number] / left)) for number in (1, 3)
-    ]
-    assert min(task.num_threads for task, _ in given) > 1 and numbers == [4, 2]
-    manifest = read_json(folder / "manifest.json")
-    written = [sorted(Path(shards.source).iterdir())[number].read_text().splitlines() for number in (1, 3)]
-    tokens = [manifest["splits"][split]["files"][number]["tokens"] for split in SPLITS for number in (1, 3)]
-    texts = [json.loads(line)["text"] for lines in written for line in lines]
-    speed = {"shards": 2, "processes": 4, "documents": 41 + 43, "tokens": sum(tokens), "bytes": len("".join(texts))}
-    assert speed.items() <= manifest["speed"].items()
-    assert 0 <= manifest["speed"]["tokenizer_seconds"] <= manifest["speed"]["seconds"]
-
-
-def test_the_last_shard_has_all_threads_and_those_behind_it_are_not_begun(
-    shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]]
-) -> None:
-    """By the first, of 10 documents, all seem to be needed for 60; the second has 41, and the third more than are left."""
-    write_corpus(Path(shards.source) / "a.jsonl", 10)
-    prepare(dataclasses.replace(shards, processes=3, max_documents=60))
-    _, given = workers
-    assert [task.number for task, _ in given] == [0, 1, 2, 3, 4, 2]
-    assert [written.cancelled() for _, written in given] == [False, False, False, True, True, False]
-    assert (given[-1][0].num_threads, given[-1][0].limits) == (3, Limits(9, None))
-
-
 def test_shards_that_were_begun_behind_a_limit_leave_nothing(
     shards: DataConfig, workers: tuple[list[int], list[tuple[ShardTask, Written]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -763,54 +697,7 @@ def test_shards_behind_one_that_can_be_read_at_the_second_try_are_written(
     ]  # fmt: skip
 
 
-def test_how_many_shards_seem_to_be_needed() -> None:
-    """As many as reach a limit with the mean of those before; ``max_tokens`` counts the first split."""
-    limits = Limits(None, None)
-
-    def accepted(*sizes: tuple[int, int]) -> list[ShardRecord]:
-        return [
-            ShardRecord(
-                name="x", limits=limits, cut=False, documents=documents, bytes=9, skipped={}, seconds=0.0,
-                splits={"train": ShardSplit(1, tokens, [], {}), "validation": ShardSplit(1, 10**6, [], {})},
-            )
-            for documents, tokens in sizes
-        ]  # fmt: skip
-
-    once, twice = accepted((40, 1000)), accepted((30, 500), (50, 1500))
-    for limits, expected in (
-        (Limits(100, None), 3), (Limits(80, None), 2), (Limits(81, None), 3), (Limits(None, 5000), 5),
-        (Limits(None, 5001), 6), (Limits(100, 5000), 3), (Limits(400, 1001), 2), (Limits(1, None), 1),
-    ):  # fmt: skip
-        assert scheduling._shards_needed(limits, once) == scheduling._shards_needed(limits, twice) == expected
-        assert scheduling._shards_needed(limits, []) == 1
-        assert scheduling._shards_needed(limits, accepted((0, 0))) >= expected
-    assert scheduling._shards_needed(Limits(None, None), []) > 10**9
-
-
-def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else {0}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert scheduling.usable_cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert scheduling.usable_cores() == 7
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert scheduling.usable_cores() == 1
-
-
 # --- batches ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_ends_with_its_characters_or_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = corpus.Skipped("empty", None)
-    texts: list[int | None] = [60, 50, 10, 10, None, 10, 99, 1, 100, None, None, None, None, 5, 99]
-    read = [skipped if length is None else corpus.make_document("x" * length, "source") for length in texts]
-    task: Any = SimpleNamespace(data=None, shard=None, limits=Limits(None, None))
-    monkeypatch.setattr(corpus, "read_shard", lambda data, shard: iter(read))
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
-    monkeypatch.setattr(encoding, "BATCH_RECORDS", 4)
-    batches = list(encoding._batches(task))
-    assert [len(items) for items in batches] == [2, 4, 2, 1, 4, 2, 0]
-    assert [item for items in batches for item in items] == read
 
 
 def test_a_few_batches_are_read_ahead_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:

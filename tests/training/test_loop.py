@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import signal
-import types
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training import loop
-from olmo_sparsity.training import run as training_run
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.data import TEXT, VALIDATION_SEED, TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
@@ -126,45 +124,6 @@ def test_an_interrupted_run_resumes_exactly(
     assert any("resuming at step" in line for line in messages)
     assert metrics(run) == metrics(tiny_run)
     assert_equal(weights(run), weights(tiny_run))
-
-
-def test_what_is_said_of_a_run(
-    messages: Messages, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At its beginning, beside the bar, at its end, and when nothing is left to do; handlers of signals stay as they were."""
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    run, beside, shown = tmp_path / "run", [], loop._shown
-    monkeypatch.setattr(loop, "_shown", lambda *given: beside.append(shown(*given)) or beside[-1])
-    config = dataclasses.replace(
-        tiny_config,
-        context=dataclasses.replace(tiny_config.context, bos=True),
-        training=dataclasses.replace(tiny_config.training, steps=4, eval_every=2, log_every=1, warmup_steps=1),
-    )
-    messages.clear()
-    for _ in range(2):
-        train(config, run)
-    manifest, lines = read_json(run / "manifest.json"), metrics(run)
-    lengths = open_store(Path(manifest["token_store"]), "train").lengths_G
-    begins = (
-        f"{run}: {manifest['num_parameters'] / 1e6:.2f}M parameters, 4 steps of 128 tokens; rows of 8 tokens (from "
-        f"{(lengths > 8).sum():,} of {len(lengths):,} documents; the others are shorter), a BOS in front, positions below 21; "
-        "cpu, fp32, not compiled"
-    )
-    loss = lines[-1]["validation_loss_nats"]
-    ends = f"{run}: trained 4 steps, 512 tokens; validation loss {loss:.3f} nats"
-    told = [line for line in messages if line.startswith(f"{run}: ")]
-    again = f"{run}: already trained (4 steps); nothing to do (--overwrite trains it again)"
-    assert told == [begins, ends, again]
-    validation = [None, *[lines[1]["validation_loss_nats"]] * 2, loss]
-    assert beside == [
-        {"loss": f"{line['loss_nats']:.3f}", "tokens/s": words["tokens/s"]}
-        | ({} if newest is None else {"validation": f"{newest:.3f}"})
-        for line, words, newest in zip(lines, beside, validation, strict=True)
-    ]
-    speeds = [json.loads(line)["tokens_per_second"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [words["tokens/s"] for words in beside] == [f"{speed:,}" for speed in speeds]
-    assert manifest["threads"] == torch.get_num_threads()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 OF_THE_CLOCK = {"manifest.json", "metrics.jsonl"}  # hold speeds and times; of train.json its hashes are compared
@@ -535,109 +494,6 @@ def test_why_training_ends(
 ) -> None:
     state = LoopState(step=step, newest_loss_nats=newest)
     assert state.end(dataclasses.replace(tiny_config.training, **keys)) == end
-
-
-def test_a_step_is_built_as_configuration_and_data_say(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before it is, nothing is written."""
-    built: list[dict[str, Any]] = []
-
-    def build(model: Any, training: Any, **named: Any) -> None:
-        built.append(named)
-        raise UserError("it is built")
-
-    monkeypatch.setattr(training_run, "build_train_state", build)
-    few = dataclasses.replace(TEXT, open=lambda *given: dataclasses.replace(TEXT.open(*given), few_targets=True))
-    config = dataclasses.replace(
-        tiny_config,
-        training=dataclasses.replace(tiny_config.training, precision="bf16"),
-        synthetic=dataclasses.replace(tiny_config.synthetic, position_loss_weight=0.37),
-    )
-    for one, source in ((config, few), (tiny_config, TEXT)):
-        with pytest.raises(UserError, match="it is built"):
-            train(one, tmp_path / "run", source=source)
-    same = {"compiled": False, "process": SINGLE_PROCESS, "device": torch.device("cpu")}
-    assert built == [
-        {**same, "precision": "bf16", "position_loss_weight": 0.37, "few_targets": True},
-        {
-            **same,
-            "precision": "fp32",
-            "position_loss_weight": tiny_config.synthetic.position_loss_weight,
-            "few_targets": False,
-        },
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_speed_leaves_out_evaluating_and_saving_and_the_time_of_a_run_does_not(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a clock on which a step takes 2 s, an evaluation 100 s and a checkpoint 1000 s; a resumed run counts on."""
-    now, threads, dtypes, stops = [0.0], [], [], [8]
-    step, evaluate, save, load = loop.train_step, loop.evaluate, loop._save, loop.load_checkpoint
-
-    def after(seconds: float, result: Any) -> Any:
-        now[0] += seconds
-        return result
-
-    def saved(run: Any, state: Any) -> None:
-        after(1000, save(run, state))
-        if stops == [state.step]:
-            raise KeyboardInterrupt
-
-    def loaded(run: Any) -> Any:
-        state = load(run)
-        state.started_at = now[0]
-        return state
-
-    monkeypatch.setattr(training_run, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(training_run, "measured_peak", lambda device, dtype: dtypes.append(dtype) or 1e9)
-    monkeypatch.setattr(loop, "train_step", lambda *given, **named: after(2, step(*given, **named)))
-    monkeypatch.setattr(loop, "evaluate", lambda *given: after(100, evaluate(*given)))
-    monkeypatch.setattr(loop, "_save", saved)
-    monkeypatch.setattr(loop, "load_checkpoint", loaded)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    shown, progress_bar = [], loop.progress_bar
-    monkeypatch.setattr(
-        loop, "progress_bar", lambda *given, **named: shown.append(named) or progress_bar(*given, **named)
-    )
-    config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, threads=3))
-    run = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        train(config, run)
-    stops.clear()
-    at_8 = read_json(run / "checkpoints" / "step8" / "train.json")["seconds"]
-    assert at_8 == 8 * 2 + 100 + 1000
-    train(config, run)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    manifest = read_json(run / "manifest.json")
-    assert {line["tokens_per_second"] for line in lines} == {16 * 8 // 2}
-    assert {line["share_of_peak"] for line in lines} == {round(64 * manifest["training_flops_per_token"] / 1e9, 4)}
-    saves = [0] * 4 + [1] * 4 + [1] * 4  # that of step 8 ended behind what the checkpoint says
-    assert [line["seconds"] for line in lines] == [
-        2 * number + 100 * (number // 6) + 1000 * saves[number - 1] for number in range(1, 13)
-    ]
-    assert manifest["seconds"] == 12 * 2 + 2 * 100 + 2 * 1000
-    assert (threads, dtypes) == ([3, 3], [torch.float32] * 2)
-    assert shown == [{"total": 12, "initial": 0}, {"total": 12, "initial": 8}]
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
-def test_the_measured_peak_is_that_of_the_precision(
-    precision: str, dtype: torch.dtype, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def peak(*of: Any) -> float:
-        asked.append(of)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(training_run, "measured_peak", peak)
-    settings = dataclasses.replace(tiny_config.training, precision=precision)  # type: ignore[arg-type]
-    with pytest.raises(KeyboardInterrupt):
-        train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
-    assert asked == [(torch.device("cpu"), dtype)]
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])

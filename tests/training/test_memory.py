@@ -88,17 +88,3 @@ def test_training_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(resources, "available_bytes", lambda device: None)
     check_memory(tiny_config, SINGLE_PROCESS, source=TEXT, device=torch.device("cpu"))
-
-
-def test_the_message_names_the_keys_that_need_most_and_both_numbers(
-    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        resources, "least_bytes", lambda *_, **named: {"a.b": 10**9, "c.d or e.f": 1_200 * 10**9, "g": 7}
-    )
-    monkeypatch.setattr(resources, "available_bytes", lambda device: 64 * 10**9)
-    with pytest.raises(UserError) as refused:
-        check_memory(tiny_config, SINGLE_PROCESS, source=TEXT, device=torch.device("cpu"))
-    assert str(refused.value) == (
-        "c.d or e.f: training needs at least 1,201.0 GB, and cpu has 64.0 GB free; use smaller values"
-    )

@@ -233,23 +233,6 @@ def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         device_of_process(cuda, ProcessInfo(3, 4, 3, 4))
 
 
-@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
-def test_only_gradients_of_gpus_are_exchanged_by_nccl(
-    device: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(processes.gc, "get_objects", list)  # there is nothing to be cleared
-    monkeypatch.setattr(processes.dist, "init_process_group", begun.append)
-    monkeypatch.setattr(processes.dist, "destroy_process_group", lambda: begun.append("destroyed"))
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1")
-    with processes.process_group(ProcessInfo(1, 2), torch.device(device)):
-        assert begun == [backend]
-    with processes.process_group(SINGLE_PROCESS, torch.device(device)):
-        pass
-    assert begun == [backend, "destroyed"]
-
-
 @pytest.mark.parametrize("error", [UserError("restore that one"), PermissionError(13, "denied", "runs")])
 def test_a_mistake_that_the_leader_finds_is_raised_in_every_process(
     error: Exception, monkeypatch: pytest.MonkeyPatch
@@ -383,28 +366,6 @@ def test_a_rank_without_torchrun_is_one_line(
         with pytest.raises(UserError, match=said):
             train(tiny_config, tmp_path / "run", process=ProcessInfo(rank=0, world_size=2))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("warmup_steps", "scheduler", "warned"),
-    [(12, "cosine_with_warmup", True), (11, "cosine_with_warmup", False), (12, "constant", False)],
-)
-def test_a_warm_up_that_does_not_end_is_said(
-    warmup_steps: int,
-    scheduler: str,
-    warned: bool,
-    tiny_config: Config,
-    messages: Messages,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    training = dataclasses.replace(tiny_config.training, steps=12, warmup_steps=warmup_steps, scheduler=scheduler)
-    for name in ("prepare_run", "load_checkpoint", "log_settings", "_train_steps", "_finish"):
-        monkeypatch.setattr(loop, name, lambda *_, **named: None)
-    config = dataclasses.replace(tiny_config, training=training)
-    loop._train(
-        config, Path("run"), data=MagicMock(), process=SINGLE_PROCESS, device=torch.device("cpu"), overwrite=False
-    )
-    assert ["in all of the 12 steps" in line for line in messages] == ([True] if warned else [])
 
 
 def test_the_rows_that_processes_cannot_share_are_named_by_their_key(tiny_config: Config) -> None:

@@ -19,7 +19,6 @@ from olmo_sparsity.training.step import (
     build_train_state,
     deterministic,
     resolve_compile,
-    resolve_precision,
     train_step,
 )
 
@@ -120,31 +119,6 @@ def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch
     assert not resolve_compile(dataclasses.replace(settings, compile="never"), torch.device("cuda"))
 
 
-def test_what_is_compiled_exchanges_the_gradients_of_its_processes(
-    model: OLMoWithPositions, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step runs what was replicated, compiled or as it is; evaluation runs the loss itself."""
-
-    class Replicated:
-        def __init__(self, loss: SummedLoss) -> None:
-            self.loss = loss
-
-    class Compiled:
-        def __init__(self, of: object, dynamic: bool) -> None:
-            self.of, self.dynamic = of, dynamic
-
-    monkeypatch.setattr(training_step, "replicate", lambda loss, process, sharded: Replicated(loss))
-    monkeypatch.setattr(torch, "compile", Compiled)
-    training = dataclasses.replace(tiny_config.training, parallel="ddp")
-    for compiled in (False, True):
-        state = build_train_state(
-            model, training, precision="fp32", compiled=compiled, process=SINGLE_PROCESS, device=CPU
-        )
-        assert isinstance(state.replicated, Replicated) and state.replicated.loss is state.loss
-        assert getattr(state.step_loss, "of", state.step_loss) is state.replicated
-        assert isinstance(state.step_loss, Compiled) == compiled and not getattr(state.step_loss, "dynamic", False)
-
-
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_deterministic_restores_the_settings(warn_only: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
@@ -213,54 +187,3 @@ def test_rows_of_a_pass_divide_those_of_a_process(tiny_config: Config) -> None:
         rows(4, 2)
     with pytest.raises(UserError, match=r"training\.batch_rows = 12: must be a multiple of the number of processes, 5"):
         rows(None, 5)
-
-
-@pytest.mark.parametrize("has_units", [False, True])
-def test_precision_is_that_of_the_configuration_or_of_the_device(
-    has_units: bool, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices: list[torch.device] = []
-    monkeypatch.setattr(training_step, "has_bf16_units", lambda device: devices.append(device) or has_units)
-
-    def resolved(precision: str) -> str:
-        return resolve_precision(dataclasses.replace(tiny_config.training, precision=precision), torch.device("meta"))
-
-    assert (resolved("bf16"), resolved("fp32"), devices) == ("bf16", "fp32", [])
-    assert resolved("auto") == ("bf16" if has_units else "fp32")
-    assert devices == [torch.device("meta")]
-
-
-def test_a_gpu_compiles_by_its_own_compiler(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU the compiler that CXX names is looked for, by default g++."""
-    asked: list[str] = []
-    monkeypatch.setattr(training_step.shutil, "which", lambda name: asked.append(name))
-    settings = dataclasses.replace(tiny_config.training, compile="auto")
-    assert resolve_compile(settings, torch.device("cuda")) and not asked
-    monkeypatch.delenv("CXX", raising=False)
-    assert not resolve_compile(settings, CPU)
-    monkeypatch.setenv("CXX", "clang++")
-    assert not resolve_compile(settings, CPU)
-    assert asked == ["g++", "clang++"]
-    monkeypatch.setattr(training_step.shutil, "which", lambda name: f"/bin/{name}")
-    assert resolve_compile(settings, CPU)
-    assert not resolve_compile(dataclasses.replace(settings, compile="never"), CPU)
-
-
-@pytest.mark.parametrize("fills", [False, True])
-def test_memory_is_not_filled_while_only_deterministic_kernels_run(
-    fills: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Filling it would cost a pass over every new tensor; the setting of before comes back, after an error, too."""
-    flags = torch.utils.deterministic
-    monkeypatch.setattr(flags, "fill_uninitialized_memory", fills)
-
-    def fail() -> None:
-        with deterministic():
-            assert torch.are_deterministic_algorithms_enabled()
-            assert not flags.fill_uninitialized_memory
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert flags.fill_uninitialized_memory == fills
-    assert not torch.are_deterministic_algorithms_enabled()

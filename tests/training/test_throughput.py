@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.training import resources
 from olmo_sparsity.training.batches import IGNORE_INDEX
 from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.step import SummedLoss
@@ -66,20 +64,3 @@ def test_tokens_in_front_of_a_row_are_paid_by_those_behind(tiny_config: Config, 
 def test_the_peak_is_measured_once() -> None:
     cpu = torch.device("cpu")
     assert measured_peak(cpu, torch.float32) == measured_peak(cpu, torch.float32) > 1e8
-
-
-def test_a_slow_device_is_measured_by_two_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(step=3)
-    monkeypatch.setattr(resources.time, "perf_counter", lambda: next(clock))
-    assert measured_peak.__wrapped__(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 3
-    assert next(clock) == 3 * 2 * 2  # the clock was read before and after each of two products
-
-
-def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all of them, where they are quick."""
-    seconds = [0.5, 0.0625, 0.125, 0.03125, 0.0625, 0.0625, 0.0625, 0.0625]  # together less than a second
-    times = iter([time for duration in seconds for time in (2.0, 2.0 + duration)])
-    monkeypatch.setattr(resources, "MATRIX_SIZE", {"cpu": 4})
-    monkeypatch.setattr(resources.time, "perf_counter", lambda: next(times))
-    assert measured_peak.__wrapped__(torch.device("cpu"), torch.float32) == 2 * 4**3 / 0.03125
-    assert list(times) == []

@@ -6,14 +6,13 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import pytest
 from made_up import made_up_tables
 from numbered import numbered, numbered_summary
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.curves import ContextCurve, CurvePoint
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, MinusReference, Twin
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow
@@ -342,31 +341,6 @@ def test_accuracies_inside_and_beyond_have_each_number_under_its_name(values: It
     for row, of in zip(rows_of(reference_table(twin)), minus, strict=True):
         assert [row[head].text for head in ("trained", "tokens", "k")] == ["PoSE, trained to 6 tokens", "12", str(of.k)]
         assert shows(row["beyond"], of.beyond) and shows(row["beyond minus inside"], of.difference)
-
-
-def test_a_curve_has_each_number_under_its_name(
-    summary: Summary, values: Iterator[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    points = tuple(CurvePoint(number, numbered(values), numbered(values)) for number in (1, 8, 20))
-    curve = ContextCurve("run", "text", "split", "targets", 7, 5, "w", "t", summary.lengths, summary.setup, points)
-    printed: list[Any] = []
-    monkeypatch.setattr(console, "context_curve", lambda folder: curve)
-    monkeypatch.setattr(console, "print_items", lambda items, where: printed.extend(items))
-    console.print_curve(Path("tables"))
-    (table,) = (item for item in printed if isinstance(item, ResultTable))
-    # The lengths of a row are said of a model that they were stated of.
-    for is_stated, number in ((None, 0), (True, 1)):
-        lengths = dataclasses.replace(summary.lengths, train_len_is_stated=is_stated)
-        curve = dataclasses.replace(curve, lengths=lengths)
-        printed.clear()
-        console.print_curve(Path("tables"))
-        said = [item.text for item in printed if not isinstance(item, ResultTable)]
-        assert sum("local 8 + long-range 12 = full 20 tokens" in text for text in said) == number
-    for row, point in zip(rows_of(table), points, strict=True):
-        assert row["visible tokens"].text == str(point.num_visible_tokens)
-        assert shows(row["loss, nats"], point.loss_nats) and shows(
-            row["change from 14 tokens, nats"], point.change_nats
-        )
 
 
 def test_a_comparison_has_each_value_under_its_subject(summary: Summary, values: Iterator[int]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from made_up import DRAWS, SEES_TARGET, made_up_tables
 from tokenizers import Tokenizer
@@ -18,7 +17,6 @@ from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.tables.reading import find_tables, read_table
 from olmo_sparsity.tables.schemas import RESAMPLED
 from olmo_sparsity.text.vocabulary import train_bpe
-from olmo_sparsity.view import excerpts
 from olmo_sparsity.view.excerpts import Choice, Excerpt, excerpt_of_rows, optimism_of, read_excerpts
 
 
@@ -157,15 +155,6 @@ def test_groups_of_each_context_have_their_scores() -> None:
     assert [excerpt.selections["kl", context].ranks for context in ("real", "null")] == [[1, 1, 1], [1]]
     assert excerpt.null_token_texts == [" p", "#22", "#23", "#24", " q", "#26"]
     assert ("".join(excerpt.token_texts), excerpt.target_text) == ("abcdefgh", "i")
-
-
-def test_texts_of_tokens_are_gathered_from_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first text of a token counts, and no part is read after the last token is found."""
-    parts = [([1, 2], [" a", " b"]), ([2, 3], [" other", " c"]), ([4], [" d"])]
-    tables = (pa.table({"token_ids": [ids], "token_texts": [texts]}) for ids, texts in parts)
-    monkeypatch.setattr(excerpts, "read_parts", lambda folder, table, columns: tables)
-    assert excerpts._texts_of(Path("folder"), {1, 2, 3}) == {1: " a", 2: " b", 3: " c"}
-    assert next(tables)["token_ids"].to_pylist() == [[4]]
 
 
 def test_a_run_or_a_folder_of_tables(tiny_run: Path, tiny_tables: Path, tmp_path: Path) -> None:

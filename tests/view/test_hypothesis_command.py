@@ -27,7 +27,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
-    Analysis,
     Hypothesis,
     _stated_row_len,
     _tables_of,
@@ -168,36 +167,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "first half of the documents": {"half": 0},
     "second half of the documents": {"half": 1},
 }
-
-
-def test_each_other_way_differs_in_what_its_name_says(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the first model, then of the ceiling's reactions; a way whose selector one run lacks is left out."""
-    monkeypatch.setattr(
-        "olmo_sparsity.statistics.several.hypothesis.sparsity_and_gain",
-        lambda sparsity, gain, ceiling, analysis: (sparsity.label, gain.label, ceiling and ceiling.label, analysis),
-    )
-    main = Analysis("main", "kl")
-    compared: list[Any] = list(read_hypothesis(runs).robustness)
-    models = [("pose-seed0", "pose-seed0", "ceiling"), ("ceiling", "pose-seed0", "ceiling")]
-    assert [entry[:3] for entry in compared] == models * len(WAYS)
-    of_own = [entry[-1] for entry in compared[::2]]
-    assert of_own == [entry[-1] for entry in compared[1::2]]
-    assert of_own == [dataclasses.replace(main, name=name, **changes) for name, changes in WAYS.items()]
-    fewer = shutil.copytree(runs[0], tmp_path / "fewer")
-    folder = newest_finished(fewer)
-    manifest = read_json(folder / "manifest.json")
-    selectors = [name for name in manifest["influence"]["selectors"] if name != "attention"]
-    write_manifest(folder, {**manifest, "influence": {**manifest["influence"], "selectors": selectors}})
-    left: list[Any] = list(read_hypothesis([fewer, *runs[1:3]]).robustness)
-    assert [entry[-1].name for entry in left] == [name for name in WAYS if name != "`attention` in place of `kl`"]
-    of_attention: list[Any] = list(read_hypothesis(runs[:3], selector="attention").robustness)
-    assert [entry[-1] for entry in of_attention] == [
-        dataclasses.replace(main, **{"name": name, "selector": "attention", **changes})
-        for name, changes in WAYS.items()
-        if changes != {"selector": "attention"}  # which is the main comparison
-    ]
 
 
 @pytest.mark.parametrize("unknown", [0, 3], ids=["model", "ceiling"])
@@ -498,11 +467,3 @@ def test_the_report_tests_the_reactions_of_its_own_measurement(runs: list[Path],
     of_older, of_newer = (hypothesis_of(folder) for folder in (again / "influence" / "made-up", newer))
     assert of_older is not None and of_older.main == alone.main
     assert of_newer is not None and of_newer.main[0].contrasts != alone.main[0].contrasts
-
-
-def test_too_few_targets_leave_the_report_without_the_test(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*arguments: object) -> None:
-        raise UserError("too few targets")
-
-    monkeypatch.setattr("olmo_sparsity.statistics.several.hypothesis.sparsity_and_gain", none_left)
-    assert hypothesis_of(newest_finished(runs[0])) is None

@@ -264,23 +264,6 @@ def test_a_selector_that_sees_the_target_has_its_optimism_beside_its_gain(tables
     assert "optimism, measured" not in shown(tables, selector="greedy", k=3)
 
 
-def test_a_window_whose_losses_are_all_0_is_shown(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a model is certain of its target."""
-    read = one_window._read_window
-
-    def certain(*arguments: Any, **named: Any) -> one_window.ShownWindow:
-        window = read(*arguments, **named)
-        choices = {
-            key: dataclasses.replace(choice, loss_sparse_nats=[0.0] * len(choice.ks))
-            for key, choice in window.excerpt.selections.items()
-        }
-        zero = dict.fromkeys(("loss_short_nats", "loss_long_nats", "null_loss_long_nats"), 0.0)
-        return dataclasses.replace(window, excerpt=dataclasses.replace(window.excerpt, selections=choices, **zero))
-
-    monkeypatch.setattr(one_window, "_read_window", certain)
-    assert "sparse gain 0.000, long gain 0.000 nats" in shown(tables)
-
-
 def test_the_model_the_definition_of_visible_and_the_anchor_are_named(tables: Path, tmp_path: Path) -> None:
     of_run = " ".join(shown(tables).split())
     assert "Run made-up; visibility hidden (a hidden token is seen by no one); no anchor." in of_run
