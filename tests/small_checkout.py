@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from conftest import write_corpus
 from quick_pictures import draw_quickly
 from started_commands import ROOT, TIMEOUT, Started, run_command
 from tiny_gguf import save_gguf
-from tiny_session import write_corpus
 
 from olmo_sparsity.config import files
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tiny_session import Messages
+from conftest import Messages
 from tqdm import tqdm
 
 from olmo_sparsity.cli.messages import set_up_messages

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Messages, made_up_text
 from known_selectors import only_here as only_here
-from tiny_session import Messages, made_up_text
 
 from olmo_sparsity import api
 from olmo_sparsity.api import exploring

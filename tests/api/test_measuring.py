@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import Messages
 from known_selectors import only_here as only_here
-from tiny_session import Messages
 
 from olmo_sparsity import api
 from olmo_sparsity.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_session import made_up_text
+from conftest import made_up_text
 
 # Runs each command in turn, and prints its exit code and whether torch is there afterwards.
 SCRIPT = """

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from conftest import made_up_text, write_corpus
 from started_commands import run_cli
 from tiny_pretrained import save_llama
-from tiny_session import made_up_text, write_corpus
 
 from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.config import InfluenceConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_session import made_up_text
+from conftest import made_up_text
 
 from olmo_sparsity import api
 from olmo_sparsity.cli.app import app

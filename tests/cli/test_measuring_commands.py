@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_session import made_up_text
+from conftest import made_up_text
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError

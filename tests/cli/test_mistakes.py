@@ -8,9 +8,9 @@ from pathlib import Path
 
 import mistake_cases
 import pytest
+from conftest import TINY_YAML
 from mistakes import Case, run_main
 from syrupy.assertion import SnapshotAssertion
-from tiny_session import TINY_YAML
 
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import TINY_YAML, made_up_text, write_corpus
 from quick_pictures import QUICK
 from shown_commands import PAGES, ROOT, first_block, shown_commands
 from tiny_gguf import save_gguf
 from tiny_pretrained import save_llama
-from tiny_session import TINY_YAML, made_up_text, write_corpus
 from typer import Typer
 from typer.testing import CliRunner
 

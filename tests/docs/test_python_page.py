@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import made_up_text
 from matplotlib.figure import Figure
 from shown_commands import ROOT
 from tiny_pretrained import save_llama
-from tiny_session import made_up_text
 
 from olmo_sparsity.api import Model, Results
 from olmo_sparsity.view.exploration import Exploration

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from conftest import Messages
 from exported_models import TEXTS, rollout, rows
-from tiny_session import Messages
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 

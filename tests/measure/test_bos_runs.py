@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from tiny_session import write_corpus
+from conftest import write_corpus
 
 from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export.conversion import to_transformers_tokenizer

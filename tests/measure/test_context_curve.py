@@ -10,8 +10,8 @@ import pytest
 import reference
 import torch
 import transformers_models
+from conftest import Messages
 from tiny_models import EOS, NORMED, VOCAB, build
-from tiny_session import Messages
 
 from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError

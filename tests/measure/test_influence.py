@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_session import Messages, write_corpus
+from conftest import Messages, write_corpus
 
 from olmo_sparsity.config import Config, ContextConfig, PoseConfig
 from olmo_sparsity.errors import UserError

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from conftest import Messages, write_corpus
 from tiny_gguf import BOS as GGUF_BOS
 from tiny_gguf import save_gguf
 from tiny_pretrained import BOS, MAX_POSITION, loss_after, save_llama
-from tiny_session import Messages, write_corpus
 
 from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import write_corpus
 from made_up import MODEL
-from tiny_session import write_corpus
 
 from olmo_sparsity.config import (
     Config,

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
+from conftest import Messages
 from made_up import MODEL
 from tiny_pretrained import loss_after, save_llama
-from tiny_session import Messages
 
 from olmo_sparsity.config import Config, ContextCurveConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError

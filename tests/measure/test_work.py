@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_windows
 import torch
+from conftest import Messages
 from tiny_models import NORMED, build
 from tiny_pretrained import save_llama
-from tiny_session import Messages
 from tqdm import tqdm
 
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig

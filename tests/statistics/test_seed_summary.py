@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import planted_gains
 import pytest
+from conftest import Messages
 from known_selectors import only_here as only_here
 from made_up import KS, SEES_TARGET
 from made_up_runs import made_up_measurement, made_up_run
 from scipy import stats
-from tiny_session import Messages
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_session import write_corpus
+from conftest import write_corpus
 from tiny_stores import tiny_store
 from typer.testing import CliRunner
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import Messages
 from made_up import made_up_tables
-from tiny_session import Messages
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import run

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tiny_session import Messages
+from conftest import Messages
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.manifests import write_manifest

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from tiny_session import Messages
+from conftest import Messages
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import Messages
 from made_up import made_up_tables
-from tiny_session import Messages
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path, read_json

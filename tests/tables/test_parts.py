@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from conftest import Messages
 from started_commands import run_cli, start_command, starts_of_python
-from tiny_session import Messages
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Messages, write_corpus
 from olmo.data.memmap_dataset import MemMapDataset
-from tiny_session import Messages, write_corpus
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_session import Messages
+from conftest import Messages
 from tokenizers import Tokenizer, models
 
 from olmo_sparsity.config import Config, DataConfig

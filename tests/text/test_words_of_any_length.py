@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from tiny_session import made_up_text
+from conftest import made_up_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from olmo_sparsity.text import vocabulary

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Messages
 from filelock import FileLock
 from started_commands import start_command
-from tiny_session import Messages
 from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config

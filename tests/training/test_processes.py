@@ -18,8 +18,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
+from conftest import Messages
 from started_commands import ROOT, Started, run_cli, start_command, starts_of_python
-from tiny_session import Messages
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from watched_runs import metrics, wait_for_lines, weights

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import Messages
 from made_up import made_up_tables
 from made_up_runs import made_up_measurement, made_up_run
 from planted_answers import ROWS, answers
-from tiny_session import Messages
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
