@@ -9,7 +9,6 @@ from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRo
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
-from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
@@ -70,11 +69,6 @@ def selection_json(selection: SelectionSummary) -> Json:
     return record_json(selection, spread=("info",))
 
 
-def effective_sparsity_json(entry: EffectiveSparsity) -> Json:
-    """An entry of ``effective_sparsity``; it is of the real context."""
-    return {"selector": entry.selector, "context": "real", **record_json(entry)}
-
-
 def summary_json(summary: Summary) -> Json:
     """A summary, as a part of ``summary --json``, of ``compare --json`` and of the report."""
     return {
@@ -97,7 +91,6 @@ def summary_json(summary: Summary) -> Json:
         "run_id": summary.run_id,
         **setup_json(summary.setup),
         "selections": [selection_json(selection) for selection in summary.selections],
-        "effective_sparsity": [effective_sparsity_json(entry) for entry in summary.effective_sparsity],
     }
 
 

@@ -118,8 +118,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
 
     Args:
         tables: an influence folder.
-        every: also print one row a selector, context and k, effective sparsity, and target classes; JSON and CSV always hold
-            them.
+        every: also print one row a selector, context and k, and target classes; JSON and CSV always hold them.
         form: what to print it as.
     """
     measured = Measured.read(tables)

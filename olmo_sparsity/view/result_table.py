@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.numbers import interval, recovered_words, smallest_k_words
+from olmo_sparsity.wording.numbers import interval, recovered_words
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,3 @@ def recovered(summary: Summary, fraction: Optional[Estimate]) -> Cell:
     """Return a cell of an R(k), marked where it is fragile; a dash where the gate did not pass."""
     cell = estimated(fraction, 2)
     return Cell(recovered_words(summary, fraction), cell.value, cell.low, cell.high)
-
-
-def smallest(smallest_k: Optional[SmallestK], max_k: int) -> Cell:
-    """Return a cell of a smallest k; a number that is larger than every measured k is missing."""
-    text = smallest_k_words(smallest_k, max_k)
-    return Cell(text) if smallest_k is None else Cell(text, smallest_k.value, smallest_k.low, smallest_k.high)

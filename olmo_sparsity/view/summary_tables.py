@@ -28,7 +28,6 @@ from olmo_sparsity.view.result_table import (
     plain,
     recovered,
     rounded,
-    smallest,
     words,
 )
 from olmo_sparsity.wording.captions import blind_caption, classes_caption, every_caption
@@ -40,7 +39,7 @@ from olmo_sparsity.wording.spectrum import (
     needed_words,
     spectrum_caption,
 )
-from olmo_sparsity.wording.units import all_tokens_words, units_of
+from olmo_sparsity.wording.units import all_tokens_words
 
 
 def loss_table(summary: Summary) -> ResultTable:
@@ -166,7 +165,6 @@ def every_table(measured: Measured) -> list[ResultTable]:
     return [
         every_selection_table(summary),
         figure4_table(summary),
-        *([effective_sparsity_table(summary)] if summary.gate_passed else []),
         class_table(measured.classes, summary),
         every_spectrum_table(measured.spectra, summary),
         class_spectrum_table(measured.spectra_of_classes, summary),
@@ -238,23 +236,6 @@ def figure4_table(summary: Summary) -> ResultTable:
         slopes = (estimated(value, 2) for value in (fit.correlation, fit.ols_slope, fit.tls_slope))
         rows.append((*words(selection.selector, selection.context, str(selection.k)), *slopes))
     return ResultTable("figure 4", columns, tuple(rows), "Figure 4")
-
-
-def effective_sparsity_table(summary: Summary) -> ResultTable:
-    """Return one row a selector and fraction of the long gain."""
-    rows = tuple(
-        (*words(entry.selector, f"{entry.fraction:.0%}"), smallest(entry.smallest_k, entry.max_k))
-        for entry in summary.effective_sparsity
-    )
-    units = units_of(summary)
-    of_units = "" if units == "tokens" else f", {units}"
-    return ResultTable(
-        "effective sparsity",
-        (*keys("selector", "fraction"), *plain(f"smallest k{of_units}")),
-        rows,
-        "effective sparsity: the smallest measured k whose R(k) is at least this fraction",
-        "Of a selector that sees the target it includes optimism.",
-    )
 
 
 def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:

@@ -13,11 +13,10 @@ from scipy.stats import linregress
 from olmo_sparsity.statistics.intervals import bootstrap
 from olmo_sparsity.statistics.intervals.bootstrap import (
     Units,
-    attained_estimates,
     document_units,
     estimates,
 )
-from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit, line_of_sums
 
 
@@ -130,7 +129,6 @@ def test_few_documents_have_no_interval() -> None:
     sums = {"x": np.ones(49), "y": np.ones(49)}
     assert estimates(sums, ratio) == {"ratio": Estimate(1.0, None, None)}
     assert Estimate(1.0).standard_error is None
-    assert attained_estimates(sums, ratio) == {"ratio": WholeEstimate(1, None, None)}
 
 
 def test_what_is_undefined_is_none() -> None:
@@ -154,33 +152,6 @@ def test_where_an_interval_lies(low: float | None, high: float | None, above: bo
     assert estimate.has_interval == (low is not None)
     assert estimate.bounds == (None if low is None else (low, high))
     assert estimate.without_interval() == Estimate(0.2)
-
-
-def test_whole_numbers_have_bounds_that_were_attained() -> None:
-    values = np.random.default_rng(0).normal(0.0, 1.0, 100)
-
-    def step(total: Any) -> dict[str, np.ndarray]:
-        return {"step": np.where(total["x"] > 0, 5, 1)}
-
-    assert attained_estimates({"x": values - values.mean() + 1e-9}, step) == {"step": WholeEstimate(5, 1, 5)}
-    assert attained_estimates({"x": values + 10}, step) == {"step": WholeEstimate(5, 5, 5)}
-
-
-def test_whole_numbers_are_bounded_by_order_statistics() -> None:
-    """The 6th and the 205th of 210 resamples; of numbers that differ from resample to resample, drawn one at a time."""
-    x, y = np.random.default_rng(12).lognormal(0, 1, (2, 55))
-
-    def tenths(total: Any) -> dict[str, np.ndarray]:
-        return {"tenths": np.floor(10_000 * total["x"] / total["y"])}
-
-    draws = np.random.default_rng(0).integers(0, 55, (210, 55))
-    by_hand = sorted(int(10_000 * x[draw].sum() / y[draw].sum()) for draw in draws)
-    assert len(set(by_hand)) > 200
-    expected = WholeEstimate(int(10_000 * x.sum() / y.sum()), by_hand[5], by_hand[204])
-    assert attained_estimates({"x": x, "y": y}, tenths, num_resamples=210) == {"tenths": expected}
-    of_fifty = {"x": x[:50], "y": y[:50]}
-    assert attained_estimates(of_fifty, tenths)["tenths"].low is not None  # 50 documents are enough
-    assert width(estimates(of_fifty, ratio)["ratio"]) > 0
 
 
 @pytest.mark.parametrize("at_once", [1, 55, 7 * 55 + 3, 200 * 55])

@@ -16,11 +16,10 @@ from olmo_sparsity.statistics.intervals.bootstrap import IntervalMethod
 from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.single.breakdowns import _edges_of_distances, by_class, has_log_distances
-from olmo_sparsity.statistics.single.effective_sparsity import _smallest_index
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.spectrum import Curve, Spectrum, complement, spectra, spectrum_frame
 from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, is_fragile, summarize
-from olmo_sparsity.statistics.single.sums import SelectionNumber, quantities_minus
+from olmo_sparsity.statistics.single.sums import quantities_minus
 
 
 def total(measurement: Measurement, column: str) -> np.ndarray:
@@ -112,7 +111,7 @@ def test_a_summary_is_fragile_by_its_long_gain_where_the_gate_passed() -> None:
         assert summary.is_fragile == (at_gate.low > 0 and gain.mean < 3 * gain.standard_error)
         if summary.gate_passed:
             hidden = summary.without_recovered_fractions()
-            assert not hidden.is_fragile and all(of.smallest_k is None for of in hidden.effective_sparsity)
+            assert not hidden.is_fragile
             assert all(of.recovered_fraction is None for of in hidden.selections)
         seen.add((summary.gate_passed, summary.is_fragile, summary.may_be_gap))
     assert seen == {(True, True, False), (True, False, False), (False, False, True)}
@@ -191,14 +190,6 @@ def test_what_a_manifest_says_stands_in_the_summary() -> None:
     assert dataclasses.replace(measurement, manifest=bare).estimand == "targets"
     entry = summary.at("kl", "real", 4)
     assert (entry.mean_tokens, entry.all_visible_share) == (4.0, 0.0)
-
-
-def test_the_smallest_k_is_none_where_nothing_is_gained() -> None:
-    gains = {1: np.array([0.5, -0.9, 0.1, 0.4]), 4: np.array([0.9, -0.1, 0.2, 0.4])}
-    totals = {SelectionNumber(SelectionKey("kl", "real", k), "gain"): gain for k, gain in gains.items()}
-    totals["gain_long_nats"] = np.array([1.0, -0.4, 0.0, 0.9])  # type: ignore[index]
-    assert _smallest_index(totals, "kl", fraction=0.5, ks=[1, 4]).tolist() == [0, 2, 2, 2]
-    assert _smallest_index(totals, "kl", fraction=0.8, ks=[1, 4]).tolist() == [1, 2, 2, 2]
 
 
 def test_a_difference_is_of_the_quantities_that_both_have() -> None:

@@ -177,8 +177,6 @@ def test_more_documents_than_units_keep_their_means_and_the_widths_of_their_inte
     assert ratios and all(0.8 < ratio < 1.25 for ratio in ratios)
     change = difference(measurement, measurement)
     assert change.of_windows("long_gain_nats") == Estimate(0.0, 0.0, 0.0, 0.0)  # both in the same groups
-    values = [[e.smallest_k and e.smallest_k.value for e in one.effective_sparsity] for one in (every, pooled)]
-    assert values[0] == values[1]
 
 
 def test_means_and_ratios_of_means_by_brute_force() -> None:
@@ -313,9 +311,6 @@ def test_a_failed_gate_hides_fractions_and_is_stated_in_words() -> None:
     assert failed.gate == "failed" and not failed.gate_passed
     assert all(e.estimate(name) is None for e in failed.selections for name in FRACTIONS)
     assert all(e.gain_sparse_nats is not None for e in failed.selections)
-    assert len(failed.effective_sparsity) == 9
-    for entry in failed.effective_sparsity:
-        assert entry.smallest_k is None
     assert "GATE FAILED" in gate_words(failed)
     passed = summarize(made_up(200, long_gain=0.5))
     assert passed.gate == "passed" and passed.gate_passed
@@ -399,8 +394,8 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     assert list(shown) == [
         "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
         "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, "tables_version", *LENGTHS,
-        "source", "split", "run", "run_id", "model", "visibility", "positions", "precision", "anchor",
-        "anchor_warning", "selections", "effective_sparsity",
+        "source", "split", "run", "run_id", "model", "visibility", "precision", "anchor",
+        "anchor_warning", "selections",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
     for entry, selection in zip(shown["selections"], summary.selections, strict=True):
@@ -412,42 +407,6 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
             estimate = selection.estimate(name)
             assert entry[name] == (None if estimate is None else dataclasses.asdict(estimate))
     assert shown["selections"][4]["figure4"] == dict.fromkeys(("ols_slope", "tls_slope", "correlation"))
-
-
-def first_k(reached: list[bool], ks: list[int]) -> int | None:
-    return next((k for k, one in zip(ks, reached, strict=True) if one), None)
-
-
-def test_the_smallest_k_by_brute_force() -> None:
-    measurement = made_up(150, long_gain=0.5, optimism=0.1, signal=0.15, seed=4)
-    summary = summarize(measurement)
-    assert summary.gate_passed
-    entries = {(e.selector, e.fraction): e for e in summary.effective_sparsity}
-    assert set(entries) == {(s, f) for s in SELECTORS for f in (0.5, 0.8, 0.9)}
-    gains, long_gain = measurement.gains, measurement.windows["gain_long_nats"].to_numpy()
-    documents = measurement.windows["doc_id"].to_numpy()
-    windows_of = [np.flatnonzero(documents == name) for name in pd.unique(documents)]
-    weights = measurement.windows["weight"].to_numpy()
-    draws = np.random.default_rng(0).integers(0, 150, (2000, 150))
-    values_seen = set()
-    for (selector, fraction), entry in entries.items():
-        assert entry.max_k == 4
-        assert entry.smallest_k
-        real = np.stack([gains[selector, "real", k] for k in (1, 4)])
-
-        def on_average(windows: np.ndarray, of: np.ndarray = real, wanted: float = fraction) -> int | None:
-            weighted = weights[windows]
-            reached = [weighted @ of[i, windows] >= wanted * (weighted @ long_gain[windows]) for i in (0, 1)]
-            return first_k(reached, [1, 4])
-
-        assert entry.smallest_k.value == on_average(np.arange(len(long_gain)))
-        drawn = (on_average(np.concatenate([windows_of[d] for d in draw])) for draw in draws)
-        ordered = sorted(np.inf if k is None else k for k in drawn)
-        # 50 of 2,000 lie at the lower bound or below, 50 above the upper one.
-        bounds = (entry.smallest_k.low or np.inf, entry.smallest_k.high or np.inf)
-        assert bounds == (ordered[49], ordered[1949])
-        values_seen |= set(dataclasses.astuple(entry.smallest_k))
-    assert values_seen == {1, 4, None}  # the made-up data cover every case
 
 
 @pytest.mark.parametrize("name", ["document", "shuffled"])

@@ -14,7 +14,7 @@ from numbered import numbered, numbered_summary
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.inside_and_beyond import InARow, InsideAndBeyond, MinusReference, Twin
-from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow
 from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
@@ -27,7 +27,6 @@ from olmo_sparsity.statistics.several.hypothesis import (
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary
 from olmo_sparsity.statistics.several.trained_models import TrainedModel
 from olmo_sparsity.statistics.single.breakdowns import ClassContrast, ClassSummary
-from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary
@@ -41,7 +40,6 @@ from olmo_sparsity.view.summary_tables import (
     blind_table,
     class_spectrum_table,
     class_table,
-    effective_sparsity_table,
     every_selection_table,
     every_spectrum_table,
     figure4_table,
@@ -209,17 +207,6 @@ def test_classes_have_each_number_under_its_name(summary: Summary, measured: Mea
         marked = {head for head, cell in row.items() if cell.text.endswith(FRAGILE)}
         assert marked == ({head for head in row if " R(" in head} if of.target_class == "repeat" else set())
         assert len(row) == len(expected) + 3
-
-
-def test_effective_sparsity_has_the_k_of_its_fraction(summary: Summary) -> None:
-    found = tuple(
-        EffectiveSparsity(name, fraction, 8, SmallestK(*ks))
-        for name, fraction, ks in (("kl", 0.5, (2, 1, 4)), ("kl", 0.8, (4, 2, None)), ("random", 0.5, (None, 8, None)))
-    )
-    table = effective_sparsity_table(dataclasses.replace(summary, effective_sparsity=found))
-    rows = [[cell.text for cell in row] for row in table.rows]
-    assert rows == [["kl", "50%", "2 [1, 4]"], ["kl", "80%", "4 [2, > 8]"], ["random", "50%", "> 8 [8, > 8]"]]
-    assert [row[2].value for row in table.rows] == [2, 4, None] and [row[2].low for row in table.rows] == [1, 2, 8]
 
 
 def test_spectra_have_each_number_under_its_name(measured: Measured) -> None:

@@ -30,7 +30,7 @@ from olmo_sparsity.wording.setup import UNKNOWN_TRAINING_TEXT, anchor_warning, d
 
 SHOWN = tuple(KS)  # the ends, and the largest k up to a quarter
 TABLES = ("selectors that do not see the target", "what selection does", "every k", "Figure 4",
-          "effective sparsity", "kinds of dependency")  # fmt: skip
+          "kinds of dependency")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -235,20 +235,18 @@ def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
     monkeypatch.setattr(measured, "load", lambda folder: dataclasses.replace(measurement, windows=windows))
     shown = printed(folders["passed"], capsys, every=True)
     assert "GATE FAILED" in shown
-    assert TABLES[4] not in shown
     for title, column in ((TABLES[0], 4), (TABLES[2], 4)):
         rows = rows_of(shown, title)
         assert rows and {row[column] for row in rows} == {"-"}
-    names = header_of(shown, TABLES[5])
+    names = header_of(shown, TABLES[4])
     columns = [i for i, name in enumerate(names) if re.fullmatch(r"kl R\(\d\)", name)]
-    rows = rows_of(shown, TABLES[5])
+    rows = rows_of(shown, TABLES[4])
     assert [row[names.index("gate")] for row in rows if row[0] == "repeat"] == ["passed"]
     assert len(columns) == 2 and {row[i] for row in rows for i in columns} == {"-"}
     print_summary(folders["passed"], form=Form.json)
     values = json.loads(capsys.readouterr().out)
     for part in (values, *values["classes"]):
         assert {e["recovered_fraction"] for e in part["selections"]} == {None}
-        assert {e["smallest_k"] for e in part["effective_sparsity"]} == {None}
 
 
 def test_every_prints_all_tables_and_the_contrast_of_classes(
@@ -259,7 +257,7 @@ def test_every_prints_all_tables_and_the_contrast_of_classes(
     classes = by_class(load(folders["passed"]), summaries["passed"])
     said = "of 4 classes with enough documents and without long gain, at least one passes in 10%"
     assert said in re.sub(r"\s+", " ", shown)
-    rows = {row[0]: row for row in rows_of(shown, TABLES[5])}
+    rows = {row[0]: row for row in rows_of(shown, TABLES[4])}
     assert set(rows) == {entry.target_class for entry in classes}
     for entry in classes:
         contrast = entry.contrast
@@ -279,7 +277,7 @@ def test_csv_holds_every_number_of_every_table_unrounded(
     rows = pd.read_csv(io.StringIO(capsys.readouterr().out), keep_default_na=False)
     assert set(zip(rows["gate"], rows["beyond_gate"], strict=True)) == {("passed", "failed")}
     assert list(dict.fromkeys(rows["table"])) == [
-        "losses", "blind", "selection", "spectrum", "every k", "figure 4", "effective sparsity", "classes", "every spectrum",
+        "losses", "blind", "selection", "spectrum", "every k", "figure 4", "classes", "every spectrum",
         "spectrum by class",
     ]  # fmt: skip
     shown = rows[rows["table"] == "every k"]

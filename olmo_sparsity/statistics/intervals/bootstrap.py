@@ -1,6 +1,6 @@
 """Confidence intervals by bootstrap over documents (windows of one document are not independent).
 
-Every statistic here is a function of sums over documents: a mean, a ratio of means, a slope, a smallest k. The sums of each
+Every statistic here is a function of sums over documents: a mean, a ratio of means, a slope. The sums of each
 document are kept, documents are drawn with replacement, and the function receives the totals of each resample. The draws
 depend only on the number of documents. All numbers of the same documents therefore share their resamples, and differences
 between them are paired.
@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri  # scipy.stats takes half a second to import
 
-from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, NORMAL_ERRORS, Estimate, WholeEstimate
+from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, NORMAL_ERRORS, Estimate
 from olmo_sparsity.statistics.intervals.ratios import Ratios, StudentizedRatios, Value, value_of
 from olmo_sparsity.statistics.intervals.shares import OfShares
 
@@ -303,23 +303,3 @@ def of_some(estimate: Optional[Estimate], weight_U: np.ndarray) -> Optional[Esti
     if estimate is None or np.count_nonzero(weight_U) >= MIN_DOCUMENTS:
         return estimate
     return estimate.without_interval()
-
-
-def attained_estimates(
-    sums: Mapping[SumKey, np.ndarray],
-    quantities: Quantities[SumKey, QuantityKey],
-    *,
-    num_resamples: int = NUM_RESAMPLES,
-) -> dict[QuantityKey, WholeEstimate]:
-    """As ``estimates``, for whole numbers. The bounds are order statistics: numbers that some resample attained, never
-    numbers between two of them."""
-    resampled = resample(sums, quantities, num_resamples=num_resamples)
-    keys, values_Q = resampled.keys, resampled.values_Q
-    if resampled.resampled_QX is None:
-        return {key: WholeEstimate(int(value)) for key, value in zip(keys, values_Q, strict=True)}
-    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low_Q, high_Q = np.quantile(resampled.resampled_QX, tails, axis=-1, method="inverted_cdf")
-    return {
-        key: WholeEstimate(int(value), int(low), int(high))
-        for key, value, low, high in zip(keys, values_Q, low_Q, high_Q, strict=True)
-    }

@@ -62,21 +62,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class WholeEstimate:
-    """A whole number with its 95% interval; all three values were attained, by all documents or by some resample.
-
-    Attributes:
-        value: the number over all documents.
-        low: lower end of the interval, or None.
-        high: upper end of the interval, or None.
-    """
-
-    value: int
-    low: Optional[int] = None
-    high: Optional[int] = None
-
-
-@dataclass(frozen=True)
 class SmallestK:
     """The smallest measured k that is enough, with its 95% interval. None stands for more than the largest measured k."""
 

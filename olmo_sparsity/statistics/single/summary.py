@@ -18,7 +18,6 @@ from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.intervals.bootstrap import IntervalMethod, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit
-from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity, effective_sparsity
 from olmo_sparsity.statistics.single.measurement import (
     Estimand,
     Lengths,
@@ -166,8 +165,7 @@ class Summary:
 
     Attributes:
         gate: ``passed`` where the 95% interval of ``gate_gain_nats`` lies above 0: the model uses the long context;
-            ``not-assessed`` where too few documents give no interval. Where it did not pass, there are no recovered fractions and
-            no effective sparsity.
+            ``not-assessed`` where too few documents give no interval. Where it did not pass, there are no recovered fractions.
         beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
             from more tokens than a training row has. ``not-applicable`` where no training row is known, or where it is as
             long as the full context. Where it failed or does not apply, the measurement shows selection, not length
@@ -209,7 +207,6 @@ class Summary:
         source, split: the text that was measured, and the part of it.
         run, run_id: name of the run, and fingerprint of the measurement.
         selections: one entry for every selector, context and k.
-        effective_sparsity: one entry for every selector and fraction; none of a mean over several seeds of training.
         looked_for_overlap: text of training was looked for in the windows; None: the manifest does not say.
     """
 
@@ -293,7 +290,6 @@ class Summary:
     run: str
     run_id: str
     selections: tuple[SelectionSummary, ...]
-    effective_sparsity: tuple[EffectiveSparsity, ...]
     looked_for_overlap: Optional[bool] = None
 
     @cached_property
@@ -327,12 +323,11 @@ class Summary:
         return value
 
     def without_recovered_fractions(self) -> Summary:
-        """Return the same numbers as where the gate did not pass: without R(k) and what follows from it."""
+        """Return the same numbers as where the gate did not pass: without R(k)."""
         return replace(
             self,
             is_fragile=False,
             selections=tuple(selection.without_recovered_fraction() for selection in self.selections),
-            effective_sparsity=tuple(replace(entry, smallest_k=None) for entry in self.effective_sparsity),
         )
 
     @property
@@ -446,14 +441,11 @@ def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -
     """
     sums = sums_by_unit(measurement)
     numbers = estimates(sums, lambda totals: quantities_of(totals, measurement.keys), method=method)
-    summary = summary_of_numbers(measurement, numbers)
-    if not measurement.keys:
-        return summary
-    return replace(summary, effective_sparsity=effective_sparsity(measurement, sums, gate_passed=summary.gate_passed))
+    return summary_of_numbers(measurement, numbers)
 
 
 def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[Estimate]]) -> Summary:
-    """Return the summary that holds these numbers, and the gates that follow from them; without effective sparsity.
+    """Return the summary that holds these numbers, and the gates that follow from them.
 
     Args:
         measurement: the windows that the numbers are of.
@@ -488,7 +480,6 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         run=manifest["run"],
         run_id=manifest["run_id"],
         selections=tuple(selections),
-        effective_sparsity=(),
     )
 
 
