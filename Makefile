@@ -21,7 +21,6 @@
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU, on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices
-# make gallery   draw the figures and the report of RUN again, and copy the pictures in docs/images/ from the runs
 # make docs      build the documentation site in site/
 # make format    correct what lint and format can correct by themselves
 # make lock      write requirements.lock again
@@ -49,7 +48,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(or $(3),$(SEEDS)),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real lengths figures figures-synthetic report browser evidence curve seeds hypothesis twin bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real lengths figures figures-synthetic report browser evidence curve seeds hypothesis twin bench mutants gpu-check docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -88,7 +87,7 @@ RUNS_OF_TEST = $(call runs_of,$(HYPOTHESIS),runs/hypothesis)
 hypothesis: SEEDS ?= 101 102 103 104 105
 hypothesis: $(READY)
 	$(call each_seed,$(REACTIONS),$(HYPOTHESIS),runs/hypothesis)
-	$(BIN)/olmo-sparsity hypothesis --every $(RUNS_OF_TEST)
+	$(BIN)/olmo-sparsity hypothesis $(RUNS_OF_TEST)
 	$(BIN)/python -m analysis hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
 
@@ -148,9 +147,6 @@ lengths: $(READY) $(SMOLLM2)
 # Runs even if the file is there: the script compares it with its known hash.
 $(SMOLLM2): FORCE | $(READY)
 	@$(BIN)/python scripts/fetch_smollm2.py $@
-
-gallery: figures report
-	$(BIN)/python -m analysis.gallery --run $(RUN)
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,docs]'

@@ -15,7 +15,6 @@ from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_ta
 from .drawing import FigureOfLengths, FigureOfRuns, mistakes_in_one_line, run_command, saved
 from .every_figure import figure_named
 from .output import Drawn
-from .paper import Width, drawn_for
 
 DEFAULT_RUN = Path("runs/demo")
 
@@ -33,15 +32,9 @@ def draw(
         typer.Option(help="Influence folder; repeated for a figure of several. Default: the run's newest."),
     ] = None,
     out: Annotated[Optional[Path], typer.Option(help="Folder for the pictures. Default: figures/ of the run.")] = None,
-    width: Annotated[
-        Width,
-        typer.Option(
-            help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
-        ),
-    ] = Width.screen,
 ) -> None:
     """Draw a figure, and print what it shows and where it is."""
-    with mistakes_in_one_line(), drawn_for(width):
+    with mistakes_in_one_line():
         pictures, folder = _pictures(figure, run or [], tables or [], out)
         for path in saved(_with_findings(pictures), folder):
             print(printable(str(path)))

@@ -22,7 +22,6 @@ from olmo_sparsity.wording.numbers import FRAGILE
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
-from .paper import Width, width_in_force
 from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, offsets_in_row, seeing, signed_log
 
 PANELS = ("share of windows\nweighted", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
@@ -61,7 +60,7 @@ def _mark_gates_not_passed(axes: np.ndarray, classes: list[ClassSummary], *, who
         words = no_fraction_words(entry.summary.gate)
         if not whole.gate_passed:
             words = f"gate of all windows\n{gate_in_words(whole.gate)}"
-        words += ":\nno R(k)" if width_in_force() is Width.one else ": no R(k)"  # a narrow panel
+        words += ": no R(k)"
         axes[2].text(
             0.5, row, words, ha="center", va="center", fontsize=7.5, transform=axes[2].get_yaxis_transform(),
             bbox={"facecolor": FAILED, "edgecolor": "none", "pad": 1},

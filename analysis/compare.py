@@ -35,8 +35,8 @@ from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 
 from .drawing import FigureOfRuns
+from .medium import is_for_page
 from .output import SENTENCE_END, Drawn, caption_text, lines_of_gates_not_passed, write_above
-from .paper import width_in_force
 from .style import error_bars, looks_of_runs, offsets_in_row, write_nothing_measured
 
 WORDS = (
@@ -160,10 +160,10 @@ def drawn_of(comparison: Comparison) -> Drawn:
         Line2D([], [], **{**look, "linestyle": ""}, markersize=4, label=label)
         for label, look in zip(comparison.labels, looks, strict=True)
     ]
-    caption_text(figure, WORDS if width_in_force() is None else _words(comparison), handles=handles)
+    caption_text(figure, WORDS if is_for_page() else _words(comparison), handles=handles)
     if above := _lines_above(comparison):
         write_above(figure, above)
-    return Drawn(figure, "compare", " ".join(differences_sentences(comparison)), one_column=1)
+    return Drawn(figure, "compare", " ".join(differences_sentences(comparison)))
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

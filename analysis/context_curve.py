@@ -205,7 +205,7 @@ def draw_compared(compared: ComparedCurves) -> Drawn:
     _label_ends(right, compared, change=True)
     caption_text(figure, _words(compared), last=_anchor_warnings(compared, short_anchor_warning).strip())
     numbers = (".json", to_json(compared_curves_json(compared)))
-    return Drawn(figure, "context-curve", _finding(compared), one_column=1, numbers=numbers)
+    return Drawn(figure, "context-curve", _finding(compared), numbers=numbers)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

@@ -20,7 +20,6 @@ from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.storage.folders import check_writable
 
 from .output import Drawn, save
-from .paper import folder_for
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's base class of mistakes in arguments
 
@@ -87,10 +86,10 @@ def _advice(error: Any) -> str:
 
 
 def saved(drawn: Iterable[Drawn], out: Path) -> Iterator[Path]:
-    """Save pictures into a folder, or for a paper into one inside it, and yield the path of each file."""
-    check_writable(folder_for(out))
+    """Save pictures into a folder, and yield the path of each file."""
+    check_writable(out)
     for picture in drawn:
-        yield from save(picture, folder_for(out))
+        yield from save(picture, out)
 
 
 class _OneLine(logging.Formatter):

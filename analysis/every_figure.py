@@ -16,7 +16,6 @@ from olmo_sparsity.storage.folders import check_writable
 from olmo_sparsity.tables.reading import figures_folder, newest_shown
 
 from .drawing import Figure, FigureOfMeasurement, FigureOfRuns, saved
-from .paper import Width, drawn_for
 
 Kind = TypeVar("Kind", FigureOfMeasurement, FigureOfRuns)
 
@@ -45,13 +44,12 @@ def figure_named(name: str) -> Figure:
     return figures[name]
 
 
-def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen") -> Iterator[Path]:
+def draw_run(run: Path, tables: Optional[Path] = None) -> Iterator[Path]:
     """Draw all figures that the tables of a run allow, and yield the path of each picture when it is drawn.
 
     Args:
         run: folder of the run.
         tables: an influence folder; None: the run's newest measurement.
-        width: ``screen``, ``one`` or ``two``: for a screen, or for one or both columns of a paper.
 
     Raises:
         UserError: the run has no finished measurement, or its tables are damaged.
@@ -60,7 +58,7 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
     of_measurement = figures_of(FigureOfMeasurement)
     of_runs = [figure for figure in figures_of(FigureOfRuns) if figure.is_of(run)]
     check_writable(figures_folder(run, shown))
-    with drawn_for(Width(width)), progress_bar("drawing", " figures", total=len(of_measurement) + len(of_runs)) as bar:
+    with progress_bar("drawing", " figures", total=len(of_measurement) + len(of_runs)) as bar:
         measured = Measured.read(shown)
         gc.freeze()  # matplotlib makes so many objects that garbage is often looked for, each time in all modules and tables
         try:

@@ -34,8 +34,8 @@ from olmo_sparsity.wording.setup import null_sentence
 
 from .drawing import FigureOfMeasurement
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
+from .medium import is_for_page
 from .output import Drawn, caption
-from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
 
 # The colours of a density, from one window to the most: the light end of viridis, which is lost on white, is left out.
@@ -43,20 +43,9 @@ DENSITY = LinearSegmentedColormap.from_list("density", plt.get_cmap("viridis_r")
 FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 500
 MAX_PANELS = 5  # in a row
-HEXAGONS: dict[Optional[Width], int] = {None: 24, Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
-POINT_AREA: dict[Optional[Width], float] = {
-    None: 5.0,
-    Width.screen: 5.0,
-    Width.one: 2.0,
-    Width.two: 2.0,
-}  # of a window of weight 1, in square points
-ROW_HEIGHT: dict[Optional[Width], float] = {
-    None: 2.95,
-    Width.screen: 2.95,
-    Width.one: 3.7,
-    Width.two: 3.1,
-}  # inches, before ``fit``: a square panel and its title
-TITLE_SIZE: dict[Optional[Width], float] = {None: 8.5, Width.screen: 8.5, Width.one: 6.5, Width.two: 6.5}
+HEXAGONS, PAGE_HEXAGONS = 40, 24  # across a panel
+POINT_AREA = 5.0  # of a window of weight 1, in square points
+ROW_HEIGHT = 2.95  # inches: a square panel and its title
 WORDS = (
     "Dashed: sparse gain equals long gain; cross: the means. {controls}{null} Further numbers, with 95% intervals over "
     "documents, are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least "
@@ -160,9 +149,7 @@ def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, dr
 
 
 def _ks_of_panels(summary: Summary) -> list[int]:
-    """Return ``few_ks``, in one column of a paper two; of many a few, evenly spaced on a logarithmic scale."""
-    if width_in_force() is Width.one:
-        return summary.end_ks
+    """Return ``few_ks``; of many a few, evenly spaced on a logarithmic scale."""
     few = few_ks(summary.ks, summary.num_units)
     return few if len(few) <= MAX_PANELS else spread_ks(few, MAX_PANELS)
 
@@ -195,7 +182,7 @@ def _frame_of(rows: dict[str, list[Cloud]]) -> Frame:
 
 def _points(axis: Axes, cloud: Cloud, *, inside: np.ndarray, color: str) -> None:
     alpha = min(0.4, max(0.08, 600 / len(cloud.x)))
-    sizes = POINT_AREA[width_in_force()] * cloud.weight[inside]
+    sizes = POINT_AREA * cloud.weight[inside]
     axis.scatter(cloud.x[inside], cloud.y[inside], s=sizes, alpha=alpha, color=color, linewidths=0, rasterized=True)
 
 
@@ -204,7 +191,7 @@ def _density(axis: Axes, cloud: Cloud, *, inside: np.ndarray, frame: Frame) -> P
     extent = (frame.low, frame.high, frame.low, frame.high)
     return axis.hexbin(
         cloud.x[inside], cloud.y[inside], C=cloud.weight[inside], reduce_C_function=np.sum,
-        gridsize=HEXAGONS[width_in_force()], extent=extent, linewidths=0.1, rasterized=True,
+        gridsize=PAGE_HEXAGONS if is_for_page() else HEXAGONS, extent=extent, linewidths=0.1, rasterized=True,
     )  # fmt: skip
 
 
@@ -232,7 +219,7 @@ def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool
     axis.axvline(0, color="grey", linewidth=0.5)
     edge = [withStroke(linewidth=3.5, foreground="white")]
     axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge)
-    axis.set_title(f"{cloud.where}\n{cloud.number}", fontsize=TITLE_SIZE[width_in_force()], linespacing=1.1)
+    axis.set_title(f"{cloud.where}\n{cloud.number}", fontsize=8.5, linespacing=1.1)
     axis.set_aspect("equal")
     axis.set_anchor(
         "N"
@@ -278,13 +265,13 @@ def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) ->
     figure, axes = plt.subplots(
         len(rows),
         num_ks,
-        figsize=(2.6 * num_ks + 0.6, ROW_HEIGHT[width_in_force()] * len(rows) + 0.5),
+        figsize=(2.6 * num_ks + 0.6, ROW_HEIGHT * len(rows) + 0.5),
         sharex=True,
         sharey=True,
         squeeze=False,
-        layout="compressed" if width_in_force() is Width.screen else "constrained",
+        layout="constrained" if is_for_page() else "compressed",
     )
-    if width_in_force() is not Width.screen:  # the layout measures square panels before they have shrunk
+    if is_for_page():  # the layout measures square panels before they have shrunk
         figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr, call-arg]
     is_dense = max(len(cloud.x) for clouds in rows.values() for cloud in clouds) > MAX_POINTS
     densities = []

@@ -200,7 +200,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     )
     short, long, sparse = (panel.loss_nats for panel in panels)
     finding = window_finding(words.target, short_nats=short, long_nats=long, sparse_nats=sparse, chosen=chosen)
-    yield Drawn(figure, "figure5", finding, one_column=None)
+    yield Drawn(figure, "figure5", finding)
 
 
 FIGURE = FigureOfMeasurement(draw)

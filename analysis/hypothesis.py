@@ -79,7 +79,6 @@ def draw_hypothesis(found: Hypothesis) -> Drawn:
         figure,
         "hypothesis",
         next(hypothesis_sentences(found)),
-        one_column=1,
         numbers=(".json", to_json(record_json(found))),
     )
 

@@ -23,8 +23,8 @@ from olmo_sparsity.statistics.several.hypothesis import Hypothesis
 from olmo_sparsity.statistics.single.measured import Measured
 
 from . import classes, distance, figure4, hypothesis, prediction_recovered, recovered_fraction, spectrum
+from .medium import drawn_for_page
 from .output import Drawn, make_printable
-from .paper import drawn_for
 
 OF_REPORT = (recovered_fraction, prediction_recovered, spectrum, classes, distance)
 DPI = 72  # so that pixels of the layout are the points of Matplotlib's SVGs
@@ -56,14 +56,14 @@ class PageFigure:
 
 def of_report(measured: Measured, selector: str) -> dict[str, PageFigure]:
     """Return the figures of the report, by name; Figure 4 is that of one selector."""
-    with drawn_for(None):
+    with drawn_for_page():
         figure = page_figure(replace(figure4.draw_one(measured, selector), name="figure4"))
         return {"figure4": figure} | _by_name(drawn for module in OF_REPORT for drawn in module.draw(measured))
 
 
 def of_hypothesis(found: Hypothesis) -> dict[str, PageFigure]:
     """Return the figure of the test of sparsity, by name."""
-    with drawn_for(None):
+    with drawn_for_page():
         return _by_name([hypothesis.draw_hypothesis(found)])
 
 

@@ -13,7 +13,6 @@ from typing import Any, Optional
 
 import matplotlib
 import matplotlib.pyplot as plt
-import typer
 from matplotlib.artist import Artist
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -36,7 +35,7 @@ from olmo_sparsity.wording.setup import (
 )
 from olmo_sparsity.wording.units import k_counts_words, units_words
 
-from .paper import INCHES, Width, fit, legend_below, width_in_force
+from .medium import is_for_page, legend_below
 
 CHARS_AN_INCH = 17
 BOLD_CHARS_AN_INCH = 9.5  # above a figure
@@ -77,7 +76,7 @@ def caption_text(
 ) -> None:
     """Write a legend below a figure, and of a text as many of its first sentences as two lines hold.
 
-    The whole text becomes the figure's label, which ``save`` writes into a file. In a paper LaTeX sets it.
+    The whole text becomes the figure's label, which ``save`` writes into a file.
 
     Args:
         figure: the figure.
@@ -89,7 +88,7 @@ def caption_text(
     figure.set_label(text)
     for handle in handles:  # before the legend is measured
         handle.set_label(printable_lines(str(handle.get_label())))
-    if width_in_force() is not Width.screen:
+    if is_for_page():
         if handles:
             legend_below(figure, handles)
         return
@@ -146,7 +145,7 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
         handles: entries of the legend.
         columns: columns of the legend.
     """
-    if width_in_force() is None:  # the page says the rest
+    if is_for_page():  # the page says the rest
         caption_text(figure, words, handles=handles)
         if failed := gates_not_passed(summary):
             write_above(figure, failed)
@@ -169,17 +168,10 @@ def lines_of_gates_not_passed(named: Iterable[tuple[str, Summary]]) -> list[str]
 
 def write_above(figure: Figure, sentences: Sequence[str]) -> None:
     """Write what nobody may miss above a figure, a line each, such as gates that failed."""
-    width = width_in_force()
-    if width in (Width.screen, None):
-        chars = int(figure.get_figwidth() * BOLD_CHARS_AN_INCH)  # of a wider line the file would be mostly white
-        lines = [line for sentence in sentences for line in textwrap.wrap(sentence, chars)]
-        words = "\n".join(lines if width is Width.screen else sentences)
-        looks = {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}
-    else:  # there the size of the figure is fixed, so the words go inside it
-        lines = [line for sentence in sentences for line in textwrap.wrap(sentence, int(INCHES[width] * 13))]
-        words, looks = "\n".join(lines), {"va": "top", "color": FAILED_COLOUR, "linespacing": 1.0}
-    fontsize = 10 if width in (Width.screen, None) else 7.5
-    figure.suptitle(words, fontsize=fontsize, fontweight="bold", **looks)
+    chars = int(figure.get_figwidth() * BOLD_CHARS_AN_INCH)  # of a wider line the file would be mostly white
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, chars)]
+    words = "\n".join(sentences if is_for_page() else lines)
+    figure.suptitle(words, y=1.02, va="bottom", fontsize=10, fontweight="bold", color="white", bbox=GATE_FAILED_BOX)
 
 
 @dataclass(frozen=True)
@@ -190,7 +182,6 @@ class Drawn:
         figure: the figure.
         name: name of its files.
         finding: what it shows, in a sentence with its main numbers, for those who do not see it.
-        one_column: panels side by side in one column of a paper; None: the figure is not legible there and is left out.
         numbers: ending and text of a further file, with the numbers of the figure.
         page_inches: width of the frame of a panel on an HTML page.
     """
@@ -198,7 +189,6 @@ class Drawn:
     figure: Figure
     name: str
     finding: str
-    one_column: Optional[int] = 2
     numbers: Optional[tuple[str, str]] = None
     page_inches: float = 2.5
 
@@ -206,7 +196,7 @@ class Drawn:
 def save(drawn: Drawn, out: Path) -> list[Path]:
     """Write ``NAME.png`` and ``NAME.pdf`` and close the figure. The whole caption goes into ``NAME.txt`` and into their metadata.
 
-    Their title in the metadata is the finding. For a paper the figure is exactly as wide as the column.
+    Their title in the metadata is the finding.
 
     Returns:
         The paths of the pictures.
@@ -221,11 +211,6 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         ".png": {"Description": words, "Title": title},
         ".pdf": {"CreationDate": None, "Subject": words, "Title": title},
     }
-    width = width_in_force()
-    if width is Width.one and drawn.one_column is None:
-        typer.echo(f"{name}: not legible in one column, so it is left out; use --width two", err=True)
-        plt.close(figure)
-        return []
     texts = {out / f"{name}.txt": f"{words}\n"}
     if drawn.numbers is not None:
         texts[out / f"{name}{drawn.numbers[0]}"] = drawn.numbers[1]
@@ -233,8 +218,6 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
     _check_own(paths, texts)
     make_folder(out)
     remove_leftovers(out)
-    if width is not Width.screen:
-        fit(figure, drawn.one_column or 1)
     box = _laid_out(figure)
     pictures = {}
     for path in paths:
@@ -242,7 +225,7 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         figure.savefig(
             picture,
             format=path.suffix[1:],
-            bbox_inches=box if width is Width.screen else None,
+            bbox_inches=box,
             metadata=metadata[path.suffix],
         )
         pictures[path] = picture.getvalue()

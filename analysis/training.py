@@ -199,9 +199,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     ]
     several = len(read) > 1
     looks: Looks = [{"color": look["color"]} if several else {} for look in looks_of_all]
-    figure, axes = plt.subplots(
-        2, 3, figsize=(9.2, 5.2), width_ratios=(1.5, 1, 1), squeeze=False, layout="constrained"
-    )  # in one column of a paper, each of these three columns becomes a row
+    figure, axes = plt.subplots(2, 3, figsize=(9.2, 5.2), width_ratios=(1.5, 1, 1), squeeze=False, layout="constrained")
     (losses, rate, speed), (positions, norm, share) = axes
     _draw_losses(losses, read, looks=looks)
     by_position = _draw_losses_by_position(positions, read, looks=looks)

@@ -329,7 +329,7 @@ def figure_lines(figure: Figure) -> Iterator[str]:
 
 def figure_text(drawn: Drawn, *, known: Words[str] = ()) -> str:
     """Return what a drawn figure shows, and what goes with it; ``known``: lines that another snapshot has."""
-    lines = [f"{drawn.name}; columns of a paper {drawn.one_column}; page {number(drawn.page_inches)} in"]
+    lines = [f"{drawn.name}; page {number(drawn.page_inches)} in"]
     lines += [f"finding: {sentence}" for sentence in SENTENCE_END.split(drawn.finding)]
     lines += [line for line in figure_lines(drawn.figure) if line not in known]
     return "\n".join(line.rstrip() for line in lines) + "\n"

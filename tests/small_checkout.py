@@ -83,7 +83,6 @@ def run_figure(module: str, arguments: tuple[str, ...]) -> None:
     """Run ``python -m MODULE`` in this process, which has imported nothing of ``analysis``."""
     assert not [name for name in sys.modules if name.partition(".")[0] == "analysis"]
     draw_quickly()
-    os.environ["PATH"] = ""  # `gallery` uses Chromium where it finds it
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -106,8 +105,8 @@ def answer(command: list[str], cwd: Path) -> tuple[int, str, str]:
             *rest,
         ]:
             process = Started(run_small_command, tuple(rest), cwd=cwd, processes=int(number))
-        case ["python", "-m", ("analysis" | "analysis.gallery") as module, *rest]:
-            process = Started(run_figure, module, tuple(rest), cwd=cwd)
+        case ["python", "-m", "analysis", *rest]:
+            process = Started(run_figure, "analysis", tuple(rest), cwd=cwd)
         case ["python", "scripts/find_tables.py", *_]:
             done = subprocess.run(
                 [sys.executable, *command[1:]], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT

@@ -44,7 +44,6 @@ TARGETS = {
         "runs/lengths/figures/spectrum-by-length.csv",
     ),
     "real": ("DATA=long.jsonl", "runs/SmolLM2-*/figures/*/figure5.png runs/SmolLM2-*/figures/*/report.html"),
-    "gallery": ("-o figures -o report", "docs/images/demo-training.png"),
 }
 NOT_STARTED = {
     "figures": "make demo starts it",
@@ -84,9 +83,7 @@ FIGURES = {
     "synthetic": ("runs/synthetic", ("--run", "parity-K2-seed0")),
 }
 STARTED = sorted(
-    path.stem
-    for path in (ROOT / "analysis").glob("*.py")
-    if path.stem == "gallery" or "\nFIGURE = " in path.read_text(encoding="utf-8")
+    path.stem for path in (ROOT / "analysis").glob("*.py") if "\nFIGURE = " in path.read_text(encoding="utf-8")
 )
 
 
@@ -139,12 +136,9 @@ def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]
         made(target)
     folder, arguments = FIGURES.get(name, DEMO)
     cwd = checkout.folder / folder
-    out = cwd / "docs" / "images" if name == "gallery" else cwd / "drawn" / name
+    out = cwd / "drawn" / name
     out.mkdir(parents=True)
-    if name == "gallery":
-        drawing = Started(run_figure, "analysis.gallery", arguments, cwd=cwd)
-    else:
-        drawing = Started(run_figure, "analysis", (name, *arguments, "--out", f"drawn/{name}"), cwd=cwd)
+    drawing = Started(run_figure, "analysis", (name, *arguments, "--out", f"drawn/{name}"), cwd=cwd)
     _, errors = drawing.communicate()
     assert drawing.returncode == 0, errors
     pictures = list(out.glob("*.png"))

@@ -36,12 +36,6 @@ class ContextName(str, Enum):
     null = "null"
 
 
-class FigureWidth(str, Enum):
-    screen = "screen"
-    one = "one"
-    two = "two"
-
-
 ConfigOption = Annotated[
     Optional[Path],
     typer.Option(

@@ -15,7 +15,6 @@ from olmo_sparsity.cli.options import (
     RUNS,
     ConfigOption,
     ContextName,
-    FigureWidth,
     ModelOption,
     Named,
     Overrides,
@@ -309,9 +308,6 @@ def figures(
     model: ModelOption = None,
     revision: RevisionOption = None,
     tables: TablesOption = None,
-    width: Annotated[
-        FigureWidth, typer.Option("--width", help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in).")
-    ] = FigureWidth.screen,
     train: TrainOption = False,
     overrides: Overrides = None,
 ) -> None:
@@ -338,7 +334,7 @@ def figures(
             raise UserError(
                 f"{shown}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
             )
-    for path in figure_script("every_figure").draw_run(folder, shown, width=width.value):
+    for path in figure_script("every_figure").draw_run(folder, shown):
         with tqdm.external_write_mode(sys.stdout):  # beside a bar
             print_line(path)
 
@@ -459,7 +455,6 @@ def hypothesis(
             help="Selector whose first token tells how sparse a reaction is. It must not see the target. Default: kl.",
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--every", help="Also print the comparison in other ways.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Test whether sparsity predicts length generalization: do targets with a sparse reaction to the tokens beyond the training
@@ -470,4 +465,4 @@ def hypothesis(
     from olmo_sparsity.statistics.several.hypothesis import MAIN
     from olmo_sparsity.view.hypothesis import print_hypothesis
 
-    print_hypothesis(runs, selector=selector or MAIN.selector, every=every, as_json=as_json)
+    print_hypothesis(runs, selector=selector or MAIN.selector, as_json=as_json)

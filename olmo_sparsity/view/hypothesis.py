@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from olmo_sparsity.statistics.several.hypothesis import Hypothesis, SparsityAndGain, read_hypothesis
+from olmo_sparsity.statistics.several.hypothesis import SparsityAndGain, read_hypothesis
 from olmo_sparsity.view.as_json import record_json
 from olmo_sparsity.view.console import print_json
 from olmo_sparsity.view.result_table import Item, ResultTable, Sentence, estimated, in_nats, keys, plain, words
@@ -17,28 +17,28 @@ from olmo_sparsity.wording.hypothesis import (
     matched_words,
     measured_words,
     null_name,
-    short_null_name,
 )
 from olmo_sparsity.wording.setup import null_label
 
+# What else the plan says of the comparison, for programs: sparsity is D of the best token, and all targets are compared.
+PLANNED = {"measure": "best", "without_copying": False, "without_overlap": False, "half": None}
 
-def print_hypothesis(runs: Sequence[Path], *, selector: str, every: bool = False, as_json: bool = False) -> None:
+
+def print_hypothesis(runs: Sequence[Path], *, selector: str, as_json: bool = False) -> None:
     """Print whether sparsity predicts the gain from beyond the training row: sentences, then tables; or JSON.
 
     Args:
         runs: measured runs; seeds of a configuration are one model.
         selector: whose first token tells how sparse a reaction is.
-        every: also print the comparison in other ways.
         as_json: print all of it as JSON instead.
     """
-    found = read_hypothesis(runs, selector=selector, every=every or as_json)
+    found = read_hypothesis(runs, selector=selector)
     if as_json:
-        print_json(record_json(found))
+        main = [{**record_json(entry), "analysis": {**record_json(entry.analysis), **PLANNED}} for entry in found.main]
+        print_json({**record_json(found), "main": main})
         return
     items: list[Item] = [Sentence(sentence, is_bold=True) for sentence in hypothesis_sentences(found)]
     items += [Sentence(measured_words(found)), *(thirds_table(entry, null_name(found)) for entry in found.main)]
-    if every:
-        items.append(robustness_table(found))
     print_items(items, results_console())
 
 
@@ -73,22 +73,3 @@ def thirds_table(entry: SparsityAndGain, null: str) -> ResultTable:
     return ResultTable(
         f"{entry.sparsity_from} {entry.gain_of}", tuple(columns), tuple(map(tuple, rows)), title, caption
     )
-
-
-def robustness_table(found: Hypothesis) -> ResultTable:
-    """Return the contrasts of the first model under other ways to compare, one row each."""
-    columns = [
-        *keys("comparison", "sparsity from"),
-        *in_nats("gain, sparse minus dense", f"the same, real minus {short_null_name(null_name(found))}"),
-    ]
-    columns += plain("share of the ceiling's") if found.ceiling else ()
-    rows = []
-    for entry in found.robustness:
-        contrasts = entry.contrasts
-        numbers = (contrasts.gain_nats, contrasts.real_minus_null_nats)
-        cells = [estimated(number, GAIN_DIGITS) for number in numbers]
-        if found.ceiling:
-            cells.append(estimated(contrasts.share_of_ceiling, SHARE_DIGITS))
-        rows.append((*words(entry.analysis.name, entry.sparsity_from), *cells))
-    title = f"sparse minus dense of {found.main[0].gain_of}, compared in other ways"
-    return ResultTable("robustness", tuple(columns), tuple(rows), title)

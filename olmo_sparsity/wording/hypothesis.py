@@ -121,7 +121,6 @@ def matched_words(entry: SparsityAndGain) -> str:
     """Return what the dense, middling and sparse targets have in common."""
     of = {
         "reaction": "the size of the reaction",
-        "gaining": "the size of the reactions of the runs that gain",
         "distance": "the distance of the chosen token",
         "entropy": "the entropy of the short prediction",
     }

@@ -20,7 +20,6 @@ from planted_measurements import ROW, Planted, write
 
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
-from analysis.paper import Width, drawn_for, fit
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, load
 from olmo_sparsity.tables.parts import part_path, write_parquet
@@ -159,25 +158,6 @@ def test_a_colour_stands_for_one_window_where_no_hexagon_has_more(num: int) -> N
     plt.close(figure)
 
 
-@pytest.mark.parametrize("width", list(Width))
-def test_sizes_are_those_of_the_medium(width: Width) -> None:
-    """On paper points, titles and the number of hexagons are smaller than on a screen, and alike in one and in two columns."""
-    x, y = np.random.default_rng(0).random((2, 3000))
-    cloud = figure4.Cloud(x, y, np.full(3000, 3.0), "", "", "")
-    title, area, hexagons = (8.5, 5.0, 40) if width is Width.screen else (6.5, 2.0, 24)
-    figure, axes = plt.subplots(1, 2)
-    with drawn_for(width):
-        drawn = [
-            figure4._panel(axis, cloud, frame=figure4.Frame(0, 1), color="black", is_dense=is_dense)
-            for axis, is_dense in zip(axes, (False, True), strict=True)
-        ]
-    assert [axis.title.get_fontsize() for axis in axes] == [title, title]
-    assert set(axes[0].collections[0].get_sizes()) == {3 * area} and drawn[0] is None and drawn[1] is not None
-    steps = np.diff(np.unique(np.round(drawn[1].get_offsets()[:, 0], 6)))  # a row stands half a hexagon beside the next
-    assert steps == pytest.approx(np.full(len(steps), 0.5 / hexagons), abs=1e-5)
-    plt.close(figure)
-
-
 @pytest.mark.parametrize(("num", "opacity"), [(10, 0.4), (1500, 0.4), (3000, 0.2), (6000, 0.1), (100_000, 0.08)])
 def test_the_more_points_there_are_the_fainter_is_each(num: int, opacity: float) -> None:
     """From 1,500 points on their ink stays the same, until a point alone could hardly be seen."""
@@ -212,14 +192,6 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path) -> None:
     assert "what showing any set costs" not in words_on(figure)
 
 
-def test_one_column_has_room_for_two_k(tables: Path) -> None:
-    """The smallest and the largest k stand side by side, and the contexts keep their rows."""
-    with drawn_for(Width.one):
-        (figure,) = figures_of(figure4.draw(read(tables, "lasso")))
-    titles = [axis.get_title().split("\n")[0] for axis in panels(figure)]
-    assert titles == [f"k = {k}, {row}" for row in ("real context", "resampled target", "null context") for k in (1, 8)]
-
-
 @pytest.mark.parametrize(
     ("ks", "shown"),
     [([1, 2, 3, 5, 7], [1, 2, 3, 5, 7]), (list(range(1, 41)), [1, 2, 3, 6, 10]), ([1, 2, 3, 4, 6, 8], [1, 2, 3, 4, 8])],
@@ -234,16 +206,12 @@ def test_of_many_k_there_are_a_few_panels(ks: list[int], shown: list[int], tmp_p
     assert figure.get_figwidth() < 14
 
 
-@pytest.mark.parametrize("width", list(Width))
-def test_nothing_covers_the_points(tables: Path, width: Width) -> None:
+def test_nothing_covers_the_points(tables: Path) -> None:
     """The numbers stand above the panels; both axes have one range and one scale, so that the dashed line is the diagonal."""
-    with drawn_for(width):
-        (figure,) = figures_of(figure4.draw(read(tables, "unmask-one")))
-        if width is not Width.screen:
-            fit(figure, 2)
-        figure.draw_without_rendering()
+    (figure,) = figures_of(figure4.draw(read(tables, "unmask-one")))
+    figure.draw_without_rendering()
     shown = panels(figure)
-    assert len(shown) == (6 if width is Width.one else 9)
+    assert len(shown) == 9
     for axis in shown:
         assert list(axis.texts) == [] and axis.get_legend() is None
         assert axis.get_xlim() == axis.get_ylim() == shown[0].get_xlim()

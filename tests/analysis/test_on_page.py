@@ -12,8 +12,8 @@ import pytest
 from made_up import made_up_tables
 
 from analysis import on_page
+from analysis.medium import drawn_for_page
 from analysis.output import Drawn, caption_text, write_above
-from analysis.paper import drawn_for
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.view.report import write_report
@@ -22,7 +22,7 @@ HOSTILE = '</text></svg><script>alert("1")</script> & $x$'
 
 
 def test_panels_are_self_contained_and_text_stays_text() -> None:
-    with drawn_for(None):
+    with drawn_for_page():
         figure, axes = plt.subplots(1, 2, sharey=True, layout="constrained")
         for number, axis in enumerate(axes):
             (line,) = axis.plot([0, 1 + number], [2, 3], marker="o", label=HOSTILE)
@@ -70,7 +70,7 @@ def test_a_run_whose_name_holds_control_characters_has_a_report(tmp_path: Path) 
 
 def test_panels_of_a_row_are_equally_high_and_those_of_a_column_equally_wide() -> None:
     """However long their titles and labels are: each row begins, and ends, at one height, and each column at one place."""
-    with drawn_for(None):
+    with drawn_for_page():
         figure, axes = plt.subplots(2, 3, layout="constrained")
         for number, axis in enumerate(axes.flat):
             axis.set_title("\n".join(["title"] * (1 + number % 2)))

@@ -45,7 +45,6 @@ ARGUMENTS = [
     Case("influence --selector '[bold]x'", "'[bold]x' is not one of 'unmask-one'"),
     Case("influence --precision fp64", "invalid value for '--precision': 'fp64' is not one of 'auto', 'fp32', 'bf16'"),
     Case("influence --visibility x", "invalid value for '--visibility': 'x' is not one of 'hidden', 'contextual'"),
-    Case("figures --width x", "invalid value for '--width': 'x' is not one of 'screen', 'one', 'two'"),
     Case("show tables 1 --context x", "invalid value for '--context': 'x' is not one of 'real', 'null'"),
     Case("show tables 1 --selector x", "--selector x: not measured in tables"),
     Case("show", "show: missing argument '[RUN] WINDOW'"),

@@ -18,8 +18,8 @@ from drawn_figures import FIGURES, read
 from figure_text import figure_lines, figure_text
 from syrupy.assertion import SnapshotAssertion
 
+from analysis.medium import drawn_for_page
 from analysis.output import Drawn, caption
-from analysis.paper import Width, drawn_for, fit
 from olmo_sparsity.statistics.single.measured import Measured
 
 # The figures of some tables that are drawn otherwise than those of the others.
@@ -120,28 +120,8 @@ def test_no_class_has_a_fraction_where_all_windows_failed(
     assert text_of("classes", "failed", measured, varied=varied) == text_snapshot
 
 
-@pytest.mark.parametrize(
-    ("name", "which", "width"),
-    [
-        ("figure4", "failed", "one"), ("classes", "failed", "one"), ("recovered-fraction", "row", "one"),
-        ("recovered-fraction", "row", "two"),
-    ],
-)  # fmt: skip
-def test_figure_of_a_paper(
-    varied: dict[str, Path], text_snapshot: SnapshotAssertion, name: str, which: str, width: str
-) -> None:
-    """Panels, looks and words at the width of columns. Where lines break depends on the fonts, so it is not written."""
-    with drawn_for(Width(width)):
-        one = next(FIGURES[name](read(varied[which])))
-        fit(one.figure, one.one_column or 1)
-        text = figure_text(one).replace("\\n", " ").replace("\\xa0", " ")
-    kept = [line for line in text.splitlines() if not line.startswith(("caption", "size", "finding"))]
-    assert "\n".join(kept) == text_snapshot
-    plt.close(one.figure)
-
-
 def test_charts_of_a_page(varied: dict[str, Path], text_snapshot: SnapshotAssertion) -> None:
     """A figure for a page has its legend and words apart, and says what failed."""
-    with drawn_for(None):
+    with drawn_for_page():
         text = text_of("distance", "page", read(varied["failed"]), varied=varied)
     assert text == text_snapshot

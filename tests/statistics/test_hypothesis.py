@@ -22,7 +22,7 @@ from olmo_sparsity.statistics.several.hypothesis import (
     sparsity_and_gain,
     thirds_of,
 )
-from olmo_sparsity.statistics.several.reactions import Choice, Reactions, tokens_to_reach
+from olmo_sparsity.statistics.several.reactions import Choice, Reactions
 from olmo_sparsity.statistics.single.measurement import Lengths
 
 LENGTHS = Lengths(local_len=8, full_len=16, num_long_range=8, train_len=8)
@@ -40,13 +40,8 @@ WINDOWS = pd.DataFrame(
         "window_id": np.arange(NUM_TARGETS),
         "doc_id": [f"{w // PER_DOCUMENT:016x}" for w in range(NUM_TARGETS)],
         "weight": np.where(np.arange(NUM_TARGETS) % 16 < 8, 1.0, 1.5),
-        "target_class": np.where(np.arange(NUM_TARGETS) % 5 == 0, "induction", "other"),
-        "train_overlap": np.arange(NUM_TARGETS) % 10 == 0,
     }
 )
-
-
-NO_SIZES_W = np.full(NUM_TARGETS, np.nan)  # of the runs that gain, where nothing is matched on them
 
 
 def a_run(seed: int, *, gain_CW: np.ndarray, noise: float = 0.3) -> Reactions:
@@ -59,7 +54,7 @@ def a_run(seed: int, *, gain_CW: np.ndarray, noise: float = 0.3) -> Reactions:
         TRUE_SIZE_CW * np.exp(rng.normal(0, 0.1, (2, NUM_TARGETS))),
         gain_CW + own_CW + rng.normal(0, noise, (2, NUM_TARGETS)),
         ENTROPY_W,
-        {name: Choice(best_CW, best_CW, DISTANCE_CW) for name in ("kl", "random")},
+        {name: Choice(best_CW, DISTANCE_CW) for name in ("kl", "random")},
     )
 
 
@@ -248,11 +243,11 @@ def cells_by_hand(
     [
         (1, [("entropy", 5)]),
         (1, [("reaction", 20), ("distance", 4), ("entropy", 2)]),  # 2,400 targets have room for 200 cells of 12
-        (7, [("gaining", 20), ("entropy", 1)]),  # 343: for 28
+        (7, [("reaction", 20), ("entropy", 1)]),  # 343: for 28
         (40, [("entropy", 5), ("reaction", 1)]),  # 60: for 5
         (55, [("reaction", 3), ("distance", 1)]),  # 44: for 3
         (100, [("distance", 2), ("entropy", 1)]),  # 24: for 2
-        (3, [("entropy", 5), ("distance", 4), ("gaining", 3)]),  # 800: for 66
+        (3, [("entropy", 5), ("distance", 4), ("reaction", 3)]),  # 800: for 66
     ],
 )
 @pytest.mark.parametrize("context", [0, 1])
@@ -261,19 +256,20 @@ def test_thirds_of_cells_by_definition(every: int, matched: list[tuple[str, int]
     rng = np.random.default_rng(every)
     distance_CW = 16 - np.minimum(rng.geometric(0.6, (2, NUM_TARGETS)) - 1, 7)
     run = a_run(every, gain_CW=slope(0, 0))
-    choices = {name: Choice(*rng.uniform(0, 1, (2, 2, NUM_TARGETS)), distance_CW) for name in ("kl", "random")}
-    gaining_W, keep_W = rng.uniform(0, 1, NUM_TARGETS), np.arange(NUM_TARGETS) % every == 0
-    for selector, measure in (("kl", "best"), ("random", "half")):
+    keep_W = np.arange(NUM_TARGETS) % every == 0
+    choices = {
+        name: Choice(np.where(keep_W, rng.uniform(0, 1, (2, NUM_TARGETS)), np.nan), distance_CW)
+        for name in ("kl", "random")
+    }
+    for selector in choices:
         found_W = thirds_of(
             dataclasses.replace(run, choices=choices),
-            Analysis("x", selector, measure, tuple(name for name, _ in matched)),  # type: ignore[arg-type]
-            context=context, distances=(9, 16), keep_W=keep_W, gaining_W=gaining_W,
+            Analysis("x", selector, tuple(name for name, _ in matched)),  # type: ignore[arg-type]
+            context=context, distances=(9, 16),
         )  # fmt: skip
-        values = {
-            "reaction": run.reaction_CW[context], "gaining": gaining_W, "entropy": ENTROPY_W, "distance": distance_CW[context],
-        }  # fmt: skip
+        values = {"reaction": run.reaction_CW[context], "entropy": ENTROPY_W, "distance": distance_CW[context]}
         rows = np.flatnonzero(keep_W).tolist()
-        sparsity_W = getattr(choices[selector], f"{measure}_CW")[context]
+        sparsity_W = choices[selector].best_CW[context]
         expected_W, weight_W = np.full(NUM_TARGETS, -1), WINDOWS["weight"].to_numpy()
         cells = cells_by_hand(values, rows, matched, (9, 16))
         for cell in set(cells.values()):
@@ -311,7 +307,7 @@ def test_the_intervals_of_size_and_sparsity_over_seeds_end_at_0_and_1() -> None:
             dataclasses.replace(
                 a_run(seed, gain_CW=slope(0.1, 0.02)),
                 reaction_CW=size * (1 + 0.1 * TRUE_SIZE_CW),
-                choices={"kl": Choice(best_CW, best_CW, DISTANCE_CW)},
+                choices={"kl": Choice(best_CW, DISTANCE_CW)},
             )
         )
     model = Model("pose", tuple(map(Path, "abc")), tuple(runs), LENGTHS)
@@ -403,7 +399,7 @@ def test_matching_takes_away_what_the_size_alone_explains() -> None:
         rng = np.random.default_rng(seed)
         best_CW = TRUE_SPARSITY_CW + rng.normal(0, 0.1, (2, NUM_TARGETS))
         gain_CW = np.stack([0.1 * np.log(size_CW[0]), np.zeros(NUM_TARGETS)]) + rng.normal(0, 0.1, (2, NUM_TARGETS))
-        choices = {"kl": Choice(best_CW, best_CW, DISTANCE_CW)}
+        choices = {"kl": Choice(best_CW, DISTANCE_CW)}
         return Reactions(WINDOWS, size_CW, gain_CW, ENTROPY_W, choices)
 
     model = Model("size", tuple(map(Path, "abcd")), tuple(map(of_size, range(4))), LENGTHS)
@@ -413,30 +409,9 @@ def test_matching_takes_away_what_the_size_alone_explains() -> None:
     assert abs(matched.mean) < 0.1 * unmatched.mean
 
 
-def test_matching_on_the_runs_that_gain_takes_away_what_their_own_sizes_explain() -> None:
-    """Gain follows the size of a run's own reaction; where one run reacts sparsely, the other runs react more strongly."""
-
-    def of_own_size(seed: int) -> Reactions:
-        rng = np.random.default_rng(seed)
-        size_CW = np.exp(2 * TRUE_SPARSITY_CW + rng.normal(0, 0.05, (2, NUM_TARGETS)))
-        gain_CW = 0.1 * np.log(size_CW) * [[1], [0]] + rng.normal(0, 0.1, (2, NUM_TARGETS))
-        choices = {"kl": Choice(TRUE_SPARSITY_CW + rng.normal(0, 0.1, (2, NUM_TARGETS)), np.zeros(1), DISTANCE_CW)}
-        shown_CW = np.full((2, NUM_TARGETS), 0.1) if seed == 0 else size_CW  # the ranking run reacts to all alike
-        return Reactions(WINDOWS, shown_CW, gain_CW, ENTROPY_W, choices)
-
-    ranking = Model("ranking", (Path("a"),), (of_own_size(0),), LENGTHS)
-    gaining = Model("gaining", tuple(map(Path, "bcde")), tuple(map(of_own_size, range(1, 5))), LENGTHS)
-    by_own = sparsity_and_gain(ranking, gaining, None, Analysis("x", matched=("reaction",))).contrasts.gain_nats
-    by_both = sparsity_and_gain(ranking, gaining, None, Analysis("x", matched=("reaction", "gaining"))).contrasts
-    assert by_own.is_above_zero
-    assert abs(by_both.gain_nats.mean) < 0.2 * by_own.mean
-
-
 def test_thirds_of_a_cell_have_the_same_weight_and_rise_in_sparsity() -> None:
     reactions = a_run(5, gain_CW=slope(0, 0))
-    keep_W = np.arange(NUM_TARGETS) % 7 != 0
-    thirds_W = thirds_of(reactions, MAIN, context=0, distances=(9, 16), keep_W=keep_W, gaining_W=NO_SIZES_W)
-    assert (thirds_W[~keep_W] == -1).all()
+    thirds_W = thirds_of(reactions, MAIN, context=0, distances=(9, 16))
     weight_W, sparsity_W = WINDOWS["weight"].to_numpy(), reactions.choices["kl"].best_CW[0]
     weights = [weight_W[thirds_W == t].sum() for t in range(len(THIRDS))]
     assert max(weights) / min(weights) < 1.25
@@ -448,34 +423,17 @@ def test_thirds_of_a_cell_have_the_same_weight_and_rise_in_sparsity() -> None:
         assert max(of_thirds) - min(of_thirds) < 0.15 * values_W.std()
 
 
-@pytest.mark.parametrize(("analysis", "left"), [
-    (Analysis("x", matched=(), without_copying=True), NUM_TARGETS - NUM_TARGETS // 5),
-    (Analysis("x", matched=(), without_overlap=True), NUM_TARGETS - NUM_TARGETS // 10),
-    (Analysis("x", matched=(), half=0), NUM_TARGETS // 2),
-])  # fmt: skip
-def test_targets_that_an_analysis_leaves_out(analysis: Analysis, left: int) -> None:
-    model = a_model("model", range(2), gain_CW=slope(0.3, 0.0))
-    assert sparsity_and_gain(model, model, None, analysis).num_targets == left
-
-
 def test_targets_are_counted_and_matched_under_their_own_context() -> None:
-    """Some targets have no reaction under one context alone; of some it is not known whether training saw their text."""
+    """Some targets have no reaction under one context alone."""
     ranking, gaining = a_run(0, gain_CW=slope(0.3, 0.1)), a_run(1, gain_CW=slope(0.3, 0.1))
     best_CW = ranking.choices["kl"].best_CW.copy()
     best_CW[0, 1::3], best_CW[1, :7] = np.nan, np.nan
-    is_known_W = WINDOWS["window_id"] % 6 != 5
-    windows = WINDOWS.assign(train_overlap=WINDOWS["train_overlap"].astype("boolean").where(is_known_W))
-    ranking = dataclasses.replace(ranking, windows=windows, choices={"kl": Choice(best_CW, best_CW, DISTANCE_CW)})
-    analysis = Analysis("x", matched=("gaining", "reaction"), without_overlap=True)
+    ranking = dataclasses.replace(ranking, choices={"kl": Choice(best_CW, DISTANCE_CW)})
+    analysis = Analysis("x", matched=("reaction",))
     one, other = Model("one", (Path("a"),), (ranking,), LENGTHS), Model("other", (Path("b"),), (gaining,), LENGTHS)
-    found, keep_W = sparsity_and_gain(one, other, None, analysis), np.arange(NUM_TARGETS) % 10 != 0
-    third_of = {
-        (0, c): thirds_of(
-            ranking, analysis, context=c, distances=(9, 16), keep_W=keep_W, gaining_W=gaining.reaction_CW[c]
-        )
-        for c in range(2)
-    }
-    assert found.num_targets == (third_of[0, 0] >= 0).sum() < (keep_W & ~np.isnan(best_CW[1])).sum() / 1.4
+    found = sparsity_and_gain(one, other, None, analysis)
+    third_of = {(0, c): thirds_of(ranking, analysis, context=c, distances=(9, 16)) for c in range(2)}
+    assert found.num_targets == (third_of[0, 0] >= 0).sum() < (~np.isnan(best_CW[1])).sum() / 1.4
     for t, entry in enumerate(found.thirds):
         in_third_W = third_of[0, 0] == t
         assert entry.sparsity is not None and entry.sparsity.mean == pytest.approx(
@@ -483,15 +441,6 @@ def test_targets_are_counted_and_matched_under_their_own_context() -> None:
         )
         for context, estimate in enumerate((entry.gain_nats, entry.null_gain_nats)):
             assert estimate.mean == pytest.approx(mean_by_loop(one, other, third_of, context=context, third=t))
-
-
-def test_a_number_of_tokens_that_may_be_infinite_has_no_mean() -> None:
-    run = a_run(0, gain_CW=slope(0.3, 0.1))
-    half_CW = np.where(TRUE_SPARSITY_CW < 0.2, -np.inf, -4 * TRUE_SPARSITY_CW)
-    run = dataclasses.replace(run, choices={"kl": run.choices["kl"]._replace(half_CW=half_CW)})
-    model = Model("model", (Path("a"),), (run,), LENGTHS)
-    found = sparsity_and_gain(model, model, None, Analysis("x", measure="half", matched=()))
-    assert [third.sparsity for third in found.thirds] == [None] * 3 and found.num_targets == NUM_TARGETS
 
 
 def test_two_targets_are_too_few_for_thirds() -> None:
@@ -505,26 +454,14 @@ def test_two_targets_are_too_few_for_thirds() -> None:
         sparsity_and_gain(model, model, None)
 
 
-def test_each_half_has_every_second_document() -> None:
-    """Documents 0, 2, ... gain 1 nat, the others nothing."""
-    gain_CW = np.tile((np.arange(NUM_TARGETS) // PER_DOCUMENT + 1) % 2, (2, 1)).astype(float)
-    run = dataclasses.replace(a_run(0, gain_CW=gain_CW), gain_CW=gain_CW)
-    model = Model("model", (Path("a"),), (run,), LENGTHS)
-    for half, gain in ((0, 1.0), (1, 0.0)):
-        found = sparsity_and_gain(model, model, None, Analysis("x", matched=(), half=half))
-        assert [third.gain_nats.mean for third in found.thirds] == pytest.approx([gain] * 3)
-
-
-@pytest.mark.parametrize(("num_documents", "has_intervals"), [(98, False), (100, True)])
+@pytest.mark.parametrize(("num_documents", "has_intervals"), [(49, False), (50, True)])
 def test_there_are_intervals_where_enough_documents_are_compared(num_documents: int, has_intervals: bool) -> None:
-    """Half of 98 documents are too few, though those of the other half are known."""
     doc_ids = [f"{w % num_documents:016x}" for w in range(NUM_TARGETS)]
     run = dataclasses.replace(a_run(0, gain_CW=slope(0.3, 0.0)), windows=WINDOWS.assign(doc_id=doc_ids))
     model = Model("model", (Path("a"),), (run,), LENGTHS)
-    for half, expected in ((None, True), (0, has_intervals), (1, has_intervals)):
-        found = sparsity_and_gain(model, model, None, Analysis("x", matched=(), half=half))
-        numbers = [found.contrasts.real_minus_null_nats, *(third.gain_nats for third in found.thirds)]
-        assert [number.has_interval for number in numbers] == [expected] * 4
+    found = sparsity_and_gain(model, model, None, UNMATCHED)
+    numbers = [found.contrasts.real_minus_null_nats, *(third.gain_nats for third in found.thirds)]
+    assert [number.has_interval for number in numbers] == [has_intervals] * 4
 
 
 @pytest.mark.parametrize(("num_dense", "has_interval"), [(49, False), (50, True)])
@@ -553,7 +490,7 @@ def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
     choice = reactions.choices["kl"]._replace(distance_CW=distance_CW)
     found_W = thirds_of(
         dataclasses.replace(reactions, choices={"kl": choice}), Analysis("x", matched=("distance",)), context=0,
-        distances=(9, 8 + number), keep_W=np.ones(NUM_TARGETS, bool), gaining_W=NO_SIZES_W,
+        distances=(9, 8 + number),
     )  # fmt: skip
     weight_W, in_order = WINDOWS["weight"].to_numpy(), np.argsort(choice.best_CW[0], kind="stable")
     for cell in range(number // together):
@@ -566,17 +503,11 @@ def test_thirds_are_taken_at_each_distance(number: int, together: int) -> None:
 
 def test_distances_are_matched_from_the_first_long_range_token_to_the_last() -> None:
     """Four cells of five distances are not the same as four of six."""
-    choice = Choice(TRUE_SPARSITY_CW, TRUE_SPARSITY_CW, 9 + DISTANCE_CW % 5)
+    choice = Choice(TRUE_SPARSITY_CW, 9 + DISTANCE_CW % 5)
     runs = tuple(dataclasses.replace(a_run(seed, gain_CW=slope(0.3, 0.0)), choices={"kl": choice}) for seed in range(2))
     lengths = Lengths(local_len=8, full_len=13, num_long_range=5, train_len=8)
     model, analysis = Model("model", (Path("a"), Path("b")), runs, lengths), Analysis("x", matched=("distance",))
-    third_of = {
-        (a, c): thirds_of(
-            runs[a], analysis, context=c, distances=(9, 13), keep_W=np.ones(NUM_TARGETS, bool), gaining_W=NO_SIZES_W
-        )
-        for a in range(2)
-        for c in range(2)
-    }
+    third_of = {(a, c): thirds_of(runs[a], analysis, context=c, distances=(9, 13)) for a in range(2) for c in range(2)}
     for t, entry in enumerate(sparsity_and_gain(model, model, None, analysis).thirds):
         expected = mean_by_loop(model, model, third_of, context=0, third=t)
         assert entry.gain_nats.mean == pytest.approx(expected, abs=1e-9)
@@ -587,28 +518,9 @@ def test_a_target_without_a_reaction_is_in_no_third() -> None:
     best_CW = reactions.choices["kl"].best_CW.copy()
     best_CW[0, 3] = np.nan
     of_one = Reactions(*(getattr(reactions, name) for name in ("windows", "reaction_CW", "gain_CW", "entropy_W")),
-                       {"kl": Choice(best_CW, best_CW, DISTANCE_CW)})  # fmt: skip
-    thirds_W = thirds_of(
-        of_one, MAIN, context=0, distances=(9, 16), keep_W=np.ones(NUM_TARGETS, bool), gaining_W=NO_SIZES_W
-    )
+                       {"kl": Choice(best_CW, DISTANCE_CW)})  # fmt: skip
+    thirds_W = thirds_of(of_one, MAIN, context=0, distances=(9, 16))
     assert thirds_W[3] == -1
-
-
-@pytest.mark.parametrize(
-    ("recovered", "expected"),
-    [
-        ([0.5, 0.6, 0.9], 1.0),
-        ([0.25, 0.75, 0.9], 1.5),
-        ([1.0, 1.0, 1.0], 0.5),
-        ([0.1, 0.2, 0.4], np.inf),
-        ([-0.2, 0.3, 0.5], 4.0),
-        ([0.6, 0.4, 0.7], 0.5 / 0.6),
-        ([np.nan, 0.4, 0.7], np.nan),
-    ],
-)
-def test_tokens_to_reach_half_of_the_reaction(recovered: list[float], expected: float) -> None:
-    found = tokens_to_reach(np.array([recovered]), [1, 2, 4], share=0.5)
-    np.testing.assert_allclose(found, [expected])
 
 
 def covered(real: float, *, num_seeds: int, repeats: int) -> float:
@@ -632,7 +544,7 @@ def covered(real: float, *, num_seeds: int, repeats: int) -> float:
 def a_truth(real: float) -> Any:
     """Return a model of one run whose gain has no noise."""
     zeros = np.zeros((2, NUM_TARGETS))
-    choices = {"kl": Choice(TRUE_SPARSITY_CW, TRUE_SPARSITY_CW, DISTANCE_CW)}
+    choices = {"kl": Choice(TRUE_SPARSITY_CW, DISTANCE_CW)}
     reactions = Reactions(WINDOWS, TRUE_SIZE_CW, slope(real, 0.0) + zeros, ENTROPY_W, choices)
     return Model("truth", (Path("truth"),), (reactions,), LENGTHS)
 

@@ -20,7 +20,6 @@ from olmo_sparsity.statistics.several.hypothesis import (
     THIRDS,
     Analysis,
     Contrasts,
-    Hypothesis,
     SparsityAndGain,
     ThirdOfTargets,
 )
@@ -28,11 +27,10 @@ from olmo_sparsity.statistics.several.seed_summary import SeedSummary
 from olmo_sparsity.statistics.several.trained_models import TrainedModel
 from olmo_sparsity.statistics.single.breakdowns import ClassContrast, ClassSummary
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.statistics.synthetic import Setting
 from olmo_sparsity.view import console
-from olmo_sparsity.view.hypothesis import robustness_table, thirds_table
+from olmo_sparsity.view.hypothesis import thirds_table
 from olmo_sparsity.view.inside_and_beyond import accuracy_table, reference_table
 from olmo_sparsity.view.result_table import Cell, ResultTable
 from olmo_sparsity.view.seed_table import seed_table
@@ -271,27 +269,6 @@ def test_thirds_have_each_number_under_its_name(by_sparsity: list[SparsityAndGai
     for head, name in list(heads.items())[2:]:
         assert shows(contrast[head], getattr(of.contrasts, name)), head
     assert (contrast["sparsity"].text, contrast["size, nats"].text) == ("", "")
-
-
-def test_other_ways_to_compare_have_each_number_under_its_name(by_sparsity: list[SparsityAndGain]) -> None:
-    found = Hypothesis(
-        ModelSetup(None, "hidden", None, None),
-        8,
-        20,
-        90,
-        60,
-        {"a": 3},
-        (),
-        "a",
-        tuple(by_sparsity),
-        tuple(by_sparsity),
-        "document",
-    )
-    for row, of in zip(rows_of(robustness_table(found)), by_sparsity, strict=True):
-        assert (row["comparison"].text, row["sparsity from"].text) == (of.analysis.name, "a")
-        assert shows(row["gain, sparse minus dense, nats"], of.contrasts.gain_nats)
-        assert shows(row["the same, real minus foreign, nats"], of.contrasts.real_minus_null_nats)
-        assert shows(row["share of the ceiling's"], of.contrasts.share_of_ceiling)
 
 
 def test_accuracies_inside_and_beyond_have_each_number_under_its_name(values: Iterator[int]) -> None:

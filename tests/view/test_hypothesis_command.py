@@ -38,7 +38,6 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import newest_finished, read_table
-from olmo_sparsity.view.hypothesis import robustness_table
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.wording.hypothesis import hypothesis_sentences
 
@@ -106,7 +105,7 @@ def test_printed_numbers_are_those_that_were_found(
     runs: list[Path], found: Hypothesis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    result = CliRunner().invoke(app, ["hypothesis", *run_options(runs), "--every"])
+    result = CliRunner().invoke(app, ["hypothesis", *run_options(runs)])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert lines[0].startswith("pose-seed0: ")
@@ -116,9 +115,6 @@ def test_printed_numbers_are_those_that_were_found(
             shown = [f"{column.mean:.4f}" for column in columns]
             cells = [re.findall(r"-?\d+\.\d{4}(?= \[)", line)[:3] for line in lines if f" {third.third} " in line]
             assert shown in cells
-    for entry in found.robustness:
-        shown = f"{entry.contrasts.real_minus_null_nats.mean:.4f}"
-        assert any(entry.analysis.name in line and shown in line for line in lines)
     as_json = CliRunner().invoke(app, ["hypothesis", *run_options(runs), "--json"])
     values = json.loads(as_json.output)
     assert values["main"][1]["thirds"][2]["share_of_ceiling"]["mean"] == found.main[1].thirds[2].share_of_ceiling.mean  # type: ignore[union-attr]
@@ -148,38 +144,6 @@ def test_each_line_of_the_figure_is_what_its_label_says(found: Hypothesis) -> No
     for axis in figure.axes:
         assert [label.get_text() for label in axis.get_xticklabels()] == list(THIRDS)
     assert np.isfinite(left.get_ylim()).all()
-
-
-def test_other_ways_are_compared_only_where_that_is_asked_for(runs: list[Path], found: Hypothesis) -> None:
-    alone = read_hypothesis(runs, every=False)
-    assert alone.main == found.main and not alone.robustness and found.robustness
-
-
-WAYS: dict[str, dict[str, Any]] = {
-    "matched on the reaction alone": {"matched": ("reaction",)},
-    "not matched": {"matched": ()},
-    "matched on the reactions of the runs that gain, too": {"matched": ("reaction", "gaining", "distance")},
-    "a random token in place of the best": {"selector": "random"},
-    "`attention` in place of `kl`": {"selector": "attention"},
-    "tokens for half of the reaction": {"measure": "half"},
-    "without copying": {"without_copying": True},
-    "without text that training saw": {"without_overlap": True},
-    "first half of the documents": {"half": 0},
-    "second half of the documents": {"half": 1},
-}
-
-
-@pytest.mark.parametrize("unknown", [0, 3], ids=["model", "ceiling"])
-def test_where_the_overlap_is_unknown_nothing_is_compared_without_it(
-    unknown: int, runs: list[Path], tmp_path: Path
-) -> None:
-    named = list(runs)
-    named[unknown] = shutil.copytree(runs[unknown], tmp_path / "unknown")
-    folder = newest_finished(named[unknown])
-    set_overlap_unknown(folder)
-    for of_runs, has_overlap in ((runs, True), (named, False)):
-        ways = {entry.analysis.name for entry in read_hypothesis(of_runs).robustness}
-        assert ways == {name for name in WAYS if has_overlap or name != "without text that training saw"}
 
 
 def set_overlap_unknown(folder: Path) -> None:
@@ -219,14 +183,14 @@ def test_a_ceiling_of_another_training_step_is_compared(runs: list[Path], found:
     folder = newest_finished(ceiling)
     manifest = read_json(folder / "manifest.json")
     write_manifest(folder, {**manifest, "checkpoint": {"step": 50, "model_sha256": "0"}})
-    assert read_hypothesis([*runs[:3], ceiling], every=False).main == found.main
+    assert read_hypothesis([*runs[:3], ceiling]).main == found.main
 
 
 def test_models_whose_folders_have_one_name_are_told_apart_by_their_paths(runs: list[Path], tmp_path: Path) -> None:
     """Their configurations have one name, too; the share of the ceiling's gain is still said."""
     first = shutil.copytree(runs[0], tmp_path / "pose" / "seed1")
     ceiling = shutil.copytree(runs[3], tmp_path / "ceiling" / "seed1")
-    found = read_hypothesis([first, ceiling], every=False)
+    found = read_hypothesis([first, ceiling])
     assert list(found.models) == [str(first), str(ceiling)] and found.ceiling == str(ceiling)
     sentences = list(hypothesis_sentences(found))
     assert any("share of the ceiling's gain is" in sentence for sentence in sentences)
@@ -263,13 +227,12 @@ def test_the_null_context_is_named_by_what_was_measured(
     manifest = read_json(folder / "manifest.json")
     influence = {**manifest["influence"], "null_context": kind}
     write_manifest(folder, {**manifest, "influence": influence})
-    said = " ".join(CliRunner().invoke(app, ["hypothesis", "--run", str(run), "--every"]).output.split())
+    said = " ".join(CliRunner().invoke(app, ["hypothesis", "--run", str(run)]).output.split())
     sentence, column, short = names
     assert f" nats more than under {sentence} (real " in said and re.search(rf"\(real [^)]*, {short} [^)]*\)", said)
     assert f"gain, {column}, nats" in said and f"as much. {column}: thirds of" in said
     assert ("foreign" in said) == (short == "foreign")
     found = read_hypothesis([run])
-    assert f"the same, real minus {short}, nats" in [column.header for column in robustness_table(found).columns]
     figure = figure_of_hypothesis.draw_hypothesis(found).figure
     assert column in [container.get_label() for container in figure.axes[0].containers]
     page = write_report(folder, tmp_path / "page.html", num_windows=1).read_text()
@@ -297,7 +260,6 @@ def pretrained(run: Path) -> Path:
     write_manifest(run, {"kind": "pretrained", "status": "complete", "model": MODEL})
     folder = made_up_measurement(run, 0.4, num_documents=NUM_DOCUMENTS)
     manifest = read_json(folder / "manifest.json")
-    set_overlap_unknown(folder)
     context = {name: manifest["context"][name] for name in ("local_len", "full_len", "num_long_range")}
     of_run = ("pose", "checkpoint")
     manifest = {name: value for name, value in manifest.items() if name not in of_run}
@@ -316,7 +278,6 @@ def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path
     found, of_run = read_hypothesis([model]), read_hypothesis(runs[:1])
     assert found.main[0].thirds == of_run.main[0].thirds and found.main[0].contrasts == of_run.main[0].contrasts
     assert (found.row_len, found.models, found.pretrained) == (8, {"model": 1}, ("model",))
-    assert not any(entry.analysis.without_overlap for entry in found.robustness) and found.robustness
     words = printed([model])
     assert "as many as a training row has (stated for model)" in words
     assert "of one pretrained model, which has no further seeds" in words
@@ -325,8 +286,6 @@ def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path
         "demo": 1,
         "model": 1,
     }  # configurations are all named so, and their runs otherwise only if need be
-    assert {entry.gain_of for entry in both.robustness} == {"demo"}
-    assert not any(entry.analysis.without_overlap for entry in both.robustness)
     older = newest_finished(model)
     newer = Path(shutil.copytree(older, model / "influence" / "newer"))
     write_manifest(newer, {**read_json(newer / "manifest.json"), "finished": "newer"})
@@ -405,7 +364,7 @@ def test_a_selector_of_ones_own_takes_part_by_its_name_in_the_tables(
     changed = shutil.copytree(runs[1], tmp_path / "changed")
     shutil.rmtree(newest_finished(changed))
     of_changed = Path(shutil.copytree(folder, changed / "influence" / "made-up"))
-    assert len(read_hypothesis([own, changed], selector="mine", every=False).main) == 1
+    assert len(read_hypothesis([own, changed], selector="mine").main) == 1
     write_manifest(
         of_changed, {**read_json(folder / "manifest.json"), "own_selectors": {"mine": entry | {"sha256": "1"}}}
     )
@@ -455,7 +414,7 @@ def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
 
 def test_the_report_tests_the_reactions_of_its_own_measurement(runs: list[Path], tmp_path: Path) -> None:
     older = newest_finished(runs[0])
-    alone = read_hypothesis(runs[:1], every=False)
+    alone = read_hypothesis(runs[:1])
     write_report(older, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     gain = alone.main[0].contrasts.gain_nats.mean

@@ -24,10 +24,9 @@ from olmo_sparsity.records.selectors import SELECTORS, names_where
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates, of_some
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import VariancePart, bounded, with_seed_variance
-from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
+from olmo_sparsity.statistics.several.reactions import Reactions, read_reactions
 from olmo_sparsity.statistics.several.same_targets import definitions, source_of
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pretrained, trained_models
-from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, SAME_WINDOWS, Lengths, unit_of
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.folders import distinct_names, folder_name
@@ -36,13 +35,13 @@ from olmo_sparsity.tables.reading import list_finished, read_manifest, run_of_ta
 
 THIRDS = ("dense", "middle", "sparse")
 # The most bins of what targets are matched on: equal shares of the targets, or equally wide parts of the distances.
-MOST_BINS = {"reaction": 20, "gaining": 20, "distance": 4, "entropy": 5}
+MOST_BINS = {"reaction": 20, "distance": 4, "entropy": 5}
 TARGETS_OF_CELL = 12  # on average at least; of few targets there are fewer bins, first of the last respect
 RANGES = {"reaction": (0.0, math.inf), "sparsity": (-math.inf, 1.0)}  # of means over a third: divergences, and D
 MIN_SEEDS = 3  # of a model whose seeds an interval includes: without one of two, sparsity and gain would be of one run
 LEAST_OF_CELL = len(THIRDS)  # targets; a cell of fewer has no thirds
 
-Matched = Literal["reaction", "gaining", "distance", "entropy"]
+Matched = Literal["reaction", "distance", "entropy"]
 
 
 @dataclass(frozen=True)
@@ -51,37 +50,16 @@ class Analysis:
 
     Attributes:
         name: in tables.
-        selector: whose first token, or tokens, tell how sparse a reaction is; it does not see the target.
-        measure: ``best``: D of one token; ``half``: the number of tokens for half of the reaction.
-        matched: what the targets of a cell have in common; ``reaction``: the size of the ranked reaction; ``gaining``: the mean
-            size of the reactions of the runs whose gain it is.
-        without_copying: leave out targets of the classes ``CONDITIONED_CLASSES``, which the long-range tokens hold.
-        without_overlap: leave out windows that share text with the training text.
-        half: 0 or 1: only every second document.
+        selector: whose first token tells how sparse a reaction is; it does not see the target.
+        matched: what the targets of a cell have in common; ``reaction``: the size of the ranked reaction.
     """
 
     name: str
     selector: str = "kl"
-    measure: SparsityMeasure = "best"
     matched: tuple[Matched, ...] = ("reaction", "distance", "entropy")
-    without_copying: bool = False
-    without_overlap: bool = False
-    half: Optional[int] = None
 
 
 MAIN = Analysis("as planned")
-ROBUSTNESS = (  # with the selector of ``MAIN`` they are of the one that was asked for
-    Analysis("matched on the reaction alone", matched=("reaction",)),
-    Analysis("not matched", matched=()),
-    Analysis("matched on the reactions of the runs that gain, too", matched=("reaction", "gaining", "distance")),
-    Analysis("a random token in place of the best", selector="random"),
-    Analysis("`attention` in place of `{selector}`", selector="attention"),
-    Analysis("tokens for half of the reaction", measure="half"),
-    Analysis("without copying", without_copying=True),
-    Analysis("without text that training saw", without_overlap=True),
-    Analysis("first half of the documents", half=0),
-    Analysis("second half of the documents", half=1),
-)
 
 
 class _Sum(NamedTuple):
@@ -195,7 +173,6 @@ class Hypothesis:
         pretrained: the labels of those that are pretrained models, whose row the user has stated; they have no seeds.
         ceiling: the ceiling's label; None: there is none.
         main: for each model but the ceiling, by the sparsity of its own reactions in other seeds, then by that of the ceiling's.
-        robustness: the same of the first model in other ways, ``ROBUSTNESS``; empty where they were not asked for.
         null_context: what the null context is.
     """
 
@@ -208,7 +185,6 @@ class Hypothesis:
     pretrained: tuple[str, ...]
     ceiling: Optional[str]
     main: tuple[SparsityAndGain, ...]
-    robustness: tuple[SparsityAndGain, ...]
     null_context: NullContext
 
 
@@ -218,8 +194,6 @@ def thirds_of(
     *,
     context: int,
     distances: tuple[int, int],
-    keep_W: np.ndarray,
-    gaining_W: np.ndarray,
 ) -> np.ndarray:
     """Return the third of each target, int64 [W]: 0 dense, 1 middle, 2 sparse; -1 where it is not compared.
 
@@ -230,13 +204,11 @@ def thirds_of(
         analysis: which sparsity, and what the targets of a cell have in common.
         context: index of the context.
         distances: the smallest and the largest distance of a long-range token to the target.
-        keep_W: bool; the targets to compare.
-        gaining_W: mean size of the reactions of the runs whose gain it is, nats, float64.
     """
     choice = reactions.choices[analysis.selector]
-    sparsity_W = choice.sparsity(analysis.measure)[context]
+    sparsity_W = choice.best_CW[context]
     weights_W = reactions.windows["weight"].to_numpy(np.float64)
-    kept_w = np.flatnonzero(keep_W & ~np.isnan(sparsity_W))
+    kept_w = np.flatnonzero(~np.isnan(sparsity_W))
     cell_w = np.zeros(len(kept_w), np.int64)
     room = len(kept_w) // TARGETS_OF_CELL  # cells
     for name in analysis.matched:
@@ -246,12 +218,8 @@ def thirds_of(
             bins = min(bins, last - first + 1)
             bin_w = (choice.distance_CW[context, kept_w] - first) * bins // (last - first + 1)
         else:
-            values_of = {
-                "reaction": reactions.reaction_CW[context],
-                "gaining": gaining_W,
-                "entropy": reactions.entropy_W,
-            }
-            bin_w = _equal_parts(values_of[name][kept_w], weights_W[kept_w], parts=bins)
+            values_W = reactions.reaction_CW[context] if name == "reaction" else reactions.entropy_W
+            bin_w = _equal_parts(values_W[kept_w], weights_W[kept_w], parts=bins)
         cell_w, room = cell_w * bins + bin_w, room // bins
     thirds_W = np.full(len(sparsity_W), -1)
     order = np.lexsort((sparsity_W[kept_w], cell_w))  # stable: equal sparsities are ordered by the number of the window
@@ -321,12 +289,11 @@ class _Comparison:
             if self.ceiling is not None:
                 others = _other_runs(self.ceiling, self.sparsity, a, left_out=left_out)
                 ceiling_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
-            sparsity_CW = self.sparsity.reactions[a].choices[self.analysis.selector].sparsity(self.analysis.measure)
+            sparsity_CW = self.sparsity.reactions[a].choices[self.analysis.selector].best_CW
             for (c, context), (t, third) in product(enumerate(CONTEXTS), enumerate(THIRDS)):
                 of_third_W = np.where(self.third_ACW[a, c] == t, weights_W, 0.0)
                 values = {"weight": np.float64(1), "gain": gain_CW[c], "reaction": reaction_CW[c]}
-                if self.analysis.measure == "best":  # a number of tokens may be infinite, and has no mean
-                    values["sparsity"] = np.nan_to_num(sparsity_CW[c])
+                values["sparsity"] = np.nan_to_num(sparsity_CW[c])
                 if ceiling_CW is not None:
                     values["ceiling"] = ceiling_CW[c]
                 for name, values_W in values.items():
@@ -418,23 +385,16 @@ def sparsity_and_gain(
         ceiling: whose gain from the same tokens stands beside, likewise; None: none.
         analysis: how targets are compared.
     """
-    windows = sparsity.reactions[0].windows
-    units = document_units(windows["doc_id"])
-    keep_W = _kept(windows, units, analysis)
+    units = document_units(sparsity.reactions[0].windows["doc_id"])
     lengths = sparsity.lengths
     distances = (lengths.local_len + 1, lengths.full_len)
 
-    def ranked_by(a: int) -> list[np.ndarray]:
-        reactions = sparsity.reactions[a]
-        gaining_CW = np.mean([other.reaction_CW for other in _other_runs(gain, sparsity, a)], axis=0)
-        return [
-            thirds_of(
-                reactions, analysis, context=c, distances=distances, keep_W=keep_W, gaining_W=gaining_CW[c]
-            )
-            for c in range(len(CONTEXTS))
-        ]  # fmt: skip
-
-    third_ACW = np.stack([ranked_by(a) for a in range(len(sparsity.runs))])
+    third_ACW = np.stack(
+        [
+            [thirds_of(reactions, analysis, context=c, distances=distances) for c in range(len(CONTEXTS))]
+            for reactions in sparsity.reactions
+        ]
+    )
     compared = _Comparison(sparsity, gain, ceiling, analysis, units, third_ACW)
     numbers = compared.numbers()
 
@@ -478,18 +438,6 @@ def sparsity_and_gain(
     )
 
 
-def _kept(windows: Any, units: Units, analysis: Analysis) -> np.ndarray:
-    """Return which windows an analysis compares, bool [W]."""
-    keep_W = np.ones(len(windows), dtype=bool)
-    if analysis.without_copying:
-        keep_W &= ~windows["target_class"].isin(CONDITIONED_CLASSES).to_numpy(bool)
-    if analysis.without_overlap:
-        keep_W &= ~windows["train_overlap"].fillna(False).to_numpy(bool)
-    if analysis.half is not None:
-        keep_W &= units.unit_W % 2 == analysis.half
-    return keep_W
-
-
 def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]:
     """Return the comparison within one measurement; None without reactions, or too few, to what lies beyond a training row.
 
@@ -505,7 +453,7 @@ def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]
     if row_len is None or row_len >= context["full_len"] or not _has_reactions(tables, run, row_len, selector):
         return None
     try:
-        found = read_hypothesis([run], selector=selector, every=False, folders={run: tables})
+        found = read_hypothesis([run], selector=selector, folders={run: tables})
     except UserError:  # too few targets: the report has all the rest
         return None
     return replace(found, row_len=row_len)  # that of this measurement; a newer one of the model may state another
@@ -515,7 +463,6 @@ def read_hypothesis(
     runs: Sequence[Path],
     *,
     selector: str = "kl",
-    every: bool = True,
     folders: Optional[Mapping[Path, Path]] = None,
 ) -> Hypothesis:
     """Read the reactions of runs, and compare gain and sparsity.
@@ -527,7 +474,6 @@ def read_hypothesis(
         runs: trained runs, or pretrained models whose row is stated, each measured by ``olmo-sparsity influence`` with as many
             local tokens as a training row has.
         selector: whose first token tells how sparse a reaction is.
-        every: compare in the other ways, ``ROBUSTNESS``, too, which takes most of the time.
         folders: the influence folder of each run; by default the newest that has the reactions.
 
     Raises:
@@ -540,18 +486,12 @@ def read_hypothesis(
         folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
     _check_is_blind(selector)  # what one of one's own sees is known from its tables
     _check_measured_alike(grouped, folders, selector=selector)
-    analyses = [
-        other
-        for other in (_other_ways(selector) if every else ())
-        if all(other.selector in _selectors(folder) for folder in folders.values())
-    ]
-    selectors = {selector, *(other.selector for other in analyses)}
     names = _names(grouped)
     models = [
         Model(
             name,
             model.runs,
-            tuple(read_reactions(folders[run], sorted(selectors)) for run in model.runs),
+            tuple(read_reactions(folders[run], [selector]) for run in model.runs),
             Lengths.from_manifest(read_manifest(folders[model.runs[0]])),
         )
         for name, model in zip(names, grouped, strict=True)
@@ -560,13 +500,11 @@ def read_hypothesis(
     others = [model for model in models if model is not ceiling]
     main = Analysis(MAIN.name, selector)
 
-    def compared(model: Model, analysis: Analysis) -> list[SparsityAndGain]:
-        of_own = sparsity_and_gain(model, model, ceiling, analysis)
-        return [of_own] if ceiling is None else [of_own, sparsity_and_gain(ceiling, model, ceiling, analysis)]
+    def compared(model: Model) -> list[SparsityAndGain]:
+        of_own = sparsity_and_gain(model, model, ceiling, main)
+        return [of_own] if ceiling is None else [of_own, sparsity_and_gain(ceiling, model, ceiling, main)]
 
     windows = others[0].reactions[0].windows
-    is_overlap_known = all(model.reactions[0].windows["train_overlap"].notna().any() for model in models)
-    analyses = [analysis for analysis in analyses if is_overlap_known or not analysis.without_overlap]
     manifest = read_manifest(folders[others[0].runs[0]])
     return Hypothesis(
         setup=ModelSetup.from_manifest(manifest),
@@ -577,22 +515,9 @@ def read_hypothesis(
         models={model.label: len(model.runs) for model in [*others, *([] if ceiling is None else [ceiling])]},
         pretrained=tuple(model.label for model in models if is_pretrained(model.runs[0])),
         ceiling=None if ceiling is None else ceiling.label,
-        main=tuple(entry for model in others for entry in compared(model, main)),
-        robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
-        null_context=manifest["influence"].get("null_context", "document"),
+        main=tuple(entry for model in others for entry in compared(model)),
+        null_context=manifest["influence"]["null_context"],
     )
-
-
-def _other_ways(selector: str) -> list[Analysis]:
-    """Return ``ROBUSTNESS`` for a selector, without what is the main comparison then."""
-    ways = []
-    for way in ROBUSTNESS:
-        name = way.name.format(selector=selector)
-        if way.selector == MAIN.selector:
-            ways.append(replace(way, name=name, selector=selector))
-        elif way.selector != selector:
-            ways.append(replace(way, name=name))
-    return ways
 
 
 def _check_is_blind(name: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,13 +22,10 @@ from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, rea
 
 # Below this divergence, in nats, rounding decides what share of a reaction a token reproduces.
 LEAST_REACTION_NATS = 1e-6
-HALF = 0.5  # share of a reaction, of the sparsity that counts tokens
 WINDOW_COLUMNS = [
     "window_id",
     "doc_id",
     "weight",
-    "target_class",
-    "train_overlap",
     "loss_long_nats",
     "null_loss_long_nats",
     "loss_short_no_gap_nats",
@@ -36,9 +33,7 @@ WINDOW_COLUMNS = [
     "null_kl_short_nats",
     "entropy_short_nats",
 ]
-SELECTION_COLUMNS = ["window_id", "selector", "context", "k", "kl_sparse_nats", "distance_tokens"]
-
-SparsityMeasure = Literal["best", "half"]
+SELECTION_COLUMNS = ["window_id", "selector", "context", "kl_sparse_nats", "distance_tokens"]
 
 
 class Choice(NamedTuple):
@@ -46,18 +41,11 @@ class Choice(NamedTuple):
 
     Attributes:
         best_CW: D of its first token alone, float64; NaN where there is hardly a reaction.
-        half_CW: minus the number of tokens at which D reaches one half, float64; between two measured k, and between none and
-            the smallest k, D is taken to be linear. Minus infinity where no measured k reaches it. The higher, the sparser.
         distance_CW: distance of its first token to the target, in tokens, int64.
     """
 
     best_CW: np.ndarray
-    half_CW: np.ndarray
     distance_CW: np.ndarray
-
-    def sparsity(self, measure: SparsityMeasure) -> np.ndarray:
-        """Return how sparse each reaction is, float64 [C, W]; the higher, the sparser."""
-        return self.best_CW if measure == "best" else self.half_CW
 
 
 @dataclass(frozen=True)
@@ -65,7 +53,7 @@ class Reactions:
     """One run's reactions and gains.
 
     Attributes:
-        windows: one row a window, by rising ``window_id``; columns window_id, doc_id, weight, target_class, train_overlap.
+        windows: one row a window, by rising ``window_id``; columns window_id, doc_id, weight.
         reaction_CW: KL(p_all, p_{}), nats, float64.
         gain_CW: loss with the local tokens alone, directly behind the anchor, as in a training row, minus the loss with all
             tokens, nats, float64; under the null context all tokens are those of the null context.
@@ -95,7 +83,7 @@ def read_reactions(folder: Path, selectors: Sequence[str]) -> Reactions:
     short_W = windows["loss_short_no_gap_nats"].to_numpy(np.float64)
     long_CW = windows[["loss_long_nats", "null_loss_long_nats"]].to_numpy(np.float64).T
     return Reactions(
-        windows[["window_id", "doc_id", "weight", "target_class", "train_overlap"]],
+        windows[["window_id", "doc_id", "weight"]],
         reaction_CW,
         short_W - long_CW,
         windows["entropy_short_nats"].to_numpy(np.float64),
@@ -113,57 +101,21 @@ def _choices(
 ) -> dict[str, Choice]:
     num_windows = len(windows)
     found: dict[str, list[Any]] = {name: [None, np.zeros((len(CONTEXTS), num_windows), np.int64)] for name in selectors}
-    ks: list[int] = []
     for part in read_parts(folder, "selections", columns=SELECTION_COLUMNS):
         wanted = part.filter(pc.field("context").isin(CONTEXTS) & pc.field("selector").isin(list(selectors)))
         if not len(wanted):
             continue
-        ks = wanted["k"][0].as_py()
         kl_RK, distance_RS = list_rows(wanted["kl_sparse_nats"]), padded_rows(wanted["distance_tokens"])
         rows_R = window_rows(windows, wanted["window_id"])
         for selector, context, rows_r in rows_by_choice(wanted):
             of_selector, c = found[selector], CONTEXTS.index(context)
             if of_selector[0] is None:
-                of_selector[0] = np.full((len(CONTEXTS), num_windows, len(ks)), np.nan)
-            of_selector[0][c, rows_R[rows_r]] = kl_RK[rows_r]
+                of_selector[0] = np.full((len(CONTEXTS), num_windows), np.nan)
+            of_selector[0][c, rows_R[rows_r]] = kl_RK[rows_r, 0]
             of_selector[1][c, rows_R[rows_r]] = distance_RS[rows_r, 0]
-    return {name: _choice(kl_CWK, reaction_CW, ks, distance_CW) for name, (kl_CWK, distance_CW) in found.items()}
+    return {name: _choice(kl_CW, reaction_CW, distance_CW) for name, (kl_CW, distance_CW) in found.items()}
 
 
-def _choice(kl_CWK: np.ndarray, reaction_CW: np.ndarray, ks: list[int], distance_CW: np.ndarray) -> Choice:
+def _choice(kl_CW: np.ndarray, reaction_CW: np.ndarray, distance_CW: np.ndarray) -> Choice:
     reacts_CW = reaction_CW >= LEAST_REACTION_NATS
-    recovered_CWK = 1 - kl_CWK / np.where(reacts_CW, reaction_CW, np.nan)[..., None]
-    return Choice(recovered_CWK[..., 0], -tokens_to_reach(recovered_CWK, ks, share=HALF), distance_CW)
-
-
-def tokens_to_reach(recovered_NK: np.ndarray, ks: Sequence[int], *, share: float) -> np.ndarray:
-    """Return at how many tokens D first reaches a share, float64 [...]; infinity where no measured k reaches it, NaN for NaN.
-
-    Args:
-        recovered_NK: D at each measured k, float64 [..., K].
-        ks: the measured k, rising. D of no token is 0, and between two measured k it is taken to be linear.
-        share: above 0.
-    """
-    values_NK = np.concatenate([np.zeros((*recovered_NK.shape[:-1], 1)), recovered_NK], axis=-1)
-    tokens_N = where_reached(values_NK, np.array([0.0, *ks]), share)
-    return np.where(np.isnan(recovered_NK).any(axis=-1), np.nan, tokens_N)
-
-
-def where_reached(values_NK: np.ndarray, places_K: np.ndarray, share: float) -> np.ndarray:
-    """Return the place at which values first reach a share, float64 [...]; infinity where none does.
-
-    Between two places values are taken to be linear; the first place stands for those before it, too.
-
-    Args:
-        values_NK: float64 [..., K].
-        places_K: of the values, rising, float64.
-        share: to reach.
-    """
-    reaches_NK = values_NK >= share
-    first_N = np.asarray(reaches_NK.argmax(axis=-1))
-    before_N = np.maximum(first_N - 1, 0)
-    high_N, low_N = (np.take_along_axis(values_NK, at_N[..., None], axis=-1)[..., 0] for at_N in (first_N, before_N))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        way_N = np.where(first_N > 0, (share - low_N) / (high_N - low_N), 1.0)
-    place_N = places_K[before_N] + way_N * (places_K[first_N] - places_K[before_N])
-    return np.where(reaches_NK.any(axis=-1), place_N, np.inf)
+    return Choice(1 - kl_CW / np.where(reacts_CW, reaction_CW, np.nan), distance_CW)
