@@ -516,7 +516,7 @@ def read_hypothesis(
         pretrained=tuple(model.label for model in models if is_pretrained(model.runs[0])),
         ceiling=None if ceiling is None else ceiling.label,
         main=tuple(entry for model in others for entry in compared(model)),
-        null_context=manifest["influence"]["null_context"],
+        null_context=manifest["influence"].get("null_context", "document"),
     )
 
 
