@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import CONFIDENCE, Estimate
@@ -171,39 +170,3 @@ def multiplicity_words(num_classes: int) -> str:
         return f"{each}; one class has enough documents for it."
     chance = 1 - (1 - GATE_CHANCE) ** num_classes
     return f"{each}: of {num_classes} classes with enough documents and without long gain, at least one passes in {chance:.0%}."
-
-
-def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
-    """Return which of several models, by name, passed the gates, in one or more sentences."""
-
-    def names_where(holds: Callable[[Summary], bool]) -> list[str]:
-        return [name for name, summary in summaries.items() if holds(summary)]
-
-    failed = names_where(lambda summary: summary.gate == "failed")
-    too_few = names_where(lambda summary: summary.gate == "not-assessed")
-    fragile = names_where(lambda summary: summary.is_fragile)
-    selecting = names_where(lambda summary: summary.beyond_gate == "failed")
-    too_few_beyond = names_where(lambda summary: summary.beyond_gate == "not-assessed")
-    without = names_where(lambda summary: summary.beyond_gate == "not-applicable")
-    sentences = [] if failed or too_few else ["The gate passed everywhere."]
-    if failed:
-        sentences.append(f"GATE FAILED at {', '.join(failed)}: no R(k) there.")
-    if too_few:
-        sentences.append(f"Gate not assessed at {', '.join(too_few)}: {TOO_FEW_FOR_INTERVAL}. No R(k) there.")
-    if fragile:
-        sentences.append(f"R(k) is {FRAGILE} at {', '.join(fragile)}, where it misses low.")
-    if selecting:
-        words = SELECTION_ONLY.replace("the run shows", "these models show")
-        sentences.append(f"GATE BEYOND THE TRAINING ROW not passed at {', '.join(selecting)}: {words}.")
-    if too_few_beyond:
-        names = ", ".join(too_few_beyond)
-        sentences.append(f"Gate beyond the training row not assessed at {names}: {TOO_FEW_FOR_INTERVAL}.")
-    if not selecting and not too_few_beyond and len(without) < len(summaries):
-        where = "wherever it applies" if without else "everywhere"
-        sentences.append(f"The gate beyond the training row passed {where}.")
-    if without:
-        sentences.append(
-            f"The gate beyond the training row does not apply to {', '.join(without)}: none of their tokens lie beyond a known "
-            "row, so nothing is said there about length generalization."
-        )
-    return " ".join(sentences)

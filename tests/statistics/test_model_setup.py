@@ -21,7 +21,6 @@ from olmo_sparsity.wording.gates import (
     SELECTION_ONLY,
     beyond_gate_words,
     gates_not_passed,
-    gates_of_models_words,
     gates_words,
 )
 from olmo_sparsity.wording.setup import (
@@ -185,47 +184,6 @@ def test_what_the_model_was_trained_on_is_unknown(pretrained: Summary) -> None:
     assert summary_json(pretrained)["overlap_words"] == UNKNOWN_TRAINING_TEXT
     of_run = dataclasses.replace(summarize(made_up(60, 0.5)), overlap_percent=None)
     assert overlap_words(of_run) == summary_json(of_run)["overlap_words"] == ""
-
-
-def test_the_gates_of_several_models_name_those_to_which_the_second_does_not_apply(pretrained: Summary) -> None:
-    passed = summarize(made_up(200, 0.5))
-    failed = dataclasses.replace(passed, beyond_gate="failed")
-    words = gates_of_models_words({"mine": passed, "theirs": pretrained})
-    assert "passed wherever it applies" in words and "does not apply to theirs" in words and "not passed" not in words
-    words = gates_of_models_words({"mine": failed, "theirs": pretrained})
-    assert "not passed at mine" in words and "does not apply to theirs" in words and "row passed" not in words
-    words = gates_of_models_words({"theirs": pretrained})
-    assert "does not apply to theirs" in words and "row passed" not in words
-    assert gates_of_models_words({"mine": passed}).endswith("The gate beyond the training row passed everywhere.")
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_a_gate_that_fails_in_one_of_several_models_is_said_of_that_one(number: int) -> None:
-    """Of the first, of one in the middle, of the last."""
-    names, passed = ["first", "second", "third"], summarize(made_up(200, 0.5))
-    assert (passed.gate_passed, passed.is_fragile, passed.beyond_gate) == (True, False, "passed")
-    name = names[number]
-    for changed, said in (
-        ({"gate": "failed"}, f"GATE FAILED at {name}: no R(k) there."),
-        ({"is_fragile": True}, f" at {name}, where it misses low."),
-        ({"beyond_gate": "failed"}, f"GATE BEYOND THE TRAINING ROW not passed at {name}: "),
-    ):
-        other = dataclasses.replace(passed, **changed)  # type: ignore[arg-type]
-        words = gates_of_models_words({each: other if each == name else passed for each in names})
-        assert said in words
-        assert not any(each in words for each in names if each != name)
-
-
-def test_of_several_models_those_of_too_few_documents_are_named_and_nothing_is_concluded() -> None:
-    passed, few = summarize(made_up(200, 0.5)), summarize(made_up(49, 0.5))
-    assert gates_of_models_words({"mine": passed, "theirs": few}) == (
-        "Gate not assessed at theirs: fewer than 50 documents are too few for an interval. No R(k) there. Gate beyond the "
-        "training row not assessed at theirs: fewer than 50 documents are too few for an interval."
-    )
-    failed = dataclasses.replace(passed, gate="failed", beyond_gate="failed")
-    words = gates_of_models_words({"mine": failed, "theirs": few})
-    assert "GATE FAILED at mine: no R(k)" in words and "not passed at mine: these models show selection" in words
-    assert "not assessed at theirs" in words
 
 
 def test_scaled_positions_are_named_wherever_the_setup_is() -> None:

@@ -259,21 +259,6 @@ def _chosen(scores: WindowScores, settings: InfluenceConfig, *, selectors: Seque
     return choices
 
 
-def run_selectors(
-    scores: WindowScores, settings: InfluenceConfig, *, selectors: Sequence[str], with_kl: bool
-) -> dict[str, SelectorOutcome]:
-    """Run selectors for the target, and evaluate the sets J_k that they choose.
-
-    Args:
-        scores: the windows.
-        settings: which k.
-        selectors: names of the selectors.
-        with_kl: measure KL(p_all, p_{J_k}) beside loss(J_k).
-    """
-    choices = _chosen(scores, settings, selectors=selectors)
-    return dict(zip(selectors, _outcomes([scores], choices, settings, with_kl=with_kl), strict=True))
-
-
 def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowInfluence:
     """Measure windows under one context: L_long, and the scores, the ranking and L_short,sparse(k) of every selector.
 
