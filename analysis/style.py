@@ -98,9 +98,9 @@ def filled(selector: str) -> dict[str, Any]:
     return {**LOOKS[selector], "marker": "X"} if selector == "random" else LOOKS[selector]
 
 
-def legend_entry(selector: str, *, label: Optional[str] = None, look: Optional[Mapping[str, Any]] = None) -> Line2D:
-    """Return the legend entry of a selector, with its name or another label, and its look or another one."""
-    return Line2D([], [], linestyle="-", markersize=4.5, label=label or selector, **(look or LOOKS[selector]))
+def legend_entry(selector: str, *, label: Optional[str] = None) -> Line2D:
+    """Return the legend entry of a selector, with its name or another label."""
+    return Line2D([], [], linestyle="-", markersize=4.5, label=label or selector, **LOOKS[selector])
 
 
 def context_entry(context: str) -> Line2D:

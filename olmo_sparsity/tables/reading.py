@@ -259,9 +259,7 @@ def read_table(folder: Path, table: str, *, columns: Optional[list[str]] = None)
     return pa.concat_tables(read_parts(folder, table, columns=columns))
 
 
-def read_windows(
-    folder: Path, table: str, *, window_ids: Collection[int], columns: Optional[list[str]] = None
-) -> list[dict[str, Any]]:
+def read_windows(folder: Path, table: str, *, window_ids: Collection[int]) -> list[dict[str, Any]]:
     """Return the rows of some windows, in the order of the table. Windows that the table lacks are ignored.
 
     Only the window IDs are read from parts that hold none of the windows, and nothing from parts after the last one.
@@ -270,7 +268,7 @@ def read_windows(
         UserError: as for ``read_parts``.
     """
     is_wanted = pc.field("window_id").isin(pa.array(list(window_ids), pa.int64()))
-    parts = _parts(folder, table, columns=columns and ["window_id", *columns], window_ids=window_ids)
+    parts = _parts(folder, table, columns=None, window_ids=window_ids)
     return [row for part in parts for row in part.filter(is_wanted).to_pylist()]
 
 
@@ -284,11 +282,11 @@ def list_rows(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.list_flatten(column).to_numpy().reshape(len(column), -1))
 
 
-def padded_rows(column: pa.ChunkedArray, missing: float = 0) -> np.ndarray:
-    """Convert a column of lists to one array [R, length of the longest]; ``missing`` stands behind the shorter ones."""
+def padded_rows(column: pa.ChunkedArray) -> np.ndarray:
+    """Convert a column of lists to one array [R, length of the longest], with 0 behind the shorter ones."""
     lengths_R = pc.list_value_length(column).to_numpy()
     values = pc.list_flatten(column).to_numpy()
-    rows = np.full((len(column), int(lengths_R.max(initial=0))), missing, dtype=values.dtype)
+    rows = np.zeros((len(column), int(lengths_R.max(initial=0))), dtype=values.dtype)
     rows[np.arange(rows.shape[1]) < lengths_R[:, None]] = values
     return rows
 

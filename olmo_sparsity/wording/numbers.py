@@ -60,17 +60,11 @@ def percent(share: Optional[Estimate]) -> str:
     return f"{number}%{bracket}{bounds}"
 
 
-def no_interval_words(what: str, num_documents: int, *, at_least: int = MIN_RATIO_DOCUMENTS) -> str:
-    """Return in one sentence that D(k), or what follows from it, has no interval; empty where there are documents enough.
-
-    Args:
-        what: its name.
-        num_documents: number of documents that were measured.
-        at_least: number of documents that its interval takes.
-    """
-    if num_documents >= at_least:
+def no_interval_words(what: str, num_documents: int) -> str:
+    """Return in one sentence that D(k), or what follows from it, has no interval; empty where there are documents enough."""
+    if num_documents >= MIN_RATIO_DOCUMENTS:
         return ""
-    return f"{what}: {NO_INTERVAL} ({num_documents:,}; it takes {at_least:,})."
+    return f"{what}: {NO_INTERVAL} ({num_documents:,}; it takes {MIN_RATIO_DOCUMENTS:,})."
 
 
 def recovered_words(summary: Summary, recovered: Optional[Estimate]) -> str:

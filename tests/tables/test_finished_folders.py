@@ -75,7 +75,6 @@ def test_rows_of_unequal_lengths_are_filled_up_behind() -> None:
         [pa.array([[1, 2], []], pa.list_(pa.int32())), pa.array([[3, 4, 5]], pa.list_(pa.int32()))]
     )
     assert padded_rows(column).tolist() == [[1, 2, 0], [0, 0, 0], [3, 4, 5]]
-    assert padded_rows(column, missing=-1).tolist() == [[1, 2, -1], [-1, -1, -1], [3, 4, 5]]
     assert padded_rows(column).dtype == np.int32
     assert padded_rows(column.slice(0, 0)).shape == (0, 0)
 

@@ -146,15 +146,6 @@ def test_each_line_of_the_figure_is_what_its_label_says(found: Hypothesis) -> No
     assert np.isfinite(left.get_ylim()).all()
 
 
-def set_overlap_unknown(folder: Path) -> None:
-    for part in (0, 1):
-        table = pq.read_table(part_path(folder, "windows", part=part))
-        at = table.schema.get_field_index("train_overlap")
-        content = table.set_column(at, table.schema.field(at), pa.nulls(len(table), pa.bool_()))
-        content = content.replace_schema_metadata(None)
-        write_part(folder, "windows", part=part, content=content, metadata={"run_id": "0"})
-
-
 @pytest.mark.parametrize(
     ("number", "changes", "message"),
     [

@@ -438,22 +438,21 @@ def sparsity_and_gain(
     )
 
 
-def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]:
+def hypothesis_of(tables: Path) -> Optional[Hypothesis]:
     """Return the comparison within one measurement; None without reactions, or too few, to what lies beyond a training row.
 
     Args:
         tables: a finished influence folder, in a run folder.
-        selector: whose first token tells how sparse a reaction is.
     """
     run = run_of_tables(tables)
     if run is None or not (run / "manifest.json").is_file():
         return None
     context = read_manifest(tables)["context"]
     row_len = context.get("train_len") if is_pretrained(run) else read_config_of(run).context.row_len
-    if row_len is None or row_len >= context["full_len"] or not _has_reactions(tables, run, row_len, selector):
+    if row_len is None or row_len >= context["full_len"] or not _has_reactions(tables, run, row_len, MAIN.selector):
         return None
     try:
-        found = read_hypothesis([run], selector=selector, folders={run: tables})
+        found = read_hypothesis([run], folders={run: tables})
     except UserError:  # too few targets: the report has all the rest
         return None
     return replace(found, row_len=row_len)  # that of this measurement; a newer one of the model may state another
