@@ -30,7 +30,6 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 }
 COMMANDS: dict[str, dict[str, Any]] = {
     "list": {"folder": Path("runs")},
-    "figures": {"width": "screen"},
     "report": {"windows": 20, "sample_seed": 0},
     "show": {"context": "real"},
 }

@@ -112,7 +112,7 @@ def test_means_over_given_windows_are_compared_with_a_warning(
     subjects = read_subjects([str(tiny_tables), str(given)])
     print_comparison(subjects)
     said = " ".join(capsys.readouterr().out.split())
-    assert "means over given windows and over targets are not the same quantity" in said and GIVEN in said
+    assert "means over targets and over given windows are not the same quantity" in said and GIVEN in said
     first, same = load(given), load(given)
     assert related_words(first, same).startswith("paired")
     fewer = same.restrict(slice(0, 4))

@@ -133,7 +133,7 @@ def test_the_command_page_has_every_option() -> None:
     text = reference.commands_reference()
     for heading in ("## influence", "## figures", "### export hf"):
         assert f"{heading}\n" in text
-    for option in ("--k K", "--shard I/N", "--width <screen|one|two>", "-h, --help"):
+    for option in ("--k K", "--shard I/N", "-h, --help"):
         assert f"* `{option}`" in text, option
 
 
