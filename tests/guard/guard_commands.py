@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
-import multiprocessing.process
 import os
 import sys
 import tempfile
