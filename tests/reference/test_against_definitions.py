@@ -124,11 +124,10 @@ def test_tables_hold_what_the_definitions_say(measurement: str, started: dict[st
         windows[row["window_id"]] = *contexts, row["resampled_target_ids"]
     for row in pq.read_table(folder / "tables" / "selections").to_pylist():
         context, (real, null, drawn) = row["context"], windows[row["window_id"]]
-        if context != "mimicry":
-            w = null if context.startswith("null") else real
-            check_choice(row, dataclasses.replace(w, label=drawn[row["draw"]]) if "resampled" in context else w)
-            rows[row["selector"], context] += 1
-            varied |= {row["selector"]} if np.ptp(row["scores"]) > 0 else set()
+        w = null if context.startswith("null") else real
+        check_choice(row, dataclasses.replace(w, label=drawn[row["draw"]]) if "resampled" in context else w)
+        rows[row["selector"], context] += 1
+        varied |= {row["selector"]} if np.ptp(row["scores"]) > 0 else set()
     assert varied == {*selectors}
     for name in selectors:
         draws = DRAWS if name in DRAWN_FOR else 0
