@@ -5,18 +5,15 @@
 # make browser   install Debian's Chromium, if possible, for the tests of the report; without it they are skipped
 # make report    write the report of the newest measurement of RUN (default runs/demo) as one HTML file
 # make figures   draw the figures of the newest measurement of RUN (default runs/demo), or of TABLES; measure first if necessary
-# make evidence  measure the demo with every selector, and context curves, and draw all figures
-# make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
-#                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
+# make evidence  measure the demo with every selector, draw all its figures, and make curve
+# make curve     measure the four-way run: the demo, without PoSE, with RandPos, and the ceiling, and compare the demo with each
+#                of the others; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo, and print their means; resumes after a stop
 # make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
 #                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
 # make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
-#                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
-#                after a stop
+#                ceiling, the first two without PoSE), print the accuracy inside the training row and beyond it; resumes after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
-# make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
-#                128 256), the same targets for all, and draw the dependency spectrum against the length; resumes after a stop
 # make bench     compare the influence engine with captum and with the hardware limit
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU, on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
@@ -48,7 +45,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(or $(3),$(SEEDS)),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real lengths figures figures-synthetic report browser evidence curve seeds hypothesis twin bench mutants gpu-check docs test check format lock clean
+.PHONY: demo real figures figures-synthetic report browser evidence curve seeds hypothesis twin bench mutants gpu-check docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -64,13 +61,15 @@ FORCE:
 
 evidence: $(READY)
 	$(BIN)/olmo-sparsity influence --selector all --num-windows 3000
-	@$(MAKE) --no-print-directory figures
+	$(BIN)/olmo-sparsity figures --all
 	@$(MAKE) --no-print-directory curve
 
 curve: SEEDS ?= 0
 curve: $(READY)
-	$(call each_seed,context-curve,$(FOUR_WAY),runs)
-	$(BIN)/python -m analysis context_curve $(call runs_of,$(FOUR_WAY),runs) --out runs/figures
+	$(call each_seed,influence,$(FOUR_WAY),runs)
+	@set -e; for seed in $(SEEDS); do end=-seed$$seed; test $$seed != 0 || end=; \
+	for other in demo-no-pose demo-randpos demo-ceiling; do set -- compare runs/demo$$end runs/$$other$$end; \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done; done
 
 seeds: SEEDS ?= 0 1 2
 seeds: $(READY)
@@ -106,7 +105,6 @@ twin: SEEDS ?= 101 102 103 104 105 106
 twin: $(READY)
 	@set -e; $(foreach run,$(TWIN:%=runs/twin/%),$(call evaluate,$(run)))
 	$(BIN)/olmo-sparsity synth summary $(TWIN:%=--run runs/twin/%)
-	$(BIN)/python -m analysis inside_and_beyond $(TWIN:%=--run runs/twin/%) --out runs/twin/figures
 
 # Figure 1 has a run for each K_train; figures 2 and 3 have one for each way to give position IDs.
 K_TRAIN ?= 2 4
@@ -129,20 +127,6 @@ real: $(READY) $(SMOLLM2)
 	for command in figures 'report --overwrite'; do \
 	set -- $$command --config configs/smollm2.yaml --tables "$$tables"; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-
-# Every length has the same targets: those that the longest one allows. 64: the local tokens of the configuration. One window of
-# each document: intervals need 50 documents.
-lengths: LENGTHS ?= 128 256
-lengths: RUN = runs/lengths
-lengths: $(READY) $(SMOLLM2)
-	@set -e; longest=$$(printf '%s\n' $(LENGTHS) | sort -n | tail -n 1); for length in $(LENGTHS); do \
-	set -- influence --config configs/smollm2.yaml --run $(RUN) --out $(RUN)/influence/64of$$length --full-len $$length \
-	--k $$((length - 64)) --num-windows 100 --selector attention --selector nearest --selector random \
-	influence.min_preceding=$$longest influence.max_windows_per_document=1 influence.resampled_draws=0 influence.anchor=bos \
-	influence.windows_per_part=5 $(if $(DATA),--data '$(DATA)'); \
-	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-	$(BIN)/python -m analysis spectrum_by_length $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
-		--out $(RUN)/figures
 
 # Runs even if the file is there: the script compares it with its known hash.
 $(SMOLLM2): FORCE | $(READY)

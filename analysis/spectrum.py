@@ -1,112 +1,49 @@
-"""Figure of the dependency spectrum: the share of the targets for which k tokens are enough, chosen, nearest and at random."""
+"""The dependency spectrum: for how many targets k tokens suffice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Optional
-
-import matplotlib.pyplot as plt
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
+import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.measurement import CONTEXTS
-from olmo_sparsity.statistics.single.model_setup import Visibility
-from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, TOLERANCES, Spectra, Spectrum
-from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.spectrum import rounding_words, spectrum_finding, spectrum_sentences
-from olmo_sparsity.wording.units import k_words, units_of
+from olmo_sparsity.config.units import units_of
+from olmo_sparsity.statistics.quantities import gate
+from olmo_sparsity.statistics.spectrum import TOLERANCE
 
-from .drawing import FigureOfMeasurement
-from .output import Drawn, caption
-from .style import LINE_LOOKS, LOOKS, context_entry, few_ticks_of_k, write_nothing_measured
-
-WORDS = (
-    "Share of the targets that need at most k long-range {units}: the smallest measured k of which KL(p_all, p_{{J_k}}) is at "
-    "most the tolerance; at k = 0 the local tokens suffice. Bands: simultaneous 95% bands by bootstrap over documents. "
-    "{sentences} A line ends just behind the largest measured k; what is missing to 100% needs more."
+from .drawing import (
+    NothingToDraw,
+    colors_of,
+    count_axis,
+    draw_line,
+    main_selectors,
+    new_figure,
+    sample_of,
+    selections,
+    styled,
 )
-ROW_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
-END = 1.25  # of the largest measured k: where lines end, so that what it shows has a width
+
+NEEDS = "frame"
 
 
-def family_label(family: str, visibility: Visibility) -> str:
-    """Return what a family is called in the legend, and what its k says of a target."""
-    if family == RANDOM:
-        return family
-    if family == NEAREST:  # what is far may reach a target by way of near entries
-        return f"{family} (how far{' attention goes' if visibility == 'contextual' else ''})"
-    return f"chosen by {family} (how many)"
-
-
-def families_drawn(spectra: Spectra, summary: Summary) -> list[str]:
-    """Return the families of the figure, as far as they were measured: a choice, the nearest, and random ones."""
-    chosen = spectra.chosen(summary.blind_selectors)
-    return [name for name in (chosen, NEAREST, RANDOM) if name is not None and spectra.of(name) is not None]
-
-
-def _draw(axis: Axes, spectrum: Optional[Spectrum]) -> None:
-    """Draw a distribution as steps; of the real context with its band."""
-    if spectrum is None:
-        return
-    family, context, *_ = spectrum.curve
-    color = LOOKS[family]["color"]
-    shares = [*spectrum.shares, spectrum.shares[-1]]
-    numbers = np.array([(of.mean, of.low, of.high) for of in shares], dtype=float).T  # None becomes NaN
-    places = [*spectrum.ks, END * spectrum.ks[-1]]
-    axis.step(
-        places,
-        numbers[0],
-        where="post",
-        color=color,
-        linewidth=1.6 if context == "real" else 1.1,
-        **LINE_LOOKS[context],
-    )
-    if context == "real":
-        axis.fill_between(places, numbers[1], numbers[2], step="post", color=color, alpha=0.16, linewidth=0)
-
-
-def _set_axes(axis: Axes, spectra: Spectra, *, label: str) -> None:
-    ks = sorted(set(next(iter(spectra.by_curve.values())).ks))
-    axis.set_xscale("symlog", base=2, linthresh=1)
-    shown = few_ticks_of_k(ks)
-    axis.set_xticks(shown, [str(k) for k in shown])
-    axis.minorticks_off()
-    axis.set_xlim(0, END * ks[-1])
-    axis.set_ylim(0, 1.01)
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axis.grid(color="#DDDDDD", linewidth=0.5)
-    axis.set_axisbelow(True)
-    axis.set_xlabel(label)
-    if spectra.row_k:
-        axis.axvline(spectra.row_k, **ROW_LOOK)
-
-
-def draw(measured: Measured) -> Iterator[Drawn]:
-    """Draw ``spectrum``: a panel a tolerance."""
-    summary, spectra = measured.summary, measured.spectra
-    families = families_drawn(spectra, summary)
-    figure, axes = plt.subplots(1, len(TOLERANCES), figsize=(10.8, 3.3), sharey=True, layout="constrained")
-    for axis, tolerance in zip(axes.flat, TOLERANCES, strict=True):
-        axis.set_title(f"within {tolerance:g} nats")
-        for family in reversed(families):
-            for context in CONTEXTS:
-                _draw(axis, spectra.of(family, context, tolerance=tolerance))
-        if not axis.lines:
-            write_nothing_measured(axis)
-            continue
-        _set_axes(axis, spectra, label=k_words(summary.unit, summary.setup.visibility))
-    visibility = summary.setup.visibility
-    handles = [Line2D([], [], color=LOOKS[name]["color"], label=family_label(name, visibility)) for name in families]
-    handles += [context_entry(context) for context in CONTEXTS]
-    if spectra.row_k:
-        handles.append(Line2D([], [], label="the nearest up to here are a training row", **ROW_LOOK))
-    axes[0].set_ylabel("targets that need at most k")
-    sentences = " ".join(spectrum_sentences(spectra, summary)) + rounding_words(spectra)
-    caption(figure, summary, words=WORDS.format(units=units_of(summary), sentences=sentences), handles=handles)
-    yield Drawn(figure, "spectrum", spectrum_finding(spectra, summary))
-
-
-FIGURE = FigureOfMeasurement(draw)
+@styled
+def figure(frame: pd.DataFrame) -> Figure:
+    """A panel for the text and one for foreign text; a line for the first blind selector, `nearest` and `random`."""
+    if gate(frame) != "above":
+        raise NothingToDraw("spectrum: the long context gives no clear gain, so nothing is needed of it")
+    units = units_of(frame.attrs["manifest"])
+    drawn, axes = new_figure(
+        1, 2, height=2.9, title=f"Share of the targets that need at most k {units}", sharey=True,
+        caption=f"Within {TOLERANCE:g} nats of the prediction with all {units}. Simultaneous 95% bands; {sample_of(frame)}.",
+    )  # fmt: skip
+    panels = {"real": "the document", "null": "foreign text in its place"}
+    for axis, (context, words) in zip(axes.flat, panels.items(), strict=True):
+        axis.set_title(words)
+        for name in main_selectors(frame, "nearest", "random"):
+            rows = selections(frame, "spectrum_share", name, context)
+            rows = rows[rows["x"] == TOLERANCE].astype({"k": float})
+            draw_line(axis, rows, x="k", color=colors_of(frame)[name], label=name)
+        count_axis(axis, frame.loc[frame["quantity"] == "spectrum_share", "k"].unique().tolist())
+        axis.set(ylim=(0, 1.02), xlabel=f"k, {units} picked")
+    axes[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes[0, 0].set_ylabel("targets")
+    return drawn

@@ -2,7 +2,7 @@
 
 For each size of model, every method computes the loss of each single unmasking of the same windows, with the same threads
 and weights, in turn and several times. Prints medians, their spread, ratios, and the share of the measured peak of a matrix
-product; writes ``table.json`` and a figure.
+product; writes ``table.json``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Optional
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -97,18 +93,14 @@ SIZES = {
 class Operations:
     """Floating-point operations of all single unmaskings: two for each multiply-add of a matrix product.
 
-    Attributes:
-        needed: what ``olmo_sparsity.model.compact`` has to do. A row has L local tokens. The layers between the first and
-            the last run all of it. The first layer needs no projections of queries, keys and values. The last one needs
-            keys and values of all tokens, and the rest of the last token only. Each candidate runs through all layers once.
-            Each row needs the vocabulary once.
-        rows: rows of L + 1 tokens that are run as they are.
-        masked: rows of L + M tokens, with the logits of all tokens.
+    ``needed`` is what ``olmo_sparsity.model.compact`` has to do. A row has L local tokens. The layers between the first and the
+    last run all of it. The first layer needs no projections of queries, keys and values. The last one needs keys and values of
+    all tokens, and the rest of the last token only. Each candidate runs through all layers once. Each row needs the vocabulary.
     """
 
     needed: float
-    rows: float
-    masked: float
+    rows: float  # rows of L + 1 tokens that are run as they are
+    masked: float  # rows of L + M tokens, with the logits of all tokens
 
 
 def count_operations(size: Size) -> Operations:
@@ -149,26 +141,16 @@ def random_model(model: ModelConfig, vocab_size: int, *, full_len: int, device: 
 
 @dataclass(frozen=True)
 class Problem:
-    """The windows of one size, and the model in the forms that the methods need.
-
-    Attributes:
-        size: of the model and windows.
-        tokens_WT: the windows.
-        targets_W: the tokens that follow.
-        exact: the compact path in fp32.
-        low: the compact path in bf16 on a device with units for it, otherwise in fp32.
-        peer: the same weights in ``transformers``.
-        loss_short_W: losses with only the local tokens visible, nats.
-    """
+    """The windows of one size, and the model in the forms that the methods need."""
 
     size: Size
     _: KW_ONLY
     tokens_WT: torch.Tensor
     targets_W: torch.Tensor
-    exact: Evaluator
-    low: Evaluator
-    peer: OlmoForCausalLM
-    loss_short_W: torch.Tensor
+    exact: Evaluator  # the compact path in fp32
+    low: Evaluator  # the compact path in bf16 on a device with units for it, otherwise in fp32
+    peer: OlmoForCausalLM  # the same weights in ``transformers``
+    loss_short_W: torch.Tensor  # with only the local tokens visible, nats
 
     @property
     def olmo(self) -> OLMoWithPositions:
@@ -223,7 +205,7 @@ def masked_definition(problem: Problem) -> torch.Tensor:
 
 
 def methods(problem: Problem) -> dict[str, Method]:
-    """Return the methods by the names that tables and figures give them; those in bf16 where the device has units for it."""
+    """Return the methods by the names that tables give them; those in bf16 where the device has units for it."""
     calls: dict[str, Method] = {"compact, fp32": lambda: _singles(problem, problem.exact)}
     if has_bf16_units(problem.tokens_WT.device):
         calls["compact, bf16"] = lambda: _singles(problem, problem.low)
@@ -292,14 +274,6 @@ def captum_scores(
 
     The features are a visibility mask over the long-range tokens, all of them hidden, and ablating a feature shows its
     token. Hidden tokens are masked in the attention mask; position IDs do not move.
-
-    Args:
-        model: the model.
-        tokens_T: int64, the window, without its target.
-        target: the token that follows.
-        num_long_range: M.
-        perturbations_per_eval: candidates per forward pass.
-        last_logits_only: compute the logits of the last token only.
     """
     from captum.attr import FeatureAblation
 
@@ -346,21 +320,7 @@ def timed_in_turn(calls: Mapping[str, Method], *, repeats: int, device: torch.de
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods at one size.
-
-    Attributes:
-        size: name of the size.
-        num_parameters: of the model.
-        local_len: L.
-        num_long_range: M.
-        vocab_size: V.
-        num_windows: W.
-        batch_tokens: tokens of a forward pass.
-        seconds: of each method, every repeat.
-        difference_nats: of each method, the largest distance of a loss from the definition.
-        operations: of all single unmaskings.
-        peak_per_second: operations per second of a large matrix product, by precision.
-    """
+    """All methods at one size."""
 
     size: str
     num_parameters: int
@@ -369,11 +329,11 @@ class Comparison:
     num_long_range: int
     vocab_size: int
     num_windows: int
-    batch_tokens: int
-    seconds: dict[str, list[float]]
-    difference_nats: dict[str, float]
+    batch_tokens: int  # of a forward pass
+    seconds: dict[str, list[float]]  # of each method, every repeat
+    difference_nats: dict[str, float]  # of each method, the largest distance of a loss from the definition
     operations: Operations
-    peak_per_second: dict[str, float]
+    peak_per_second: dict[str, float]  # operations of a large matrix product, by precision
 
     def share_of_peak(self, method: str) -> Optional[float]:
         """Return the share of the measured peak that a method reaches; None where its operations are not counted."""
@@ -443,52 +403,16 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
-def draw_methods(comparisons: list[Comparison], path: Path) -> None:
-    """Draw the methods, one panel per size."""
-    figure, axes = plt.subplots(
-        1, len(comparisons), figsize=(4.6 * len(comparisons), 3.6), layout="constrained", squeeze=False
-    )
-    for axis, comparison in zip(axes[0], comparisons, strict=True):
-        seconds = comparison.seconds
-        captum = fastest_captum(seconds)
-        names = sorted(seconds, key=lambda name: -median(seconds[name]))
-        medians = [median(seconds[name]) for name in names]
-        low = [m - min(seconds[name]) for m, name in zip(medians, names, strict=True)]
-        high = [max(seconds[name]) - m for m, name in zip(medians, names, strict=True)]
-        colors = ["#0072B2" if name.startswith("compact") else "#999999" for name in names]
-        axis.barh(names, medians, xerr=[low, high], color=colors, error_kw={"linewidth": 0.8})
-        for i, value in enumerate(medians):
-            axis.annotate(
-                f"{captum / value:.1f}x",
-                (value + high[i], i),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7,
-            )
-        axis.set_xlim(0, 1.2 * max(map(max, seconds.values())))
-        axis.set_xlabel("seconds (median, min to max)")
-        axis.set_title(f"{comparison.size}: {comparison.num_parameters / 1e6:.1f}M parameters", fontsize=9)
-        axis.tick_params(labelsize=7)
-    figure.suptitle(
-        "All single unmaskings of the same windows; right of each bar: times as fast as captum with all logits, at its best",
-        fontsize=9,
-    )
-    for suffix in (".png", ".pdf"):
-        figure.savefig(path.with_suffix(suffix), dpi=150)
-    plt.close(figure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", action="append", choices=SIZES, help="size of model, repeatable; default: all")
     parser.add_argument("--repeats", type=int, default=5, help="how often each method is timed")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of table and figure")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the table")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     console = Console(width=160)
-    check_results(arguments.out, "table.json", "methods.png", "methods.pdf")
+    check_results(arguments.out / "table.json")
     arguments.out.mkdir(parents=True, exist_ok=True)
     console.print(f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if not has_bf16_units(device):
@@ -497,13 +421,12 @@ def main() -> None:
     for name in arguments.size or SIZES:
         comparisons.append(compare(name, device, repeats=arguments.repeats))
         console.print(comparison_table(comparisons[-1]))
-    draw_methods(comparisons, arguments.out / "methods")
     table = {
         "device": device_name(device),
         "sizes": [dataclasses.asdict(comparison) for comparison in comparisons],
     }
     (arguments.out / "table.json").write_text(json.dumps(table, indent=2))
-    console.print(f"{arguments.out}: table.json, methods.png")
+    console.print(f"{arguments.out}: table.json")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from olmo_sparsity.storage.files import CHECKSUM
@@ -51,10 +52,9 @@ COMMANDS = {
     "train": "train --config {base}/tiny.yaml --run {out}/run",
     "influence": f"influence {MEASURE} --out {{out}}/tables",
     "merge": "merge {base}/share0 {base}/share1 --out {out}/merged",
-    "context-curve": f"context-curve {MEASURE} --out {{out}}/curve",
     "synth train": f"synth train parity {SYNTH} --run {{out}}/parity",
     "synth eval": f"synth eval parity {SYNTH} --run {{base}}/parity --out {{out}}/answers",
-    "figures": "figures --run {out}/run --tables {base}/tables",
+    "figures": "figures --tables {base}/tables --out {out}/figures",
     "report": "report --tables {base}/tables --out {out}/report.html --overwrite",
     "export hf": "export hf {base}/run {out}/hf --overwrite",
     "influence of a model": "influence --model {base}/hf --data {base}/words.jsonl data.cache_dir={out}/data --run {out}/model "
@@ -130,6 +130,8 @@ def _content(path: Path) -> Any:
     content = path.read_bytes()
     if not content and path.suffix != ".bin":
         raise ValueError("empty")
+    if path.name == "estimates.parquet":  # its key has the time at which the measurement was finished
+        return pd.read_parquet(path).to_csv()
     if path.suffix == ".json":
         return _without_clock(json.loads(content))
     if path.suffix == ".jsonl":

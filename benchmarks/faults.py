@@ -8,7 +8,6 @@ an undisturbed run, but for times. A read-only fault comes half of the times to 
 
 Where file systems can be mounted (Linux, by a superuser or in a user namespace), the disk is a file system in memory, of limited
 size, or mounted read-only. Elsewhere the stand-ins are files that may not grow, and a file where a folder is needed.
-``benchmarks/kills.py`` kills measurements of any size.
 """
 
 from __future__ import annotations

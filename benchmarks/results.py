@@ -11,11 +11,7 @@ from pathlib import Path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import check_replaceable
 
-WRITTEN = {
-    ".json": re.compile(rb'\A\{\n  "device": '),
-    ".png": re.compile(rb"tEXtSoftware\0Matplotlib "),
-    ".pdf": re.compile(rb"/Producer \(Matplotlib "),
-}
+WRITTEN = re.compile(rb'\A\{\n  "device": ')
 
 
 @contextmanager
@@ -28,10 +24,9 @@ def mistakes_in_one_line() -> Iterator[None]:
         sys.exit(2)
 
 
-def check_results(folder: Path, *names: str) -> None:
-    """End the script with one line if a file that it is to write exists and is of another kind."""
+def check_results(path: Path) -> None:
+    """End the script with one line if the file that it is to write exists and is of another kind."""
     try:
-        for name in names:
-            check_replaceable(folder / name, WRITTEN[Path(name).suffix].search, what="result")
+        check_replaceable(path, WRITTEN.search, what="result")
     except UserError as error:
         sys.exit(str(error))

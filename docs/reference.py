@@ -1,4 +1,4 @@
-"""Pages of the site that are generated: from commands, configuration, columns of tables, modules and the front page.
+"""Pages of the site that are generated: from commands, configuration, columns, quantities, modules and the front page.
 
 MkDocs calls the functions whose names start with ``on_`` (``hooks`` in mkdocs.yml). The others need no MkDocs.
 """
@@ -28,6 +28,7 @@ COMMANDS_MARK = "<!-- commands -->"
 KEYS_MARK = "<!-- keys -->"
 COLUMNS_MARK = "<!-- columns -->"
 SELECTORS_MARK = "<!-- selectors -->"
+QUANTITIES_MARK = "<!-- quantities -->"
 PICTURE = re.compile(r'(?P<link><a [^>]*>)?(?P<image><img [^>]*?src="(?P<src>[^"]+)"[^>]*>)')
 
 
@@ -96,6 +97,18 @@ def selectors_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
+def quantities_reference() -> str:
+    """Return every number of a measurement with its label, its unit, its definition and the keys of its rows."""
+    from olmo_sparsity.statistics.quantities import QUANTITIES
+
+    keys = {"window": "", "last": "x: n", "damped": "context, x: w", "selection": "selector, context, k"}
+    lines = ["| quantity | label | definition | keys |", "|---|---|---|---|"]
+    for name, quantity in QUANTITIES.items():
+        cells = (f"`{name}`", _in_code(quantity.header), _in_code(quantity.definition), keys[quantity.per])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def filled_in(markdown: str) -> str:
     """Return the text of a page with what is generated in place of its marks."""
     generated = {
@@ -103,6 +116,7 @@ def filled_in(markdown: str) -> str:
         COLUMNS_MARK: columns_reference,
         KEYS_MARK: configuration_reference,
         SELECTORS_MARK: selectors_reference,
+        QUANTITIES_MARK: quantities_reference,
     }
     for mark, reference in generated.items():
         if mark in markdown:

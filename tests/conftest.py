@@ -22,7 +22,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.training.loop import train
 
-pytest_plugins = ["figure_fixtures", "snapshot_fixtures", "guard_fixtures"]
+pytest_plugins = ["guard_fixtures"]
 torch.set_num_threads(1)
 # Typer builds the command line anew at each call, which takes as long as many tests of a command.
 typer.main.get_command = cache(typer.main.get_command)  # before typer.testing takes it from there
@@ -30,8 +30,6 @@ typer.main.get_command = cache(typer.main.get_command)  # before typer.testing t
 # The files that take longest come first, so that no worker ends with one of them while the others wait.
 LONG = [
     "test_fresh_processes.py",
-    "view/test_report.py",
-    "analysis/test_figures.py",
     "docs/test_commands.py",
     "training/test_loop.py",
     "training/test_processes.py",
@@ -42,11 +40,9 @@ LONG = [
     "measure/test_visibility.py",
     "test_architecture.py",
     "measure/test_long_windows.py",
-    "statistics/test_breakdowns.py",
     "measure/test_planted.py",
     "synthetic/test_runs.py",
     "config/test_config.py",
-    "analysis/test_run_figures.py",
     "cli/test_endings.py",
 ]
 

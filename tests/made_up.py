@@ -9,12 +9,10 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.statistics.several.subjects import pairing_of
-from olmo_sparsity.statistics.single.measurement import Measurement
+from olmo_sparsity.records.measured import DAMPING, MeasuredLengths
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas
-from olmo_sparsity.wording.comparison import pairing_words
 
 LENGTHS = {"local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "num_chunks": 2, "num_long_range": 12}
 M, KS = 12, [1, 2, 8]
@@ -90,12 +88,16 @@ def made_up_tables(
     noise; of `random` it is minus that cost, and noise. Of KL(p_all, p_{}) the share
     ``kl_share`` is recovered. ``gain_beyond``: mean gain beyond training rows of 14 tokens;
     None: training rows have as many tokens as the local context, so that it is the long gain without the cost of the gap.
+    The loss of the last n tokens is linear between these points, the blend of weight w has w (2 - w) of the long gain, and
+    (1 - w)^2 of the divergence.
     ``gap_cost``: what the gap in front of the recent tokens costs; mean, in nats. ``setup``: entries of the manifest
     about the model (such as ``PRETRAINED``); where it names a model, no training row is known, nor what the model saw.
     ``selectors``: those that are written; their numbers and their order are the same without the others.
     """
     setup = setup or {}
     is_pretrained = "model" in setup
+    row_len = 8 if gain_beyond is None else 14
+    last_n = MeasuredLengths(8, 20, None if is_pretrained else row_len, None, M).last_n
     rng = np.random.default_rng(seed)
     added_rng = np.random.default_rng([seed, 1])  # of its own, so that the other numbers stay as they are
     newest_rng = np.random.default_rng([seed, 2])  # likewise
@@ -108,9 +110,11 @@ def made_up_tables(
     factor = np.select([classes == "repeat", classes == "function-word"], [2.0, 0.0], 1.0)
     gain = {"real": long_gain * factor + shift + rng.normal(0, 0.3, num), "null": rng.normal(-0.1, 0.3, num)}
     short = 4.0 + rng.normal(0, 0.5, num)
+    long = short - gain["real"]
     gap = gap_rng.normal(gap_cost, 0.02, num)
     beyond = gain["real"] - gap if gain_beyond is None else added_rng.normal(gain_beyond, 0.2, num)
     kl_short = {context: added_rng.gamma(2.0, 0.1, num) for context in ("real", "null")}
+    undone = 1 - np.array(DAMPING)
     drawn_short = 3.0 + added_rng.normal(0, 0.5, (num, DRAWS))
     windows: list[dict[str, Any]] = []
     selections: list[dict[str, Any]] = []
@@ -134,17 +138,26 @@ def made_up_tables(
                 "null_doc_id": f"{(document[w] + 1) % num_documents:016x}",
                 "null_token_ids": list(range(12)),
                 "loss_short_nats": short[w],
-                "loss_long_nats": short[w] - gain["real"][w],
+                "loss_long_nats": long[w],
                 "gain_long_nats": gain["real"][w],
                 "null_loss_long_nats": short[w] - gain["null"][w],
                 "null_gain_long_nats": gain["null"][w],
                 "null_target_class": added_rng.choice(CLASSES),
                 "loss_short_no_gap_nats": short[w] - gap[w],
-                "loss_train_len_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w] + gap[w],
-                "loss_train_len_no_gap_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w],
+                "last_n": last_n,
+                "loss_last_nats": np.interp(
+                    last_n,
+                    *zip(
+                        *sorted({8: short[w] - gap[w], row_len: long[w] + beyond[w], 20: long[w]}.items()), strict=True
+                    ),
+                ),
                 "gain_beyond_nats": None if is_pretrained else beyond[w],
                 "kl_short_nats": kl_short["real"][w],
                 "null_kl_short_nats": kl_short["null"][w],
+                "loss_damped_nats": short[w] - (1 - undone**2) * gain["real"][w],
+                "kl_damped_nats": undone**2 * kl_short["real"][w],
+                "null_loss_damped_nats": short[w] - (1 - undone**2) * gain["null"][w],
+                "null_kl_damped_nats": undone**2 * kl_short["null"][w],
                 "resampled_target_ids": added_rng.integers(0, 100, DRAWS),
                 "resampled_loss_short_nats": drawn_short[w],
                 "resampled_loss_long_nats": drawn_short[w] + added_rng.normal(kl_short["real"][w], 0.2, DRAWS),
@@ -225,8 +238,9 @@ def made_up_tables(
         "run_id": "0",
         "run": "made-up",
         "source": "made up",
+        "influence": {"k": KS, "selectors": list(selectors), "resampled_draws": DRAWS, "unit": "token"},
     }
-    lengths: dict[str, Any] = LENGTHS if gain_beyond is None else {**LENGTHS, "train_len": 14}
+    lengths: dict[str, Any] = {**LENGTHS, "train_len": row_len}
     if is_pretrained:
         lengths = {**LENGTHS_OF_PRETRAINED}
     manifest |= {"split": "validation", "num_parts": len(parts), "context": lengths, **setup}
@@ -255,8 +269,3 @@ def _chosen_by(rng: np.random.Generator) -> dict[str, np.ndarray]:
     scores = rng.integers(0, 9, M).astype(float)
     positions = M - 1 - np.argsort(-scores[::-1], kind="stable")[: KS[-1]]
     return {"scores": scores, "positions": positions, "distance_tokens": 20 - positions}
-
-
-def related_words(first: Measurement, second: Measurement) -> str:
-    """Return the sentence that says how two measurements relate."""
-    return pairing_words(first, second, pairing_of(first, second))

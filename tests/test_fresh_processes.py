@@ -21,27 +21,22 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 # Target -> further arguments of make, and what it makes.
 TARGETS = {
-    "demo": ("", "runs/demo/figures/training.pdf runs/demo/figures/*/figure4-kl.png runs/demo/figures/*/report.html"),
-    "evidence": (
+    "demo": (
         "",
-        "runs/demo/figures/*/figure4-lasso.png runs/figures/context-curve.json",
+        "runs/demo/figures/*/first_picture.pdf runs/demo/figures/*/figure4.png runs/demo/figures/*/report.html",
     ),
+    "evidence": ("", "runs/demo/figures/*/gains.png runs/demo-ceiling/influence/*/manifest.json"),
     "seeds": ("'SEEDS=0 1'", "runs/demo-seed1/influence/*/manifest.json"),
     "hypothesis": (
         "'SEEDS=0 1' TARGETS_OF_TEST=40",
-        "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.json",
+        "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.png",
     ),
-    "twin": (
-        "'SEEDS=0 1'",
-        "runs/twin/sum-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
-    ),
+    "twin": ("'SEEDS=0 1'", "runs/twin/sum-ceiling-seed1/synthetic/*/manifest.json"),
     "figures-synthetic": (
         "K_TRAIN=2 METHODS=pose",
-        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "scratchpad", "variables")),
-    ),
-    "lengths": (
-        "'LENGTHS=128 130' DATA=long.jsonl",
-        "runs/lengths/figures/spectrum-by-length.csv",
+        " ".join(
+            f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "parity-scratchpad", "variables*")
+        ),
     ),
     "real": ("DATA=long.jsonl", "runs/SmolLM2-*/figures/*/figure5.png runs/SmolLM2-*/figures/*/report.html"),
 }
@@ -75,15 +70,11 @@ STARTED_BY = {
 # Figure -> (folder of the checkout that it is started in, its arguments); the others are drawn from the demo.
 DEMO = ("runs", ("--run", "demo"))
 FIGURES = {
-    "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
-    "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
-    "inside_and_beyond": ("runs/twin", ("--run", "sum-pose-seed0", "--run", "sum-ceiling-seed0")),
-    "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "synthetic": ("runs/synthetic", ("--run", "parity-K2-seed0")),
 }
 STARTED = sorted(
-    path.stem for path in (ROOT / "analysis").glob("*.py") if "\nFIGURE = " in path.read_text(encoding="utf-8")
+    path.stem for path in (ROOT / "analysis").glob("*.py") if "\nNEEDS = " in path.read_text(encoding="utf-8")
 )
 
 
@@ -131,8 +122,8 @@ def test_scripts(script: str, checkout: SmallCheckout, made: Callable[[str], Non
 
 @pytest.mark.parametrize("name", STARTED)
 def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
-    """Each draws, in the style in which ``olmo-sparsity figures`` draws."""
-    for target in ("demo", "evidence", "seeds", "hypothesis", "twin", "figures-synthetic", "lengths"):
+    """Each draws, in the style of ``olmo-sparsity figures``, or says why so small a measurement has nothing to show."""
+    for target in ("demo", "evidence", "seeds", "hypothesis", "figures-synthetic"):
         made(target)
     folder, arguments = FIGURES.get(name, DEMO)
     cwd = checkout.folder / folder
@@ -140,7 +131,10 @@ def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]
     out.mkdir(parents=True)
     drawing = Started(run_figure, "analysis", (name, *arguments, "--out", f"drawn/{name}"), cwd=cwd)
     _, errors = drawing.communicate()
+    if name in ("classes", "recovered", "spectrum") and drawing.returncode == 2:
+        assert errors.splitlines()[-1].startswith(f"analysis: error: {name}: ")
+        return
     assert drawing.returncode == 0, errors
     pictures = list(out.glob("*.png"))
-    style = style_of(checkout.folder / "runs" / "demo" / "figures" / "training.png")
+    style = style_of(next(checkout.folder.glob("runs/demo/figures/*/first_picture.png")))
     assert pictures and {style_of(picture) for picture in pictures} == {style}

@@ -42,23 +42,27 @@ def make(environment: Path, *arguments: str, fails: str = "nothing") -> tuple[in
     return printed(environment, *arguments, fails=fails)[:2]
 
 
-def test_curve_measures_the_four_and_draws_them(environment: Path) -> None:
-    names = ("demo", "demo-no-pose", "demo-randpos", "demo-ceiling")
-    status, commands = make(environment, "curve")
-    assert status == 0
-    measured = [
-        f"olmo-sparsity context-curve --config configs/{name}.yaml --run runs/{name} --train training.seed=0"
-        for name in names
+def test_curve_measures_the_four_and_compares_the_demo_with_the_others(environment: Path) -> None:
+    status, commands = make(environment, "curve", "SEEDS=0 2")
+    assert status == 0 and len(commands) == 8 + 6
+    assert "olmo-sparsity influence --config configs/demo.yaml --run runs/demo --train training.seed=0" in commands[:8]
+    ceiling = "--config configs/demo-ceiling.yaml --run runs/demo-ceiling-seed2 --train training.seed=2"
+    assert f"olmo-sparsity influence {ceiling}" in commands[:8]
+    assert commands[8:] == [
+        f"olmo-sparsity compare runs/demo{end} runs/{other}{end}"
+        for end in ("", "-seed2")
+        for other in ("demo-no-pose", "demo-randpos", "demo-ceiling")
     ]
-    options = " ".join(f"--run runs/{name}" for name in names)
-    assert commands == [*measured, f"python -m analysis context_curve {options} --out runs/figures"]
-    _, commands = make(environment, "curve", "SEEDS=0 2")
-    assert len(commands) == 9
-    assert (
-        "olmo-sparsity context-curve --config configs/demo-ceiling.yaml --run runs/demo-ceiling-seed2 --train training.seed=2"
-        in commands
-    )
-    assert "--run runs/demo --run runs/demo-seed2 --run runs/demo-no-pose --run runs/demo-no-pose-seed2" in commands[-1]
+
+
+def test_evidence_draws_all_figures(environment: Path) -> None:
+    status, commands = make(environment, "evidence")
+    assert status == 0
+    assert commands[:2] == [
+        "olmo-sparsity influence --selector all --num-windows 3000",
+        "olmo-sparsity figures --all",
+    ]
+    assert len(commands) == 2 + 4 + 3
 
 
 def test_seeds_measures_the_demo(environment: Path) -> None:
@@ -75,9 +79,9 @@ def test_seeds_measures_the_demo(environment: Path) -> None:
     )
 
 
-def test_twin_evaluates_the_seeds_of_each_and_draws_them(environment: Path) -> None:
+def test_twin_evaluates_the_seeds_of_each_and_prints_them(environment: Path) -> None:
     status, commands = make(environment, "twin", "SEEDS=1 2 3")
-    assert status == 0 and len(commands) == 3 + 3 + 2 + 2
+    assert status == 0 and len(commands) == 3 + 3 + 2 + 1
     assert "olmo-sparsity synth eval sum --run runs/twin/sum-pose-seed3 training.seed=3" in commands
     ceiling = "context.train_len=32 pose.num_chunks=1 synthetic.train_lengths=[4,30]"
     assert f"olmo-sparsity synth eval sum {ceiling} --run runs/twin/sum-ceiling-seed1 training.seed=1" in commands
@@ -86,7 +90,7 @@ def test_twin_evaluates_the_seeds_of_each_and_draws_them(environment: Path) -> N
         == "olmo-sparsity synth eval sum pose.num_chunks=1 --run runs/twin/sum-no-pose-seed2 training.seed=2"
     )
     assert commands[8].startswith("olmo-sparsity synth summary --run runs/twin/sum-pose-seed1 ")
-    assert commands[8].count("--run") == commands[9].count("--run") == 8
+    assert commands[8].count("--run") == 8
 
 
 def test_figures_synthetic_evaluates_every_way_to_give_position_ids_and_draws_them(environment: Path) -> None:
@@ -102,24 +106,6 @@ def test_figures_synthetic_evaluates_every_way_to_give_position_ids_and_draws_th
     assert commands[-1].count("--run") == 28 and commands[-1].endswith("--out runs/synthetic/figures")
     status, commands = make(environment, "figures-synthetic", fails="scratchpad-pose-seed0")
     assert status != 0 and "scratchpad-pose-seed0" in commands[-1]
-
-
-def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(environment: Path) -> None:
-    weights = environment / "weights.gguf"
-    given = (f"SMOLLM2={weights}", "LENGTHS=512 128", "DATA=books/*.jsonl")
-    status, commands = make(environment, "lengths", *given)
-    assert status == 0 and commands.pop(0) == f"python scripts/fetch_smollm2.py {weights}"
-    options = "influence --config configs/smollm2.yaml --run runs/lengths --out runs/lengths/influence"
-    same = "--num-windows 100 --selector attention --selector nearest --selector random influence.min_preceding=512 "
-    same += "influence.max_windows_per_document=1 influence.resampled_draws=0 influence.anchor=bos influence.windows_per_part=5"
-    assert commands == [
-        f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 {same} --data books/*.jsonl",
-        f"olmo-sparsity {options}/64of128 --full-len 128 --k 64 {same} --data books/*.jsonl",
-        "python -m analysis spectrum_by_length --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
-        "--out runs/lengths/figures",
-    ]
-    _, commands = make(environment, "lengths", f"SMOLLM2={weights}", "RUN=runs/others")
-    assert "--run runs/others --out runs/others/influence/64of256 --full-len 256 --k 192" in commands[2]
 
 
 def test_real_checks_the_weights_each_time_and_shows_what_it_measured(environment: Path) -> None:
@@ -142,7 +128,6 @@ def test_real_checks_the_weights_each_time_and_shows_what_it_measured(environmen
     [
         ("real", "fetch_smollm2", "fetch_smollm2.py"),
         ("real", "find_tables", "find_tables.py configs/smollm2.yaml"),
-        ("lengths", "fetch_smollm2", "fetch_smollm2.py"),
     ],
 )
 def test_nothing_long_runs_with_other_weights_or_without_a_text(

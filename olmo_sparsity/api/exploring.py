@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from olmo_sparsity.api.arguments import argument, typed
 from olmo_sparsity.api.chosen_windows import ChosenWindows, window_at, windows_of_document
+from olmo_sparsity.api.exploration import Exploration
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
+from olmo_sparsity.measure.visible.passes import VisibleSets, log_probs_of_sets
+from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, OwnSelector
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.storage.files import write_bytes
 from olmo_sparsity.tables.reading import read_manifest, read_table
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.view.excerpts import excerpt_of_rows
-from olmo_sparsity.view.exploration import Exploration, record_of
-from olmo_sparsity.view.one_window import ShownWindow
-from olmo_sparsity.wording.setup import setup_words
+from olmo_sparsity.text.vocabulary import token_texts
+from olmo_sparsity.view.explore import CONTROL, Likely, explored
+from olmo_sparsity.view.window import window_of
 
-# What is measured where no selector is named. None of them sees the target, and those for a model from elsewhere take few passes.
+# What is measured where no selector is named. None of them sees the target, and those for a model from elsewhere are cheap.
 OF_RUN, OF_MODEL = ("kl", "attention"), ("attention", "nearest")
 ID_DIGITS = 8  # of the fingerprint, in the name of a folder
+NUM_LIKELY = 5  # tokens that are shown of each prediction
 
 
 @typed
@@ -45,29 +51,25 @@ def explore(
     unit: Optional[str] = None,
     folder: Optional[str | Path] = None,
 ) -> Exploration:
-    """Measure the window before every token of a text. The first ``full_len`` tokens follow no full window, and are no targets.
+    """Measure the window before every token of a text. The first `full_len` tokens follow no full window, and are no targets.
 
     Args:
         model: the model; its lengths are those of the windows.
         text: one document.
-        selectors: names of those whose choices to measure; `random` is measured beside them. None: `kl` and `attention` of a run,
-            `attention` and `nearest` of another model.
-        k: numbers of visible tokens, or groups of them, rising. None: those of the model's configuration, as far as they leave
-            some long-range tokens out.
+        selectors: built-in selectors, by name; `random` is measured as well. None: `kl` and `attention` for a run, `attention`
+            and `nearest` for another model.
+        k: numbers of visible tokens, or of words, sentences or blocks, rising. None: those of the model's configuration below
+            the number of all.
         seed: of the draws; None: that of the configuration.
         source: name of the text.
-        unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
-        folder: where the tables go, in a folder of their own for each text and each way to measure it. What is there is not
-            measured again, so that an interrupted exploration continues. None: nothing is written.
-
-    Returns:
-        An exploration, which notebooks show; ``to_html`` and ``save_html`` write it. Losses are in nats.
+        unit: `token`, `word`, `sentence` or `block:N`; None: that of the configuration.
+        folder: where the tables go, in a folder for each text and each way to measure it, so that nothing is measured twice and
+            an interrupted exploration continues. None: nothing is written.
 
     Raises:
-        UserError: no token of the text follows a full window, or a selector or k is not possible.
+        UserError: no token follows a full window, or a selector or k is not possible.
     """
-    lengths = model.lengths
-    settings = _settings(model, selectors, k=k, seed=seed, unit=unit)
+    lengths, settings = model.lengths, _settings(model, selectors, k=k, seed=seed, unit=unit)
     encoded = encode_text(model.tokenizer, text)
     if len(encoded) <= lengths.full_len:
         raise UserError(
@@ -75,28 +77,12 @@ def explore(
             "longer text, or a shorter context (--full-len)"
         )
     windows = windows_of_document(model, encoded, seed=settings.seed, source=source)
-    tables, manifest = _measured(model, windows, settings=settings, folder=folder)
-    setup = ModelSetup.from_manifest(manifest)
-    null_contexts = windows.null_contexts
-    begin = int(windows.windows.store.begins_G[0])
-    return Exploration(
-        source=source,
-        run=manifest["run"],
-        setup=setup,
-        null_context=null_contexts.kind,
-        record=record_of(
-            tables["windows"],
-            tables["selections"],
-            encoded=encoded,
-            null_places_WM=null_contexts.places(np.arange(len(windows))) - begin,
-            local_len=lengths.local_len,
-            unit=settings.unit,
-            setup=setup,
-            selectors=settings.selectors,
-        ),
-    )
+    tables, manifest, likely = _measured(model, windows, settings=settings, folder=folder)
+    data = explored(tables, manifest, likely, encoded=encoded, selectors=_named(settings))
+    return Exploration(source, manifest, data)
 
 
+@typed
 def explore_place(
     model: Model,
     text: str,
@@ -106,33 +92,56 @@ def explore_place(
     k: Optional[Sequence[int]] = None,
     seed: Optional[int] = None,
     source: str = "text",
-) -> list[ShownWindow]:
-    """Measure the one window before the token that holds a character; arguments as in ``explore``.
-
-    Returns:
-        The window with the choice of each selector at the largest k.
-    """
+) -> dict[str, Any]:
+    """Measure the one window before the token that holds a character; returns the arguments of `view.explore.print_place`."""
     settings = _settings(model, selectors, k=k, seed=seed, unit=None)
     windows = window_at(model, text, at=at, seed=settings.seed, source=source)
     tables, manifest = measured_tables(model, windows, settings=settings)
-    setup = ModelSetup.from_manifest(manifest)
-    (row,) = tables["windows"].to_pylist()
-    excerpt = excerpt_of_rows(row, tables["selections"].to_pylist(), tokenizer=model.tokenizer)
-    return [
-        ShownWindow(
-            excerpt,
-            name,
-            SELECTORS[name].sees_target,
-            "real",
-            settings.k[-1],
-            settings.k,
-            settings.unit,
-            setup.visibility,
-            model.lengths.local_len,
-            setup_words(manifest["run"], setup),
-        )
-        for name in settings.selectors
-    ]
+    likely = likely_tokens(model, windows, tables["selections"], settings=settings)
+    (row,), selections = tables["windows"].to_pylist(), tables["selections"].to_pylist()
+    window = window_of(row, selections, tokenizer=model.tokenizer, local_len=model.lengths.local_len)
+    return {"window": window, "manifest": manifest, "likely": likely, "selectors": _named(settings)}
+
+
+def likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, *, settings: InfluenceConfig) -> Likely:
+    """The five most likely next tokens of each window, with local tokens only, all tokens, and each selector's J_k."""
+    num_windows, num_far = len(windows), model.lengths.num_long_range
+    rows_WT = windows.windows.tokens(np.arange(num_windows))
+    everything = list(range(num_far))
+    sets_AW: list[list[list[int]]] = [[[] for _ in rows_WT], [everything for _ in rows_WT]]
+    chosen = selections.to_pandas().query("context == 'real'").sort_values("window_id").groupby("selector")
+    for name in _named(settings):
+        rows = chosen.get_group(name).to_dict("records")
+        for i, k in enumerate(settings.k):
+            sizes = [row["num_tokens"][i] if settings.unit != "token" else k for row in rows]
+            sets_AW.append([row["positions"][:size].tolist() for row, size in zip(rows, sizes, strict=True)])
+    by_size: dict[int, list[tuple[int, int]]] = {}
+    for a, sets_W in enumerate(sets_AW):
+        for w, positions in enumerate(sets_W):
+            by_size.setdefault(len(positions), []).append((w, a))
+    tokens_WT = torch.from_numpy(rows_WT[:, :-1].copy()).to(model.device)
+    found_WAN = np.zeros((num_windows, len(sets_AW), NUM_LIKELY), dtype=np.int64)
+    shares_WAN = np.zeros(found_WAN.shape, dtype=np.float32)
+    with progress_bar("predictions", " rows", total=num_windows * len(sets_AW)) as bar, torch.inference_mode():
+        for places in by_size.values():
+            w_R, a_R = np.array(places).T
+            visible_RS = torch.tensor([sets_AW[a][w] for w, a in places], dtype=torch.int64, device=model.device)
+            sets = [VisibleSets(torch.from_numpy(w_R).to(model.device), visible_RS.reshape(len(places), -1))]
+            for _, rows_r, log_q_rV in log_probs_of_sets(model.evaluator, tokens_WT, sets=sets):
+                index_r = rows_r if isinstance(rows_r, slice) else rows_r.cpu().numpy()
+                best = log_q_rV.topk(NUM_LIKELY, dim=-1)
+                found_WAN[w_R[index_r], a_R[index_r]] = best.indices.cpu().numpy()
+                shares_WAN[w_R[index_r], a_R[index_r]] = best.values.exp().float().cpu().numpy()
+                bar.update(len(log_q_rV))
+    distinct, places_R = np.unique(np.concatenate([found_WAN.ravel(), rows_WT[:, -1]]), return_inverse=True)
+    texts = [printable(text) for text in token_texts(model.tokenizer, distinct.tolist())]
+    tokens_WAN = places_R[: found_WAN.size].reshape(found_WAN.shape)
+    return Likely(texts, tokens_WAN, shares_WAN, places_R[found_WAN.size :])
+
+
+def _named(settings: InfluenceConfig) -> list[str]:
+    """The selectors that are shown: the control only where it is all there is."""
+    return [name for name in settings.selectors if name != CONTROL] or [CONTROL]
 
 
 def _settings(
@@ -143,21 +152,8 @@ def _settings(
     seed: Optional[int],
     unit: Optional[str],
 ) -> InfluenceConfig:
-    """Return how a document is measured; labels are drawn where a selector sees the target."""
     if selectors is None:
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
-    _check_names(selectors)
-    sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
-    draws = model.config.influence.resampled_draws if sees_target else 0
-    return settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)
-
-
-def _check_names(selectors: Sequence[Any]) -> None:
-    """Check that selectors are names.
-
-    Raises:
-        UserError: one is a selector of one's own, or something else.
-    """
     for number, given in enumerate(selectors):
         where = f"selectors[{number}]"
         if isinstance(given, OwnSelector) or callable(given):
@@ -167,17 +163,20 @@ def _check_names(selectors: Sequence[Any]) -> None:
         else:
             continue
         raise UserError(f"{where} = {printable(str(shown))}: {BUILT_IN_ALONE}")
+    return settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=0)
 
 
 def _measured(
     model: Model, windows: ChosenWindows, *, settings: InfluenceConfig, folder: Optional[str | Path]
-) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    """Return the tables of windows and their manifest; in a folder what is missing is measured, and the rest is read."""
+) -> tuple[dict[str, pa.Table], dict[str, Any], Likely]:
+    """Tables, manifest and predictions; in a folder what is missing is measured, and the rest is read."""
     if folder is None:
-        return measured_tables(model, windows, settings=settings)
+        found, manifest = measured_tables(model, windows, settings=settings)
+        return found, manifest, likely_tokens(model, windows, found["selections"], settings=settings)
     folder = Path(os.path.expanduser(folder))
     run_id = run_id_of_windows(model, windows, settings=settings)
-    tables = folder / f"{_name_of(windows.source)}-{run_id[:ID_DIGITS]}"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(windows.source).stem).strip("-")[:40] or "text"
+    tables = folder / f"{name}-{run_id[:ID_DIGITS]}"
     if not is_measured(tables, "influence", run_id=run_id):
         prepared, manifest = prepared_tables(model, windows, settings=settings)
         run = Path(model.opened.folder)
@@ -191,9 +190,20 @@ def _measured(
             tokens_per_window=prepared.tokens_per_window,
             activity="explore",
         )
-    return {name: read_table(tables, name) for name in ("windows", "selections")}, read_manifest(tables)
+    read = {table: read_table(tables, table) for table in ("windows", "selections")}
+    return read, read_manifest(tables), _kept_likely(tables / "likely.npz", model, windows, read, settings=settings)
 
 
-def _name_of(source: str) -> str:
-    """Return a source as the beginning of a folder's name."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", Path(source).stem).strip("-")[:40] or "text"
+def _kept_likely(
+    path: Path, model: Model, windows: ChosenWindows, tables: dict[str, pa.Table], *, settings: InfluenceConfig
+) -> Likely:
+    """The predictions that are kept with the tables; they are made if they are missing or cannot be read."""
+    try:
+        with np.load(path) as kept:
+            return Likely(kept["texts"].tolist(), kept["tokens"], kept["shares"], kept["targets"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        likely = likely_tokens(model, windows, tables["selections"], settings=settings)
+        file = io.BytesIO()
+        np.savez_compressed(file, **{**likely._asdict(), "texts": np.array(likely.texts)})
+        write_bytes(path, file.getvalue())
+        return likely

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import os
 import tempfile
@@ -17,17 +19,13 @@ import pyarrow.compute as pc
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
-from olmo_sparsity.statistics.single.measurement import CONTEXTS, Measurement, gathered_from
-from olmo_sparsity.statistics.single.spectrum import spectrum_frame
-from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
+from olmo_sparsity.statistics.frames import CONTEXTS, Frames, frames_of
+from olmo_sparsity.statistics.quantities import estimate
+from olmo_sparsity.statistics.spectrum import sufficient_k
 from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.tables.parts import missing_parts
 from olmo_sparsity.tables.reading import check_values, find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, schemas_of
-from olmo_sparsity.view.as_json import selection_json
-from olmo_sparsity.view.figure_scripts import figure_script
-from olmo_sparsity.wording.gates import gates_words
-from olmo_sparsity.wording.setup import anchor_warning, data_words, measured_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,20 +39,12 @@ OF_SELECTION = ["window_id", "selector", "context", "draw", "sees_target", "num_
 
 @dataclass(frozen=True, eq=False)  # whether frames are equal has no one answer
 class Results:
-    """One measurement.
+    """One measurement."""
 
-    Attributes:
-        windows: the table ``windows``, one row a window: its text, losses and gains in nats.
-        selections: the table ``selections``, one row for each window, selector, context and draw: positions, scores, and losses,
-            gains and divergences in nats, one entry a k.
-        manifest: what was measured, and how.
-        folder: the influence folder that the tables were read from; None: they were measured in memory.
-    """
-
-    windows: pd.DataFrame
-    selections: pd.DataFrame
+    windows: pd.DataFrame  # the table ``windows``
+    selections: pd.DataFrame  # the table ``selections``
     manifest: dict[str, Any]
-    folder: Optional[Path] = None
+    folder: Optional[Path] = None  # the influence folder; None: measured in memory
 
     @typed
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -67,12 +57,11 @@ class Results:
             overwrite: replace another measurement in this folder.
 
         Raises:
-            UserError: the folder holds something else, or another measurement or other values of this one, and ``overwrite``
-                is False; or the tables hold other windows than were measured, or values that no measurement has.
+            UserError: the folder holds something else, another measurement or other values of this one, and ``overwrite`` is
+                False; or windows are missing, or the tables hold values that no measurement has.
         """
         out = Path(os.path.expanduser(folder))
-        frames = {"windows": self.windows, "selections": self.selections}
-        tables = {name: self._table(name, frame) for name, frame in frames.items()}
+        tables = self._tables()
         num_windows = self.manifest["num_windows"]
         if sorted(self.windows["window_id"]) != list(range(num_windows)):
             raise UserError(
@@ -103,43 +92,36 @@ class Results:
             return False
         return not missing_parts(folder, found)
 
-    def summarize(self) -> Summary:
-        """Return gates, gains with their controls, R(k) and D(k), with 95% intervals over documents.
+    def summary(self, by: Optional[str] = None) -> pd.DataFrame:
+        """Return every number of the measurement with its 95% interval, one a row.
 
-        They are those of the rows that ``windows`` holds now: of some windows, the means over these.
+        They are of the rows that ``windows`` holds now: of some windows, the means over these.
+
+        Args:
+            by: ``target_class``: the numbers of each class of targets.
+
+        Returns:
+            Columns ``quantity``, ``selector``, ``context``, ``k``, ``group`` and ``x`` (missing where they do not apply),
+            ``value``, ``low``, ``high`` and ``se`` in nats or a share, ``n_windows`` and ``n_documents``. There is no R(k) where
+            the interval of ``gate_gain_nats`` is not above 0.
 
         Raises:
             UserError: ``windows`` has no rows, or ``selections`` lacks some of a selector in these windows.
         """
-        return summarize(self._measurement())
-
-    def _measurement(self) -> Measurement:
-        """Return the numbers, window by window, of the rows that ``windows`` holds now."""
-        windows, selections = self._table("windows", self.windows), self._table("selections", self.selections)
-        if len(windows) == 0:
-            raise UserError("windows: there are no windows")
-        window_ids = windows["window_id"].combine_chunks()
-        selections = selections.filter(pc.field("window_id").isin(window_ids))
-        _check_whole(selections, num_windows=len(window_ids.unique()))
-        tables = {"windows": windows, "selections": selections}
-        return gathered_from(self.manifest, lambda table, columns: [tables[table].select(columns)], where="selections")
+        return estimate(self._frames(), by=by)
 
     def spectrum(self) -> pd.DataFrame:
-        """Return the dependency spectrum target by target: how many long-range tokens each needs.
+        """Return how many long-range tokens each target needs: the dependency spectrum target by target.
 
         Returns:
-            One row for each window, family (a selector), context and tolerance. ``k`` is the smallest measured k with
-            KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
-            ``max_k``, the largest measured k, are needed. ``min_context_tokens``: the length of the shortest suffix of the window
-            that suffices, of `nearest` where tokens are counted and visibility is ``hidden``, else missing. ``window_id``,
-            ``doc_id``, ``weight``, ``target_class``: the window.
-
-            An interpolated quantile of ``k`` is missing beside infinity; take ``quantile(..., interpolation="higher")``.
+            One row for each window, selector, context and tolerance. ``k`` is the smallest measured k with KL(p_all, p_{J_k}) of
+            at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than ``max_k`` are needed. An
+            interpolated quantile of ``k`` is missing beside infinity; take ``quantile(..., interpolation="higher")``.
 
         Raises:
-            UserError: as of ``summarize``.
+            UserError: as of ``summary``.
         """
-        return spectrum_frame(self._measurement())
+        return sufficient_k(self._frames())
 
     def tidy(self) -> pd.DataFrame:
         """Return the selections without lists, one row for each window, selector, context, draw and k.
@@ -171,6 +153,22 @@ class Results:
         tidy.loc[tidy["context"].isin(list(RESAMPLED.values())), LOSSES_OF_WINDOW] = np.nan
         return tidy.drop(columns=list(of_null))
 
+    def _frames(self) -> Frames:
+        """Return the numbers, window by window, of the rows that ``windows`` holds now."""
+        tables = self._tables()
+        if len(tables["windows"]) == 0:
+            raise UserError("windows: there are no windows")
+        window_ids = tables["windows"]["window_id"].combine_chunks()
+        tables["selections"] = tables["selections"].filter(pc.field("window_id").isin(window_ids))
+        _check_whole(tables["selections"], num_windows=len(window_ids.unique()))
+        return frames_of(self.manifest, lambda table, columns: [tables[table].select(columns)], where="selections")
+
+    def _tables(self) -> dict[str, pa.Table]:
+        return {
+            name: self._table(name, frame)
+            for name, frame in (("windows", self.windows), ("selections", self.selections))
+        }
+
     def _table(self, name: str, frame: pd.DataFrame) -> pa.Table:
         """Return a DataFrame as the table that it was.
 
@@ -187,39 +185,11 @@ class Results:
         check_values(table, name, where=name, manifest=self.manifest)
         return table
 
-    def summary(self) -> pd.DataFrame:
-        """Return the numbers of ``olmo-sparsity summary --json``, one row for each.
-
-        Returns:
-            Columns ``quantity``, ``selector``, ``context`` and ``k`` (missing for means over all windows), ``mean``, ``low``,
-            ``high`` and ``standard_error``; in nats, or a fraction. Numbers that need a gate are missing where it did not pass.
-            ``attrs["gates"]`` says in words whether the gates passed.
-
-        Raises:
-            UserError: as of ``summarize``.
-        """
-        summary = self.summarize()
-        rows = [_row(name, estimate=summary.of_windows(name)) for name in WINDOW_QUANTITIES]
-        for selection in summary.selections:
-            of = selection_json(selection)
-            rows += [_row(name, estimate=selection.estimate(name), of=of) for name in SELECTION_QUANTITIES]
-        frame = pd.DataFrame(rows).dropna(subset="mean").reset_index(drop=True).astype({"k": "Int64"})
-        frame.attrs["gates"] = gates_words(summary)
-        return frame
-
     def __repr__(self) -> str:
         return f"Results({len(self.windows):,} windows, selectors {', '.join(self.selections['selector'].unique())})"
 
     def _repr_html_(self) -> str:
-        summary = self.summarize()
-        facts = {
-            "measured": measured_words(summary),
-            "windows": data_words(summary),
-            "gates": gates_words(summary),
-            "first token": anchor_warning(summary.setup),
-        }
-        words = pd.DataFrame({"": {name: value for name, value in facts.items() if value}}).to_html()
-        return words + str(self.summary().to_html(max_rows=20, notebook=True, float_format="{:.4f}".format))
+        return str(self.summary().to_html(max_rows=20, notebook=True, float_format="{:.4f}".format))
 
 
 def _check_whole(selections: pa.Table, *, num_windows: int) -> None:
@@ -241,13 +211,6 @@ def _check_whole(selections: pa.Table, *, num_windows: int) -> None:
             "selections: must hold each selector in every window, under the real and the null context, and likewise in its other "
             "contexts; filter windows, or what tidy() returns"
         )
-
-
-def _row(name: str, *, estimate: Any, of: Optional[dict[str, Any]] = None) -> dict[str, Any]:
-    """Return one row of ``Results.summary``."""
-    of = of or {}
-    numbers = {key: getattr(estimate, key, None) for key in ("mean", "low", "high", "standard_error")}
-    return {"quantity": name, "selector": of.get("selector"), "context": of.get("context"), "k": of.get("k"), **numbers}
 
 
 @typed
@@ -279,13 +242,12 @@ def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
     Raises:
         UserError: the selector was not measured.
     """
-    folder = None if isinstance(results, Results) else find_tables(Path(os.path.expanduser(results)))
-    if not isinstance(results, Results):
-        results = read_results(results)
-    measured = results.selections["selector"].unique().tolist()
-    if selector not in measured:
-        raise UserError(f"selector = {selector!r}: not measured; the measured selectors are {', '.join(measured)}")
-    script = figure_script("figure4")
+    inside = importlib.util.find_spec("olmo_sparsity.analysis") is not None  # of an installed wheel
+    script = importlib.import_module("olmo_sparsity.analysis.figure4" if inside else "analysis.figure4")
     with tempfile.TemporaryDirectory() as saved:
-        figure: Figure = script.figure_of(folder or results.save(Path(saved) / "influence"), selector)
+        if isinstance(results, Results):
+            tables = results.save(Path(saved) / "influence")
+        else:
+            tables = find_tables(Path(os.path.expanduser(results)))
+        figure: Figure = script.figure(tables, selector)
     return figure

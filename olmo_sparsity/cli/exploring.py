@@ -1,7 +1,8 @@
-"""The command ``explore``: every token of one document, or one place in it."""
+"""The commands `explore`, a whole document or one place in it, and `show`, one measured window."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -10,6 +11,7 @@ import typer
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     ConfigOption,
+    ContextName,
     FullLenOption,
     LocalLenOption,
     ModelOption,
@@ -18,6 +20,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     SeedOption,
+    ShownSelectorOption,
     TextOption,
     TrainOption,
     UnitOption,
@@ -29,8 +32,9 @@ from olmo_sparsity.cli.options import (
     selector_option,
     selectors_named,
 )
+from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE
 from olmo_sparsity.records.selectors import SELECTORS
 
@@ -80,7 +84,7 @@ def explore(
 ) -> None:
     """Explore a whole document, token by token, on one page. Trains runs/NAME first if it is not trained.
 
-    Shows how far the long context moves the prediction of each token, what is chosen for it, and which later tokens use it.
+    Shows which earlier tokens each prediction needs, and what is predicted with local tokens only, with k, and with all.
     """
     check_text_options(overrides, selector=selector, k=k, seed=seed)
     keys = keys_of_influence(unit=unit, local_len=local_len, full_len=full_len, visibility=visibility)
@@ -93,35 +97,69 @@ def explore(
 
     if at is not None and out is not None:
         raise UserError("explore: --at prints one place and writes no page; leave out --out")
-    chosen = selectors_named(selector or [])
+    chosen = selectors_named(selector or []) or None
     document = read_document(text, loaded.data.text_field)
     page = out or folder / FOLDER / f"{text.stem}.html"
     if at is None:
         check_free(page, overwrite)
     ks = None if k is None else parse_k(k)
-    check_settings(loaded, selectors=chosen, ks=ks, seed=seed)
+    check_settings(loaded, selectors=chosen or [], ks=ks, seed=seed)
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.exploring import explore_place
     from olmo_sparsity.api.opening import open_configured
-    from olmo_sparsity.view.one_window import print_place, terminal
+    from olmo_sparsity.view.console import SafeConsole
+    from olmo_sparsity.view.explore import ONE_DOCUMENT, print_place
 
     train_first(named, share=WHOLE, asked=train)
-    if at is not None:
-        with interruptible():
-            opened = open_configured(loaded, folder)
-            shown = explore_place(opened, document, at=at, selectors=chosen or None, k=ks, seed=seed, source=text.name)
-        print_place(shown, f"{text.name}, character {at}", terminal())
-        return
     with interruptible():
+        opened = open_configured(loaded, folder)
+        if at is not None:
+            place = explore_place(opened, document, at=at, selectors=chosen, k=ks, seed=seed, source=text.name)
+            print_place(**place, title=f"{text.name}, character {at}", console=SafeConsole())
+            return
         exploration = explore_document(
-            open_configured(loaded, folder),
-            document,
-            selectors=chosen or None,
-            k=ks,
-            seed=seed,
-            source=text.name,
-            folder=folder / FOLDER,
+            opened, document, selectors=chosen, k=ks, seed=seed, source=text.name, folder=folder / FOLDER
         )
     saved = exploration.save_html(page, overwrite=overwrite)
-    print_line(f"{exploration.found[0].upper()}{exploration.found[1:]}; the page is {saved}")
-    print_line(exploration.gate)
+    print_line(exploration.found)
+    print_line(ONE_DOCUMENT)
+    print_line(f"The page is {saved}")
+
+
+def show(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUN] WINDOW",
+            help="A run (its newest measurement) or an influence folder, and the number of the window. With --model no RUN.",
+        ),
+    ],
+    model: ModelOption = None,
+    revision: RevisionOption = None,
+    selector: ShownSelectorOption = None,
+    k: Annotated[
+        Optional[int], typer.Option("--k", help="A measured k. Default: the largest up to a quarter of all tokens.")
+    ] = None,
+    context: Annotated[
+        ContextName, typer.Option("--context", help="real, or null: the null context that was measured.")
+    ] = ContextName.real,
+) -> None:
+    """Show one window in the terminal: its words, the picked tokens, the losses."""
+    from olmo_sparsity.tables.reading import find_tables
+    from olmo_sparsity.view.console import SafeConsole
+    from olmo_sparsity.view.window import show as show_window
+
+    folders, number = [Path(argument) for argument in arguments[:-1]], arguments[-1]
+    if revision is not None and model is None:
+        raise UserError(f"show: --revision {printable(revision)} needs --model")
+    if model is not None:
+        named = resolve(None, None, overrides=None, model=model, revision=revision)
+        check_shown_model(named.folder, named.config.pretrained, show="name it as RUN")
+        folders.append(named.folder)
+    if len(folders) != 1 or not re.fullmatch("[0-9]{1,18}", number):
+        raise UserError(
+            f"show {' '.join(arguments)}: give a run and the number of a window, such as show runs/demo 17, or with --model "
+            "the number alone"
+        )
+    tables = find_tables(folders[0])
+    show_window(tables, int(number), console=SafeConsole(), selector=selector, k=k, context=context.value)

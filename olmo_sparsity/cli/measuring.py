@@ -1,4 +1,4 @@
-"""Commands that measure: ``influence``, ``context-curve``, ``merge``."""
+"""Commands that measure: ``influence``, ``merge``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from olmo_sparsity.cli.options import (
     TrainOption,
     UnitOption,
     VisibilityOption,
-    given_keys,
     keys_of_influence,
     resolve,
     selector_option,
@@ -36,14 +35,6 @@ from olmo_sparsity.cli.steps import check_before_torch, finish_share, interrupti
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 
-# It hides all but the most recent tokens of real windows, whatever a selector would choose, in parts of one size.
-UNUSED_BY_CURVE = tuple(
-    f"influence.{name}"
-    for name in (
-        *("k", "k_grid", "unit", "selectors", "lasso_masks"),
-        *("null_context", "resampled_draws", "train_overlap", "windows_per_part"),
-    )
-)
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
 
 logger = logging.getLogger(__name__)
@@ -91,57 +82,14 @@ def influence(
     loaded.check_k()
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.influence import measure
-    from olmo_sparsity.view.console import print_summary
+    from olmo_sparsity.statistics.quantities import read_estimates
+    from olmo_sparsity.view.tables import print_summary
 
     train_first(named, share=share, asked=train, kind="influence", out=out)
     with interruptible():
         tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
-        print_summary(tables)
-
-
-def context_curve(
-    config: ConfigOption = None,
-    run: RunOption = None,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    num_windows: NumWindowsOption = None,
-    local_len: LocalLenOption = None,
-    full_len: FullLenOption = None,
-    visibility: VisibilityOption = None,
-    data: DataOption = None,
-    out: Annotated[
-        Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table. Default: one inside the run.")
-    ] = None,
-    train: TrainOption = False,
-    shard: ShardOption = None,
-    overwrite: OverwriteOption = False,
-    overrides: Overrides = None,
-) -> None:
-    """Measure the loss against the number of visible recent tokens: does the model generalize in length? Trains runs/NAME first
-    if it is not trained."""
-    from olmo_sparsity.measure.work import share_of_process
-
-    share = share_of_process(shard, overwrite=overwrite)
-    for override, key in given_keys(overrides):
-        if key in UNUSED_BY_CURVE:
-            raise UserError(f"{override}: context-curve does not use {key}; leave it out")
-    keys = keys_of_influence(
-        num_windows=num_windows, local_len=local_len, full_len=full_len, visibility=visibility, data=data
-    )
-    loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
-    check_before_torch(loaded, folder, share=share, asked=train)
-    from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
-    from olmo_sparsity.view.console import print_curve
-
-    visible_lengths(
-        loaded.measured_lengths, loaded.context_curve.max_visible
-    )  # refuses what is too short, before the training
-    train_first(named, share=share, asked=train, kind="context-curve", out=out)
-    with interruptible():
-        tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
-    if finish_share(tables, share):
-        print_curve(tables)
+        print_summary(read_estimates(tables))
 
 
 def merge(

@@ -8,7 +8,6 @@ from typing import Annotated, Optional
 
 import typer
 
-from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     RUNS,
     Named,
@@ -35,6 +34,7 @@ TaskArgument = Annotated[
 OutOption = Annotated[
     Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table. Default: one inside the run.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 def resolve_task(task: str, config: Optional[Path], run: Optional[Path], *, overrides: Optional[list[str]]) -> Named:
@@ -87,16 +87,16 @@ def synth_eval(
     out: OutOption = None,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
     from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
     from olmo_sparsity.measure.work import share_of_process
-    from olmo_sparsity.statistics.synthetic import read_accuracies
     from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.training.loop import train
-    from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
+    from olmo_sparsity.view.trials import print_accuracies
 
     loaded, folder, _ = named = resolve_task(task, config, run, overrides=overrides)
     share = share_of_process(shard, overwrite=overwrite)
@@ -110,8 +110,7 @@ def synth_eval(
         tables = evaluate_synthetic(loaded, folder, out=out, overwrite=overwrite, share=share)
     if share.count == 1 or finish_share(tables, share):
         logger.info(f"{tables}")
-        for line in accuracy_lines(read_accuracies([tables])):
-            print_line(line)
+        print_accuracies([tables], as_json=as_json)
 
 
 def synth_summary(
@@ -124,16 +123,9 @@ def synth_summary(
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    as_md: Annotated[bool, typer.Option("--md", help="Print the tables as Markdown.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print steps, minutes, loss and whether the task is learned, of several runs, and up to which length they hold.
+    """Print the accuracies of several runs by length and k, and how many seeds have learned their task."""
+    from olmo_sparsity.view.trials import print_accuracies
 
-    Of runs that were evaluated with synthetic.test_row_len, print the accuracies inside the training row and beyond it, by k, and
-    their differences from those of the ceiling, the model with the longest training rows.
-    """
-    from olmo_sparsity.view.synth_summary import print_synth_summary
-
-    if as_json and as_md:
-        raise UserError("synth summary: give one of --json and --md")
-    print_synth_summary(runs, form="json" if as_json else "md" if as_md else "text")
+    print_accuracies(runs, as_json=as_json)

@@ -4,7 +4,6 @@ from olmo_sparsity.config.experiment import Config as Config
 from olmo_sparsity.config.experiment import fingerprint as fingerprint
 from olmo_sparsity.config.experiment import to_dict as to_dict
 from olmo_sparsity.config.experiment import with_keys as with_keys
-from olmo_sparsity.config.measuring import ContextCurveConfig as ContextCurveConfig
 from olmo_sparsity.config.measuring import InfluenceConfig as InfluenceConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig as PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig as ContextConfig

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
-from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig
+from olmo_sparsity.config.measuring import InfluenceConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
@@ -31,7 +31,6 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)
     influence: InfluenceConfig = field(default_factory=InfluenceConfig)
-    context_curve: ContextCurveConfig = field(default_factory=ContextCurveConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
 
     def __post_init__(self) -> None:

@@ -183,19 +183,3 @@ class InfluenceConfig:
             return self
         ks = list(range(1, num_groups + 1)) if self.k_grid == "all" else powers_up_to(num_groups)
         return replace(self, k=ks, k_grid=None)
-
-
-@dataclass(frozen=True)
-class ContextCurveConfig:
-    """`olmo-sparsity context-curve`: loss against the number of visible recent tokens. Windows are drawn as for influence."""
-
-    max_visible: Optional[int] = key(
-        None,
-        "The largest number of visible tokens (null: twice the full context that is measured, and at most the positions of a "
-        "pretrained model without train_len).",
-        least=1,
-        most=LARGEST_LENGTH,
-    )
-
-    def __post_init__(self) -> None:
-        check_values(self, "context_curve")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training", "synthetic")
-MEASURED_SECTIONS = ("influence", "context_curve")  # no training depends on them
+MEASURED_SECTIONS = ("influence",)  # no training depends on them
 # Keys, as (section, key), that may differ from those of a run: when its training resumes, and when it is measured.
 FREE_TO_TRAIN = frozenset(
     {

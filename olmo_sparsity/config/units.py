@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Optional
+from typing import Any, Optional
 
 from olmo_sparsity.config.keys import require
 
@@ -29,3 +29,17 @@ def block_size(unit: str) -> Optional[int]:
 def most_groups(num_long_range: int, unit: str) -> int:
     """Return the largest number of groups of a window: of its long-range tokens, or of blocks of them."""
     return -(-num_long_range // (block_size(unit) or 1))
+
+
+def counted(number: int, manifest: dict[str, Any]) -> str:
+    """What k counts, with its number: `1 token`, `4 entries` of the contextual cache, `2 blocks of 16 tokens`."""
+    kind, _, size = manifest["influence"].get("unit", "token").partition(":")
+    one, many = ("entry", "entries") if manifest.get("visibility") == "contextual" else ("token", "tokens")
+    if kind == "token":
+        return f"{number:,} {one if number == 1 else many}"
+    return f"{number:,} {kind}{'' if number == 1 else 's'}{f' of {size} {many}' if size else ''}"
+
+
+def units_of(manifest: dict[str, Any]) -> str:
+    """What k counts, in the plural."""
+    return counted(2, manifest).removeprefix("2 ")

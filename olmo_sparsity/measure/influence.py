@@ -196,12 +196,12 @@ def prepare_windows(
     windows, lengths = null_contexts.windows, opened.lengths
     tokens_per_window = tokens_of_influence(settings, lengths)
     tables = InfluenceTables(
-        null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
+        null_contexts, settings, lengths, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )
     return PreparedMeasurement(
         num_windows=len(windows),
         part_size=part_size(settings.windows_per_part, tokens_per_window),
-        measure_part=InfluenceParts(evaluator, tables, lengths.train_len).of_windows,
+        measure_part=InfluenceParts(evaluator, tables).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
             "influence": {**to_dict(settings), "null_context": null_contexts.kind},
@@ -221,12 +221,10 @@ class InfluenceParts:
     Attributes:
         evaluator: the model.
         tables: of the measurement; it knows the windows and the settings.
-        train_len: tokens of a training row; None: not known.
     """
 
     evaluator: Evaluator
     tables: InfluenceTables
-    train_len: Optional[int]
 
     def of_windows(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         """Return every table of the windows with these numbers (int64), by its name."""
@@ -249,5 +247,5 @@ class InfluenceParts:
             unit=settings.unit,
             tokenizer=self.tables.tokenizer,
         )
-        part = measure_windows(self.evaluator, batches, settings=settings, train_len=self.train_len)
+        part = measure_windows(self.evaluator, batches, settings=settings, last_n=self.tables.lengths.last_n)
         return self.tables.of_part(window_ids_W, part)

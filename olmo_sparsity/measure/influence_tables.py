@@ -14,6 +14,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection.window_influence import PartInfluence, SelectorOutcome
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.measure.work import num_evaluations
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 from olmo_sparsity.text.null_contexts import NullContexts
@@ -29,6 +30,7 @@ class InfluenceTables:
     Attributes:
         null_contexts: all windows of the measurement, with their null contexts.
         settings: what is measured.
+        lengths: of the windows, and of a training row.
         tokenizer: of the windows.
         split: which split of the text the windows come from.
         train_overlap_W: bool; windows that share a sequence of tokens with the training text. None: that is not known.
@@ -36,6 +38,7 @@ class InfluenceTables:
 
     null_contexts: NullContexts
     settings: InfluenceConfig
+    lengths: MeasuredLengths
     tokenizer: Tokenizer
     split: str
     train_overlap_W: Optional[np.ndarray] = None
@@ -59,7 +62,7 @@ class InfluenceTables:
         return tables
 
     def _windows(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
-        columns = {**self._text_columns(window_ids_W), **_group_columns(part), **_loss_columns(part)}
+        columns = {**self._text_columns(window_ids_W), **_group_columns(part), **_loss_columns(part, self.lengths)}
         schema = self._schema("windows")
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
@@ -188,24 +191,28 @@ def _group_columns(part: PartInfluence) -> dict[str, Any]:
     }
 
 
-def _loss_columns(part: PartInfluence) -> dict[str, Any]:
+def _loss_columns(part: PartInfluence, lengths: MeasuredLengths) -> dict[str, Any]:
     """Return the columns of ``windows`` that hold losses and divergences."""
     real, null = part.contexts["real"], part.contexts["null"]
     num_windows = len(part.loss_short_W)
-    resampled, train_len_W, row_W = real.resampled, part.loss_train_len_W, part.loss_train_len_no_gap_W
-    unknown = [None] * num_windows
+    resampled, train_len = real.resampled, lengths.train_len
+    row_W = None if train_len is None else part.loss_last_W[min(train_len, lengths.full_len)]
     return {
         "loss_short_nats": part.loss_short_W,
         "loss_long_nats": real.loss_long_W,
         "gain_long_nats": part.loss_short_W - real.loss_long_W,
         "null_loss_long_nats": null.loss_long_W,
         "null_gain_long_nats": part.loss_short_W - null.loss_long_W,
-        "loss_short_no_gap_nats": part.loss_short_no_gap_W,
-        "loss_train_len_nats": unknown if train_len_W is None else train_len_W,
-        "loss_train_len_no_gap_nats": unknown if row_W is None else row_W,
-        "gain_beyond_nats": unknown if row_W is None else row_W - real.loss_long_W,
+        "loss_short_no_gap_nats": part.loss_last_W[lengths.local_len],
+        "last_n": [list(part.loss_last_W)] * num_windows,
+        "loss_last_nats": _stacked([*part.loss_last_W.values()], num_windows),
+        "gain_beyond_nats": [None] * num_windows if row_W is None else row_W - real.loss_long_W,
         "kl_short_nats": real.kl_short_W,
         "null_kl_short_nats": null.kl_short_W,
+        "loss_damped_nats": list(real.loss_damped_WB),
+        "kl_damped_nats": list(real.kl_damped_WB),
+        "null_loss_damped_nats": list(null.loss_damped_WB),
+        "null_kl_damped_nats": list(null.kl_damped_WB),
         "kl_short_to_long_nats": part.kl_short_to_long_W,
         "entropy_short_nats": part.entropy_short_W,
         "resampled_target_ids": _stacked([draw.label_ids_W for draw in resampled], num_windows),

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig
+from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, check_same_model, lengths_record
@@ -58,7 +58,6 @@ MANIFEST_KEYS = (
     "context",
     "visibility",
     "anchor",
-    "num_visible_tokens",
     "num_windows",
     "num_documents",
     "pose",
@@ -97,7 +96,7 @@ class MeasurementPlan:
     """A measurement that ``run_measurement`` does.
 
     Attributes:
-        kind: ``influence`` or ``context-curve``.
+        kind: of its tables, as ``influence``.
         run_id: fingerprint of everything that the tables depend on.
         folder: where the tables go.
         config: the experiment; the folder of a pretrained model records it.
@@ -163,7 +162,6 @@ def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenize
         name=folder_name(run),
         pretrained=dataclasses.replace(config.pretrained, train_len=None),
         influence=InfluenceConfig(),
-        context_curve=ContextCurveConfig(),
     )
     for name, content in (("config.yaml", to_yaml(kept)), ("tokenizer.json", tokenizer.to_str())):
         if not (run / name).is_file():

@@ -90,7 +90,7 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     real = _tokens_of_choices(settings, lengths, settings.selectors)
     prefix = lengths.num_long_range if settings.visibility == "contextual" else 0  # once for all rows of a window
     long = lengths.local_len if prefix else lengths.full_len
-    tokens = 2 * (real + long + prefix) + 2 * lengths.local_len  # these with and without the gap
+    tokens = 2 * (real + long + prefix) + lengths.local_len + sum(lengths.last_n) - lengths.full_len
     draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=True)
     return tokens

@@ -279,22 +279,18 @@ def _load_tensors(path: Path) -> Any:
         raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
 
 
-def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional[int] = None) -> OLMoWithPositions:
+def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
     """Return the model of a checkpoint, in evaluation mode, without gradients.
 
     Args:
         checkpoint: its folder.
         device: where the model goes.
-        max_position: position IDs lie below this; None: below that of training. Rotary embeddings have no weights, so
-            any number of positions fits the same checkpoint.
 
     Raises:
         UserError: a file is missing, cut short or changed, or holds more than tensors.
     """
     verify_checkpoint(checkpoint)
     raw = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
-    if max_position is not None:
-        raw["max_sequence_length"] = max_position
     model = OLMoWithPositions(olmo_config.ModelConfig.new(**raw), init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
     return model.to(device).eval().requires_grad_(False)

@@ -29,11 +29,9 @@ class Kind:
     @property
     def own_files(self) -> tuple[str, ...]:
         """What commands write into such a folder, as patterns."""
-        return ("sessions/*.json", *(f"{table}/part-*.parquet" for table in self.tables))
+        return ("sessions/*.json", "estimates.parquet", *(f"{table}/part-*.parquet" for table in self.tables))
 
 
-_OF_WINDOWS = ("run", "source", "split")
-_OF_A_CURVE = ("num_visible_tokens", "num_windows", "num_documents", "windows_sha256", "tokens_sha256")
 KINDS = {
     kind.name: kind
     for kind in (
@@ -41,15 +39,8 @@ KINDS = {
             name="influence",
             command="influence",
             tables=("windows", "selections"),
-            needed=_OF_WINDOWS,
+            needed=("run", "source", "split"),
             not_measured="nothing has been measured in this run; run `olmo-sparsity influence` first",
-        ),
-        Kind(
-            name="context-curve",
-            command="context-curve",
-            tables=("curve",),
-            needed=(*_OF_WINDOWS, *_OF_A_CURVE),
-            not_measured="this run has no context curve; run `olmo-sparsity context-curve --run {run}` first",
         ),
         Kind(
             name="synthetic",

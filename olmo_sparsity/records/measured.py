@@ -22,6 +22,7 @@ NullContext = Literal["document", "shuffled"]
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 HASH_DIGITS = 12  # that are shown of a hash of weights, and of a commit on the hub
+DAMPING = tuple(tenth / 10 for tenth in range(1, 10))  # weights of p_all in the blends with p_{}
 # Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
 Length = Annotated[int, Meta(ge=1, le=10**8)]
 # Both keys are there.
@@ -46,6 +47,14 @@ class MeasuredLengths:
     train_len: Optional[int]
     max_position: Optional[int]
     num_long_range: int
+
+    @property
+    def last_n(self) -> list[int]:
+        """Numbers of latest tokens whose loss is measured: 2^i and 3 * 2^i from full_len/16 on, and the lengths themselves."""
+        powers = [2**i for i in range(self.full_len.bit_length())]
+        grid = {n for power in powers for n in (power, 3 * power) if n >= self.full_len / 16}
+        grid |= {self.local_len, self.full_len, self.train_len or self.full_len}
+        return sorted(n for n in grid if n <= self.full_len)
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,7 @@ class Lengths:
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> Lengths:
         """Read the lengths from the manifest of a folder of tables."""
-        settings = manifest.get("influence", manifest)  # a curve records some of them itself
-        recorded = {**manifest["context"], "min_preceding": settings.get("min_preceding")}
+        recorded = {**manifest["context"], "min_preceding": manifest.get("influence", {}).get("min_preceding")}
         return cls(**{field.name: recorded[field.name] for field in fields(cls) if field.name in recorded})
 
 

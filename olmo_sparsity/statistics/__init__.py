@@ -1,1 +1,1 @@
-"""Numbers and intervals from tables."""
+"""From tables to one frame of estimates with intervals."""

@@ -120,7 +120,6 @@ class Tables(AnyTables, kw_only=True):
     tokenizer_sha256: str = ""
     tokens_sha256: str = ""
     windows_sha256: str = ""
-    num_visible_tokens: list[int] = []
     influence: Influence | UnsetType = UNSET
     model: Optional[ModelRecord] = None
     anchor: Optional[Anchor] = None

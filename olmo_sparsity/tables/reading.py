@@ -31,7 +31,6 @@ from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, ta
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 logger = logging.getLogger(__name__)
-ONE_ROW_PER_WINDOW = ("windows", "curve")
 # How a command is run again: it measures parts that are missing; with --overwrite it deletes all and begins anew.
 CONTINUES, OVERWRITES = "it continues", "with --overwrite"
 
@@ -236,7 +235,7 @@ def _parts(
         num_rows += len(part)
         yield part.replace_schema_metadata(None).select(columns or part.column_names)
     num_windows = manifest.get("num_windows")
-    if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
+    if table == "windows" and wanted is None and num_windows is not None and num_rows != num_windows:
         raise UserError(
             f"{folder / table}: {num_rows} rows, where {folder / 'manifest.json'} counts num_windows = {num_windows}; parts are "
             f"missing, or the manifest was changed; {run_again(kind, OVERWRITES)}"
@@ -426,6 +425,14 @@ def run_of_tables(tables: Path, kind: str = "influence") -> Optional[Path]:
     return path.parent.parent if path.parent.name == kind else None
 
 
-def figures_folder(run: Path, tables: Path) -> Path:
-    """Return the folder for the figures of an influence folder."""
+def figures_folder(tables: Path) -> Path:
+    """The folder for the figures and the report of an influence folder.
+
+    Raises:
+        UserError: the tables lie in no run.
+    """
+    run = run_of_tables(tables)
+    if run is None:
+        read_manifest(tables)
+        raise UserError(f"{tables}: these tables are not in a run folder; say with --out where to write")
     return run / "figures" / folder_name(tables)

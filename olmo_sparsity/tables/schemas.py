@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from olmo_sparsity.records.kinds import KINDS
 
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 RESAMPLED = {
     "real": "resampled",
     "null": "null-resampled",
@@ -50,7 +50,6 @@ class Column:
 ROW_MEANINGS = {
     "windows": "one window",
     "selections": "one window, selector, context and draw",
-    "curve": "one window",
     "answers": "one sequence of a synthetic task",
 }
 
@@ -151,21 +150,22 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "The class that the same rule gives with the long-range tokens of the null context.",
         ),
         Column(
-            "loss_train_len_nats",
-            pa.float32(),
-            "Loss with the last train_len tokens visible, as many as a training row has, at their positions at the end of the "
-            "window; null where no training row is known.",
+            "last_n",
+            _INT32S,
+            "Numbers of latest tokens: powers of two and 3 times these from full_len / 16 on, local_len, train_len and full_len.",
+            least=1,
+            same_in_all_rows=True,
         ),
         Column(
-            "loss_train_len_no_gap_nats",
-            pa.float32(),
-            "Loss with the last train_len tokens directly behind the anchor, as a row of training has them, or null.",
+            "loss_last_nats",
+            _FLOATS,
+            "Loss with the last n tokens alone, directly behind the anchor, as a row of training begins, for each n of last_n.",
+            as_many_as="last_n",
         ),
         Column(
             "gain_beyond_nats",
             pa.float32(),
-            "Gain beyond the training row: loss_train_len_no_gap_nats - loss_long_nats, or null. The summary takes the lower of "
-            "the mean losses with and without the gap.",
+            "Gain beyond the training row: loss_last_nats at train_len - loss_long_nats; null where no training row is known.",
         ),
         Column(
             "kl_short_nats",
@@ -173,6 +173,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "KL(p_all, p_{}): divergence of the prediction with only the local tokens visible from the full-context one.",
         ),
         Column("null_kl_short_nats", pa.float32(), "KL(p_all, p_{}) under the null context."),
+        Column(
+            "loss_damped_nats",
+            _FLOATS,
+            "Loss of the blends p_{}^(1-w) p_all^w, normalized, for w = 0.1, 0.2, ..., 0.9: a weaker reaction, without a choice.",
+        ),
+        Column("kl_damped_nats", _FLOATS, "KL(p_all, blend) for each w.", as_many_as="loss_damped_nats"),
+        Column(
+            "null_loss_damped_nats", _FLOATS, "loss_damped_nats under the null context.", as_many_as="loss_damped_nats"
+        ),
+        Column("null_kl_damped_nats", _FLOATS, "kl_damped_nats under the null context.", as_many_as="loss_damped_nats"),
         Column(
             "resampled_target_ids",
             _INT32S,
@@ -277,19 +287,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "token.",
             as_many_as="k",
         ),
-    ),
-    "curve": (
-        _WINDOW_ID,
-        _DOC_ID,
-        _WEIGHT,
-        Column(
-            "num_visible_tokens",
-            _INT32S,
-            "Numbers of visible tokens, the most recent ones; all others are hidden.",
-            least=1,
-            same_in_all_rows=True,
-        ),
-        Column("loss_nats", _FLOATS, "Loss for each number of visible tokens.", as_many_as="num_visible_tokens"),
     ),
     "answers": (
         _WINDOW_ID,

@@ -131,7 +131,7 @@ def _eligible_documents(store: TokenStore, min_preceding: int, *, exclude_ids: O
         raise UserError(
             f"the text to measure is too small: {num_long_enough:,} of its {store.num_documents:,} documents hold a window of "
             f"{min_preceding} tokens and its target{left_out} (the longest document has {longest} tokens); use longer text, or "
-            "shorter windows (--full-len; for a context curve, context_curve.max_visible; influence.min_preceding, if it is set)"
+            "shorter windows (--full-len; influence.min_preceding, if it is set)"
         )
     return eligible_g
 

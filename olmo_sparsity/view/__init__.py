@@ -1,1 +1,1 @@
-"""Results for people: terminal, pages."""
+"""What people see of measurements: terminal, pages."""

@@ -1,195 +1,95 @@
-"""What ``olmo-sparsity list`` prints: the runs of a folder, and what was measured of each."""
+"""What ``list`` prints: one row a measurement, with its main numbers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Optional
 
+import pandas as pd
+from rich.text import Text
+
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.records.kinds import KINDS, is_kind
-from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.summary import Gate, summarize
+from olmo_sparsity.records.kinds import is_kind
+from olmo_sparsity.statistics.quantities import first_blind, pick, read_estimates, shown_ks
 from olmo_sparsity.storage.folders import folder_name
-from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
-from olmo_sparsity.view.as_json import record_json
-from olmo_sparsity.view.console import print_json
-from olmo_sparsity.view.result_table import Item, ResultTable, Sentence, keys, number, plain, words
-from olmo_sparsity.view.table_printing import print_items, results_console
+from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.view.console import SafeConsole
+from olmo_sparsity.view.tables import print_table
 
-GATES: dict[Gate, str] = {"passed": "passed", "failed": "FAILED", "not-assessed": "not assessed", "not-applicable": "-"}
-
-
-@dataclass(frozen=True)
-class ListedRun:
-    """A trained run.
-
-    Attributes:
-        run: its folder.
-        status: ``complete``, or ``running`` where it is unfinished.
-        train_len: tokens of a training row.
-        steps: of training; 0 where it is unfinished.
-    """
-
-    run: str
-    status: str
-    train_len: int
-    steps: int
+GAINS = {"gain": "gate_gain_nats", "gain beyond row": "gain_beyond_nats"}
+NOTE = "Gains in nats, ? where not shown to be above 0. R: share of the gain that k tokens give back."
 
 
-@dataclass(frozen=True)
-class ListedTables:
-    """A folder of tables.
-
-    Attributes:
-        run: folder of its run or model.
-        kind: a key of ``KINDS``.
-        name: of the folder.
-        finished: when it was finished, in UTC; empty where it is not.
-        text: its source and split; empty of a synthetic task.
-        num_windows: that were measured, or are to be.
-        local_len, full_len: in tokens; None of a synthetic task.
-        gate, beyond_gate: of finished influence tables; otherwise None.
-    """
-
-    run: str
-    kind: str
-    name: str
-    finished: str
-    text: str
-    num_windows: int
-    local_len: Optional[int]
-    full_len: Optional[int]
-    gate: Optional[Gate]
-    beyond_gate: Optional[Gate]
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What a folder holds.
-
-    Attributes:
-        runs: trained runs, by path.
-        tables: of these runs and of pretrained models: by run and kind, in the order in which they were finished.
-        unreadable: why a manifest could not be read, a line each.
-    """
-
-    runs: tuple[ListedRun, ...]
-    tables: tuple[ListedTables, ...]
-    unreadable: tuple[str, ...]
-
-
-def read_listing(folder: Path) -> Listing:
-    """Return the runs below a folder, and their tables. The gates are computed from the windows of each measurement.
+def read_listing(folder: Path) -> list[dict[str, Any]]:
+    """The measurements below a folder, by run and in the order in which they were finished. A run without any is one entry.
 
     Raises:
         UserError: there is no such folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the one that holds the runs")
-    runs, tables, unreadable = [], [], []
-    paths = sorted(folder.rglob("manifest.json"))
-    with progress_bar("reading", " manifests", total=len(paths)) as bar:
-        for path in paths:
-            try:
-                manifest = read_manifest_of(path.parent)
-                if manifest.get("kind") == "run":
-                    runs.append(_run(path.parent, manifest))
-                elif is_kind(manifest.get("kind")) and folder_name(path.parent.parent) == manifest["kind"]:
-                    tables.append(_tables(path.parent, manifest))
-            except UserError as error:
-                unreadable.append(str(error))
-            bar.update()
-    kinds = list(KINDS)
-    tables.sort(key=lambda of: (of.run, kinds.index(of.kind), of.finished or "~", of.name))  # unfinished ones last
-    return Listing(tuple(runs), tuple(tables), tuple(unreadable))
+    found = [_entry(path.parent) for path in sorted(folder.rglob("manifest.json"))]
+    measured = {entry["run"] for entry in found if entry.get("name")}
+    entries = [entry for entry in found if entry and (entry["name"] or entry["run"] not in measured)]
+    return sorted(entries, key=lambda entry: (entry["run"], entry["finished"] or "~", entry["name"]))
 
 
-def _run(folder: Path, manifest: dict[str, Any]) -> ListedRun:
-    return ListedRun(str(folder), manifest["status"], read_config_of(folder).context.row_len, manifest.get("steps", 0))
+def _entry(folder: Path) -> dict[str, Any]:
+    """What a folder holds; empty where that is neither a run nor a measurement in one."""
+    entry: dict[str, Any] = {"run": str(folder), "name": "", "finished": ""}
+    try:
+        manifest = read_manifest_of(folder)
+        kind, status = manifest.get("kind"), manifest["status"]
+        if kind == "run":
+            return {**entry, "status": "not measured" if status == "complete" else f"training {status}"}
+        if not is_kind(kind) or folder_name(folder.parent) != kind:
+            return {}
+        measured = {"run": str(folder.parent.parent), "name": folder.name, "finished": manifest.get("finished", "")}
+        measured |= {"status": status, "kind": kind, "windows": manifest.get("num_windows")}
+        return measured | (_numbers(read_estimates(folder)) if (kind, status) == ("influence", "complete") else {})
+    except UserError as error:
+        return {**entry, "error": str(error)}
 
 
-def _tables(folder: Path, manifest: dict[str, Any]) -> ListedTables:
-    gates: tuple[Optional[Gate], Optional[Gate]] = (None, None)
-    is_finished = manifest.get("status") == "complete"
-    if is_finished and manifest["kind"] == "influence":
-        summary = summarize(load(folder, has_selections=False))
-        gates = (summary.gate, summary.beyond_gate)
-    lengths = manifest["context"]
-    return ListedTables(
-        run=str(folder.parent.parent),
-        kind=manifest["kind"],
-        name=folder.name,
-        finished=manifest.get("finished", "") if is_finished else "",
-        text=", ".join(filter(None, (manifest.get("source"), manifest.get("split")))),
-        num_windows=manifest.get("num_windows", 0),
-        local_len=lengths.get("local_len"),
-        full_len=lengths.get("full_len"),
-        gate=gates[0],
-        beyond_gate=gates[1],
-    )
+def _numbers(frame: pd.DataFrame) -> dict[str, Any]:
+    selector, k = first_blind(frame), shown_ks(frame)[0]
+    rows = {name: pick(frame, of) for name, of in GAINS.items()}
+    rows["R"] = pick(frame, "recovered_fraction", selector=selector, context="real", k=k) if selector else None
+    return {**{name: _ends(row) for name, row in rows.items()}, "selector": selector, "k": k}
 
 
-def short_names(names: Sequence[str]) -> list[str]:
-    """Return for each of some names how it alone ends: the shortest whole parts between hyphens."""
-
-    def shortest(name: str) -> str:
-        parts = name.split("-")
-        endings = ("-".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
-        return next((end for end in endings if sum(other.endswith(end) for other in names) == 1), name)
-
-    return [shortest(name) for name in names]
+def _ends(row: Optional[pd.Series]) -> Optional[dict[str, Optional[float]]]:
+    return None if row is None else {end: None if pd.isna(row[end]) else row[end] for end in ("value", "low", "high")}
 
 
-def print_runs(folder: Path, *, as_json: bool = False) -> None:
-    """Print the runs below a folder and their tables, or all of it as JSON.
+def short_name(name: str, names: Sequence[str]) -> str:
+    """How a name alone among others ends: the shortest whole parts between hyphens."""
+    parts = name.split("-")
+    ends = ("-".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
+    return next((end for end in ends if sum(other.endswith(end) for other in names) == 1), name)
 
-    Args:
-        folder: holds runs, at any depth.
-        as_json: print JSON instead.
-    """
-    listing = read_listing(folder)
+
+def print_listing(folder: Path, *, as_json: bool = False) -> None:
+    """Print the measurements below a folder."""
+    entries = read_listing(folder)
     if as_json:
-        print_json(record_json(listing))
+        print(json.dumps(entries, indent=2))
         return
-    items: list[Item] = [*map(Sentence, listing.unreadable)]
-    if listing.runs:
-        items.append(_runs_table(listing.runs))
-    items += [_tables_table(run, list(of_run)) for run, of_run in groupby(listing.tables, key=lambda of: of.run)]
-    print_items(items or [Sentence(f"{folder}: no runs here; train one with `olmo-sparsity train`")], results_console())
-
-
-def _runs_table(runs: Sequence[ListedRun]) -> ResultTable:
-    rows = tuple(
-        (
-            *words(run.run, "yes" if run.status == "complete" else "unfinished"),
-            number(run.train_len),
-            number(run.steps or None),
-        )
-        for run in runs
-    )
-    return ResultTable("runs", (*keys("run"), *plain("trained", "tokens of a row", "steps")), rows)
-
-
-def _tables_table(run: str, tables: Sequence[ListedTables]) -> ResultTable:
-    names = short_names([of.name for of in tables])
-    rows = tuple(
-        (
-            *words(name if of.kind == "influence" else f"{of.kind} {name}"),
-            *words(of.finished[:16].replace("T", " ") or "unfinished"),
-            number(of.num_windows or None),
-            *words("" if of.full_len is None else f"{of.local_len} of {of.full_len}"),
-            *words(", ".join(GATES[gate] for gate in (of.gate, of.beyond_gate) if gate), of.text),
-        )
-        for of, name in zip(tables, names, strict=True)
-    )
-    columns = (*keys("name"), *plain("finished, UTC", "windows", "tokens", "gates", "text"))
-    caption = (
-        "name: how the folder's name ends; --tables NAME shows it, otherwise commands take the influence tables that were "
-        "finished last. tokens: local of full. gates: of the long gain, of the gain beyond the training row; not assessed: "
-        "too few documents."
-    )
-    return ResultTable(run, columns, rows, title=run, caption=caption)
+    console, rows = SafeConsole(), []
+    for entry in entries:
+        if "error" in entry:
+            console.print(Text(entry["error"]))
+            continue
+        names = [other["name"] for other in entries if other["run"] == entry["run"]]
+        row = {"run": entry["run"], "name": short_name(entry["name"], names)}
+        is_whole = entry["status"] == "complete" and entry["windows"]
+        row["windows"] = f"{entry['windows']:,}" if is_whole else entry["status"]
+        for name, of in ((name, entry.get(name)) for name in GAINS):
+            row[name] = f"{of['value']:.3f}{'' if (of['low'] or 0) > 0 else '?'}" if of else ""
+        row["R"] = f"{entry['R']['value']:.2f}, {entry['selector']}, k = {entry['k']}" if entry.get("R") else ""
+        rows.append(row)
+    if rows:
+        print_table(pd.DataFrame(rows), console)
+    console.print(Text(NOTE if rows else f"{folder}: no runs here; train one with `olmo-sparsity train`"))

@@ -1,171 +1,144 @@
-"""A measurement as one self-contained HTML page.
-
-Its charts are those of ``analysis``; its windows are rows of the tables. It runs no script.
-"""
+"""One measurement as one HTML page, which runs no script: answers, first picture, five windows, two tables, controls."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
-from olmo_sparsity import __version__
-from olmo_sparsity.errors import UserError, printable
+import pandas as pd
+from markupsafe import Markup
+
+from olmo_sparsity.config.units import counted, units_of
 from olmo_sparsity.progress import stages
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.several.hypothesis import hypothesis_of
-from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.model_setup import subject_name
-from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.tables.reading import figures_folder, read_manifest, run_of_tables
+from olmo_sparsity.statistics.enough import few
+from olmo_sparsity.statistics.frames import five_windows
+from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS
+from olmo_sparsity.statistics.quantities import (
+    QUANTITIES,
+    first_blind,
+    gate,
+    pick,
+    read_estimates,
+    shown_ks,
+    side_of_zero,
+)
 from olmo_sparsity.text.target_classes import CLASSES
+from olmo_sparsity.text.words import CUT, near_visible, words
 from olmo_sparsity.view import pages
-from olmo_sparsity.view.figure_scripts import figure_script
-from olmo_sparsity.view.hypothesis import thirds_table
-from olmo_sparsity.view.one_window import SEES_TARGET
-from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, read_report, shown_tables, tokens_of
-from olmo_sparsity.view.table_formats import in_tex
-from olmo_sparsity.wording.captions import contrast_words
-from olmo_sparsity.wording.gates import EITHER_WAY
-from olmo_sparsity.wording.hypothesis import hypothesis_sentences, null_name
-from olmo_sparsity.wording.numbers import fixed
-from olmo_sparsity.wording.setup import NULL_WORDS, VISIBILITY_WORDS, anchor_words, overlap_words
-from olmo_sparsity.wording.spectrum import spectrum_sentences
-from olmo_sparsity.wording.tokens import token_words
-from olmo_sparsity.wording.units import unit_definition, units_of
+from olmo_sparsity.view.tables import every_table, recovered_table, seeing_line, shown_selectors, spectrum_table
+from olmo_sparsity.view.text import answers, caution, first_token_line, measured_line, number
+from olmo_sparsity.view.window import read_windows
 
-STYLES = ("report.css",)
+LATEST = 40  # words of the local text that are shown
+MARKS = {"above": "passed", "below": "failed"}  # all others are open
+CHECKS = (
+    ("Foreign text", "excess_over_random_nats",
+     "With {}, the gain over random tokens is {} nats larger here than on another document's text."),
+    ("Damping", "gain_over_damping_nats",
+     "With {}, the gain is {} nats larger than from blending the predictions without and with all tokens."),
+)  # fmt: skip
 
 
-def render(report: Report) -> str:
-    """Return the page, with the figures that are drawn of the measurement."""
-    measured = report.measured
-    summary, found = measured.summary, hypothesis_of(measured.tables)
-    figures, tables = figure_script("on_page").of_report(measured, report.selector), shown_tables(measured)
-    if found is not None:
-        figures |= figure_script("on_page").of_hypothesis(found)
-        tables["hypothesis"] = thirds_table(found.main[0], null_name(found))
-    return pages.render(
-        "report.html",
-        styles=STYLES,
-        scripts=(),
-        data=None,
-        report=report,
-        tokens_of=tokens_of,
-        printable=printable,
-        token_words=token_words,
-        fixed=fixed,
-        sees=SEES_TARGET,
-        meaning=SELECTORS[report.selector].meaning.format(unit=units_of(summary, 1), units=units_of(summary)),
-        class_words={
-            name: CLASSES.get(name, "") for name in sorted(measured.measurement.windows["target_class"].unique())
-        },
-        figures=figures,
-        tables=tables,
-        summary=summary,
-        answer=answer(summary, report.selector),
-        hypothesis_words=[] if found is None else list(hypothesis_sentences(found)),
-        spectrum_words=spectrum_sentences(measured.spectra, summary),
-        contrasts=[words for words in map(contrast_words, measured.classes) if words],
-        facts=_facts(measured),
-        citation=_citation(summary),
-        null_words=NULL_WORDS[summary.null_context],
-        is_null_foreign=summary.null_context == "document",
-        either_way=EITHER_WAY,
-        units=units_of(summary),
-        unit_definition=unit_definition(summary.unit, summary.setup.visibility),
-        subject=subject_name(summary.run, summary.setup),
-        definitions=list(VISIBILITY_WORDS.items()),
-        anchor=anchor_words(summary.setup.anchor),
-    )
-
-
-def default_out(tables: Path, run: Optional[Path] = None) -> Path:
-    """Return the default path of the page: beside the figures of the tables' run.
-
-    Raises:
-        UserError: there are no tables, or they are not in a run folder, and no run is given.
-    """
-    run = run or run_of_tables(tables)
-    if run is None:
-        read_manifest(tables)
-        raise UserError(f"{tables}: these tables are not in a run folder; name the HTML file with --out FILE")
-    return figures_folder(run, tables) / "report.html"
-
-
-def write_report(
-    tables: Path, out: Path, *, overwrite: bool = False, num_windows: int = NUM_WINDOWS, seed: int = SEED
-) -> Path:
-    """Write the page of a measurement.
-
-    Args:
-        tables: a finished influence folder.
-        out: the HTML file.
-        overwrite: replace a page that this tool wrote.
-        num_windows: windows to show, at least 1; all, if there are no more.
-        seed: of the random sample, if there are more.
-
-    Returns:
-        ``out``.
-
-    Raises:
-        UserError: the tables are not usable, or the file must not be replaced.
-    """
-    pages.check_free(out, overwrite)
-    with stages("reading the tables", "drawing the charts") as begin_next:
-        report = read_report(Measured.read(tables), num_windows=num_windows, seed=seed)
+def write_report(tables: Path, page: Path, *, overwrite: bool = False) -> Path:
+    """Write the page of a finished influence folder, and return its path."""
+    pages.check_free(page, overwrite)
+    with stages("reading the tables", "drawing the page") as begin_next:
+        frame = read_estimates(tables)
+        manifest, many = frame.attrs["manifest"], units_of(frame.attrs["manifest"])
+        selector, (enough, found) = first_blind(frame) or shown_selectors(frame)[0], few(frame)
+        k = enough if enough and found == "above" else shown_ks(frame)[0]
+        picked = f"{counted(k, manifest)} picked by {selector}"
+        cards = list(_cards(tables, selector, k, picked))
         begin_next()
-        page = render(report)
-    pages.write_page(out, page, overwrite=overwrite)
-    return out
-
-
-def _citation(summary: Summary) -> str:
-    """Return what to cite, as BibTeX: this measurement, and the paper whose experiment it is."""
-    subject = in_tex(subject_name(summary.run, summary.setup))
-    return "\n".join(
-        (
-            "@software{olmo-sparsity,",
-            "  title = {olmo-sparsity: how few of the earlier tokens does a language model need?},",
-            "  author = {{olmo-sparsity contributors}},",
-            f"  version = {{{__version__}}},",
-            f"  note = {{Measurement {in_tex(summary.run_id)} of {subject}}},",
-            "}",
-            "@inproceedings{golowich2025sparsity,",
-            "  title = {The Role of Sparsity for Length Generalization in {LLMs}},",
-            "  author = {Golowich, Noah and Jelassi, Samy and Brandfonbrener, David and Kakade, Sham M. and Malach, Eran},",
-            "  booktitle = {International Conference on Machine Learning},",
-            "  year = {2025},",
-            "  note = {arXiv:2502.16792},",
-            "}",
+        drawing, first_picture = analysis("drawing"), analysis("first_picture")
+        text = pages.render(
+            "report.html",
+            styles=("report.css",),
+            own_style=f":root {{ {drawing.CSS} }}",
+            run=manifest["run"],
+            lines=[measured_line(manifest, frame), first_token_line(manifest)],
+            many=many,
+            answers=answers(frame),
+            pictures=[Markup(drawing.svg(first_picture.figure(frame, panel))) for panel in ("few", "beyond")],
+            caption=first_picture.caption(frame),
+            cards=cards,
+            k=k,
+            picked=picked,
+            tables=[recovered_table(frame), spectrum_table(frame)],
+            selectors={
+                name: SELECTORS[name].meaning.format(unit=counted(1, manifest).removeprefix("1 "), units=many)
+                for name in shown_selectors(frame)
+            },
+            checks=list(_checks(frame, selector, k, picked)),
+            caution="" if gate(frame) == "above" else caution(frame),
+            numbers=dict(_numbers(frame, selector, k)),
+            definitions={of.header: of.definition for of in QUANTITIES.values() if of.definition},
+            classes=CLASSES,
+            setup=json.dumps(manifest, indent=2),
         )
-    )
+    return pages.write_page(page, text, overwrite=overwrite)
 
 
-def _facts(measured: Measured) -> list[tuple[str, str]]:
-    """Return what was measured and by which version, as names and values for the end of the page.
-
-    What the notes of the answer say (model, text, windows, lengths) is not said again.
-    """
-    summary, manifest = measured.summary, measured.measurement.manifest
-    facts = [("run", summary.run)]
-    if not overlap_words(summary):
-        facts.append(("overlap with training", "not known"))
-    if "num_parameters" in manifest and summary.setup.model is None:
-        model = f"{manifest['num_parameters'] / 1e6:.3g}M parameters, {manifest['checkpoint']['step']:,} steps"
-        facts.append(("model", model))
-    if "influence" in manifest:
-        facts.append(_seed_fact(manifest["influence"]))
-    environment = manifest.get("environment", {})
-    if environment.get("commit"):
-        version = f"olmo-sparsity {environment['olmo_sparsity']}, commit {environment['commit'][:12]}"
-        facts.append(("measured by", version))
-    facts.append(("tables", summary.run_id))
-    facts.append(("page made by", f"olmo-sparsity {__version__}"))
-    return facts
+def analysis(name: str) -> Any:
+    """A module of ``analysis``, which loads matplotlib: a part of an installed package, beside the package in a checkout."""
+    inside = importlib.util.find_spec("olmo_sparsity.analysis") is not None
+    return importlib.import_module(f"{'olmo_sparsity.analysis' if inside else 'analysis'}.{name}")
 
 
-def _seed_fact(settings: dict[str, Any]) -> tuple[str, str]:
-    """Return the seed by which windows were drawn; of windows that were given, that of their null contexts."""
-    name = "seed of the null contexts" if settings.get("sampling") == "given" else "seed of the windows"
-    return name, str(settings.get("windows_seed", settings["seed"]))
+def _cards(tables: Path, selector: str, k: int, picked: str) -> Iterator[dict[str, Any]]:
+    """Five windows: the place among all, words, and by what is visible the target's probability in percent and loss in nats."""
+    places = five_windows(tables, selector, k)
+    for place, window in zip(places, read_windows(tables, list(places.values())), strict=True):
+        choice, num_far = window.choices[selector, "real"], window.num_long_range
+        far, local = words(window.texts[:num_far], choice.visible(k)), words(window.texts[num_far:], {})
+        losses = {
+            f"the last {window.local_len} tokens alone": window.loss_short,
+            f"and {picked}": choice.loss[k],
+            f"all {len(window.texts)} tokens": window.loss_long,
+        }
+        yield {
+            "place": place,
+            "window": window,
+            "far": near_visible(far),
+            "local": [CUT] * (len(local) > LATEST) + local[-LATEST:],
+            "visible": [(name, 100 * math.exp(-loss), loss) for name, loss in losses.items()],
+        }
+
+
+def _checks(frame: pd.DataFrame, selector: str, k: int, picked: str) -> Iterator[tuple[str, str, str]]:
+    """Each control: its name, whether the numbers passed it, and by how much."""
+    is_blind = selector == first_blind(frame)
+    counts = is_blind and gate(frame) == "above"  # else there is no gain, or luck in it
+    for name, quantity, claim in CHECKS:
+        row = pick(frame, quantity, selector=selector, context="real", k=k)
+        state = MARKS.get(side_of_zero(row), "open") if counts else "open"
+        yield name, state, "Not measured." if row is None else claim.format(picked, number(row))
+    claim = f"{selector} picks {'without seeing' if is_blind else 'by'} the target."
+    yield "Optimism", "passed" if is_blind else "open", f"{claim} {seeing_line(frame)}"
+    documents, overlap = frame["n_documents"].max(), pick(frame, "train_overlap_share")
+    shared = "" if overlap is None else f" Windows that share text with training: {overlap['value']:.1%}."
+    state = "passed" if documents >= MIN_DOCUMENTS else "failed"
+    yield "Documents", state, f"{documents:,} documents; intervals need {MIN_DOCUMENTS}.{shared}"
+
+
+def _numbers(frame: pd.DataFrame, selector: str, k: int) -> Iterator[tuple[str, pd.DataFrame]]:
+    """All numbers of reports, a table for each set of keys; of classes those of one choice."""
+    shown = {name for name, of in QUANTITIES.items() if "report" in of.show} | {"spectrum_share", "window_share"}
+    is_other = (frame["selector"] != selector) | (frame["context"] != "real") | (frame["k"] != k)
+    rows = frame[frame["quantity"].isin(shown) & ~(frame["group"].notna() & frame["selector"].notna() & is_other)]
+    for table in every_table(rows):
+        keys = [name for name in table.columns if name not in ("quantity", "value")]
+        table["quantity"] = [QUANTITIES[name].header if name in QUANTITIES else "share" for name in table["quantity"]]
+        if {"k", "x"} <= set(keys):  # the spectrum, a column for each k
+            keys.remove("k")
+            table["quantity"] = "k = " + table["k"]
+        if keys:  # in the order of the frame, which pivot does not keep
+            spread = table.pivot(index=keys, columns="quantity", values="value").fillna("-").reset_index()
+            table = table[keys].drop_duplicates().merge(spread)[[*keys, *table["quantity"].unique()]]
+        yield " ".join(keys), table

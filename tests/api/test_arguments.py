@@ -114,7 +114,7 @@ def test_a_summary_is_of_the_frames_as_they_are(tiny_tables: Path) -> None:
     """Not of the folder that they were read from."""
 
     def long_gain(results: api.Results) -> float:
-        return float(results.summary().set_index("quantity").loc["long_gain_nats", "mean"])
+        return float(results.summary().set_index("quantity").loc["long_gain_nats", "value"])
 
     whole = api.read_results(tiny_tables)
     weights, gains = whole.windows["weight"].to_numpy(), whole.windows["gain_long_nats"].to_numpy(np.float64)

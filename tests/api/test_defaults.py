@@ -30,8 +30,8 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 }
 COMMANDS: dict[str, dict[str, Any]] = {
     "list": {"folder": Path("runs")},
-    "report": {"windows": 20, "sample_seed": 0},
     "show": {"context": "real"},
+    "hypothesis": {"selector": "kl"},
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import re
 import shutil
 from collections.abc import Sequence
@@ -20,13 +19,10 @@ from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.summary import summarize
+from olmo_sparsity.statistics.quantities import pick, read_estimates
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.text.in_memory import hash64
-from olmo_sparsity.wording.gates import gates_words
-from olmo_sparsity.wording.setup import data_words, measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
 TEXTS = [
@@ -255,16 +251,15 @@ def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, t
     again = api.read_results(folder)
     pd.testing.assert_frame_equal(again.windows, measured.windows)
     pd.testing.assert_frame_equal(again.selections, measured.selections)
-    summary = summarize(load(folder))
     frame = again.summary()
-    assert frame.attrs["gates"] == measured.summary().attrs["gates"]
-    assert "Gate not assessed: fewer than 50 documents" in frame.attrs["gates"]
-    (gain,) = frame.query("quantity == 'gain_sparse_nats' and selector == 'kl' and context == 'real' and k == 2")[
-        "mean"
-    ]
-    estimate = summary.at("kl", "real", 2).gain_sparse_nats
-    assert estimate is not None and gain == estimate.mean
-    assert not (frame["quantity"] == "recovered_fraction").any()
+    pd.testing.assert_frame_equal(frame, measured.summary())
+    of_folder = read_estimates(folder)
+    pd.testing.assert_frame_equal(frame, of_folder[of_folder["group"].isna()].reset_index(drop=True))
+    gain = pick(frame, "gain_sparse_nats", selector="kl", context="real", k=2)
+    rows = measured.selections.query("selector == 'kl' and context == 'real'")
+    mean = np.average([row[1] for row in rows["gain_sparse_nats"]], weights=measured.windows["weight"])
+    assert gain is not None and gain["value"] == pytest.approx(mean)
+    assert not (frame["quantity"] == "recovered_fraction").any()  # 20 windows are too few for the gate
     (folder / "windows" / "part-00000.parquet").rename(tmp_path / "kept.parquet")  # no longer whole, so written again
     assert measured.save(folder) == folder
     pd.testing.assert_frame_equal(api.read_results(folder).windows, measured.windows)
@@ -291,7 +286,7 @@ def test_a_folder_may_lie_in_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert measured.save("~/mine") == tmp_path / "mine"
     pd.testing.assert_frame_equal(api.read_results("~/mine").windows, measured.windows)
-    assert len(api.figure4("~/mine").axes) == 6
+    assert len(api.figure4("~/mine").axes) == 3
 
 
 def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tmp_path: Path) -> None:
@@ -307,36 +302,17 @@ def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tm
 
 def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: Path) -> None:
     figure = api.figure4(measured, selector="unmask-one")
-    assert len(figure.axes) == 9  # real, resampled and null context, at three k
-    points = np.asarray(figure.axes[0].collections[0].get_offsets())
-    rows = measured.selections.query("selector == 'unmask-one' and context == 'real'")
-    shown = {tuple(np.round(point, 4)) for point in points}
-    first = [row[0] for row in rows["gain_sparse_nats"]]
-    assert shown <= {tuple(np.round(pair, 4)) for pair in zip(first, measured.windows["gain_long_nats"], strict=True)}
-    assert len(api.figure4(tiny_tables).axes) == 6
-    with pytest.raises(UserError, match="not measured; the measured selectors are unmask-one"):
+    assert len(api.figure4(tiny_tables).axes) == len(figure.axes) == 3  # k = 1 and 2 of 12 tokens, not 8; the colours
+    with pytest.raises(UserError, match="lasso"):
         api.figure4(measured, selector="lasso")
 
 
-def test_what_notebooks_show_is_escaped(
-    measured: api.Results, windows: api.ChosenWindows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.ChosenWindows) -> None:
     hostile = api.ChosenWindows(windows.null_contexts, "x", [["<script>"] * 21 for _ in range(20)], "")
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()
-    page, summary = measured._repr_html_(), measured.summarize()
-    facts = dict(re.findall(r"<th>(.*?)</th>\s*<td>(.*?)</td>\s*</tr>", page.partition("</table>")[0]))
-    words = {"measured": measured_words(summary), "windows": data_words(summary), "gates": gates_words(summary)}
-    assert (
-        facts == {name: html.escape(of, quote=False) for name, of in words.items()}
-        and "Gate not assessed" in facts["gates"]
-    )
-    number = summary.of_windows("long_gain_nats")
-    assert number is not None and f"<td>{number.mean:.4f}</td>" in page
-    assert "<th>first token</th>" not in page
-    monkeypatch.setattr("olmo_sparsity.api.results.anchor_warning", lambda setup: f"WARNING {setup is summary.setup}")
-    monkeypatch.setattr(api.Results, "summarize", lambda self: summary)
-    assert re.search(r"<th>first token</th>\s*<td>WARNING True</td>", measured._repr_html_())
+    gain = pick(measured.summary(), "loss_short_nats")
+    assert gain is not None and f"<td>{gain['value']:.4f}</td>" in measured._repr_html_()
     number = windows.frame["doc_id"].nunique()
     assert repr(windows) == f"ChosenWindows(20 of 20 tokens, {number} documents)"
     assert windows._repr_html_().count("<tr") == 1 + 5 + 1 + 5  # heading, the first, dots, the last
@@ -442,7 +418,7 @@ def test_results_of_some_rows_of_selections_are_refused(measured: api.Results) -
         "context != 'resampled' or window_id < 9",
         "context != 'resampled' or draw < 1 or window_id < 9",
     ):
-        for summed in (api.Results.summary, api.Results.spectrum, api.Results.summarize):
+        for summed in (api.Results.summary, api.Results.spectrum):
             with pytest.raises(
                 UserError, match=r"^selections: must hold each selector in every window, under the real and the null"
             ):
@@ -511,21 +487,22 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
 
 
 def test_the_spectrum_is_that_of_the_tables_with_a_row_a_target(measured: api.Results, tmp_path: Path) -> None:
-    """In memory and from the folder; `nearest` says how long a context each target needs."""
+    """In memory and from the folder."""
     frame = measured.spectrum()
     read = api.read_results(measured.save(tmp_path / "tables"))
     pd.testing.assert_frame_equal(frame, read.spectrum())
-    families = list(measured.selections["selector"].unique())
-    assert len(frame) == 20 * len(families) * 2 * 4 and sorted(frame["family"].unique()) == sorted(families)
+    selectors_measured = list(measured.selections["selector"].unique())
+    assert len(frame) == 20 * len(selectors_measured) * 2 * 4 and sorted(frame["selector"].unique()) == sorted(
+        selectors_measured
+    )
     row = measured.selections.query("window_id == 3 and selector == 'kl' and context == 'real'").iloc[0]
     short = measured.windows.query("window_id == 3")["kl_short_nats"].item()
     for tolerance in frame["tolerance_nats"].unique():
         enough = [k for k, kl in zip([0, *row["k"]], [short, *row["kl_sparse_nats"]], strict=True) if kl <= tolerance]
-        found = frame.query("window_id == 3 and family == 'kl' and context == 'real' and tolerance_nats == @tolerance")
+        found = frame.query(
+            "window_id == 3 and selector == 'kl' and context == 'real' and tolerance_nats == @tolerance"
+        )
         assert found["k"].item() == (enough[0] if enough else np.inf)
-    near = frame.query("family == 'nearest'")
-    assert (near["min_context_tokens"] == near["k"] + 8).all()
-    assert frame.query("family != 'nearest'")["min_context_tokens"].isna().all()
 
 
 def test_a_measurement_saved_over_itself_says_what_happens(

@@ -63,7 +63,8 @@ def test_a_measurement_has_the_numbers_and_the_manifest_of_the_command(
     assert {check["name"] for check in measured.manifest["fit"]["checks"]} == {
         check["name"] for check in of_command.manifest["fit"]["checks"]
     }
-    assert measured.summary().attrs["gates"]
+    frame = measured.summary().set_index("quantity")
+    assert frame.loc["loss_long_nats", "value"] == pytest.approx(measured.windows["loss_long_nats"].mean(), abs=NATS)
     frame = api.losses(model, windows, [[], range(12)])
     expected = of_command.windows[["loss_short_nats", "loss_long_nats"]].to_numpy().ravel()
     np.testing.assert_allclose(frame["loss_nats"], expected, atol=NATS)

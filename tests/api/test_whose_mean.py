@@ -9,19 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import related_words
 
 from olmo_sparsity import api
-from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.tables.reading import read_manifest
-from olmo_sparsity.view.console import print_comparison, print_summary
-from olmo_sparsity.view.report import write_report
-from olmo_sparsity.wording.setup import data_words
 
 DRAW = ["influence.min_preceding=40", "influence.targets=word-start"]
-GIVEN = "mean over the given windows"
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +37,6 @@ def measured(model: api.Model, windows: api.ChosenWindows) -> api.Results:
     return api.measure(model, windows, selectors=["kl", "random"], k=[1], resampled_draws=0)
 
 
-def said_of(results: api.Results) -> str:
-    return data_words(results.summarize())
-
-
 def test_targets_are_drawn_as_the_configuration_says(tiny_run: Path, texts: list[str]) -> None:
     model = api.open_model(tiny_run, overrides=[*DRAW, "influence.max_windows_per_document=2", "influence.seed=3"])
     windows = api.windows_from_texts(model, texts, num_windows=30)
@@ -61,16 +48,16 @@ def test_targets_are_drawn_as_the_configuration_says(tiny_run: Path, texts: list
     again = api.windows_from_texts(model, texts, num_windows=30, max_per_document=2, seed=3)
     pd.testing.assert_frame_equal(again.frame, frame)
     results = measured(model, windows)
-    assert said_of(results).endswith("mean over eligible targets (at least 40 tokens before each target)")
     settings = results.manifest["influence"]
+    assert (settings.get("sampling", "targets"), settings["min_preceding"]) == ("targets", 40)
     assert settings["num_windows"] == 30 and results.manifest["num_windows"] == len(frame) < 30
     assert (settings["max_windows_per_document"], settings["windows_seed"]) == (2, 3)
 
 
 def test_by_default_every_eligible_target_counts_alike(model: api.Model, texts: list[str]) -> None:
     results = measured(model, api.windows_from_texts(model, texts, num_windows=10, seed=2))
-    assert said_of(results).endswith("mean over eligible targets")
     settings = results.manifest["influence"]
+    assert settings.get("sampling", "targets") == "targets"
     assert (settings["seed"], settings["windows_seed"], settings["num_windows"]) == (0, 2, 10)
     assert settings["resampled_draws"] == 0
     assert not {"data", "max_documents", "train_overlap"} & set(settings)  # of a corpus, which this is not
@@ -87,37 +74,9 @@ def test_windows_that_were_given_are_no_sample(tiny_run: Path, texts: list[str])
         api.window_at(model, texts[0], at=len(texts[0]) - 1),
     ):
         results = measured(model, windows)
-        assert said_of(results).endswith(GIVEN)
-        assert results.summary().attrs["gates"] and GIVEN in results._repr_html_()
         settings = results.manifest["influence"]
         assert settings["sampling"] == "given"
         assert not {"num_windows", "max_windows_per_document", "targets", "min_preceding"} & set(settings)
-
-
-def test_everything_that_reads_tables_knows_given_windows(
-    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert read_manifest(given)["influence"]["sampling"] == load(given).estimand == "given"
-    print_summary(given)
-    assert GIVEN in " ".join(capsys.readouterr().out.split())
-    report = write_report(given, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert GIVEN in report
-    assert re.search(r"seed of the null contexts</dt>\s*<dd>5<", report) and "seed of the windows" not in report
-    assert GIVEN in api.figure4(given).get_label()
-
-
-def test_means_over_given_windows_are_compared_with_a_warning(
-    given: Path, tiny_tables: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    subjects = read_subjects([str(tiny_tables), str(given)])
-    print_comparison(subjects)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "means over targets and over given windows are not the same quantity" in said and GIVEN in said
-    first, same = load(given), load(given)
-    assert related_words(first, same).startswith("paired")
-    fewer = same.restrict(slice(0, 4))
-    assert "each mean is over its own given windows" in related_words(first, fewer)
-    assert "given" not in related_words(load(tiny_tables), load(tiny_tables).restrict(slice(0, 4)))
 
 
 def test_another_choice_of_null_contexts_is_another_measurement(
@@ -125,4 +84,4 @@ def test_another_choice_of_null_contexts_is_another_measurement(
 ) -> None:
     table = api.read_results(tiny_tables).windows.head(6)
     run_ids = [measured(model, api.windows_from_table(model, table, seed=seed)).manifest["run_id"] for seed in (5, 6)]
-    assert run_ids[0] == summarize(load(given)).run_id != run_ids[1]
+    assert run_ids[0] == api.read_results(given).manifest["run_id"] != run_ids[1]

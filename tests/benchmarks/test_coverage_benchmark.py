@@ -1,4 +1,4 @@
-"""The simulation of coverage: its truths, the intervals that it computes itself, and its lines."""
+"""The simulation of coverage: its truths, what counts as covered, and its lines."""
 
 from __future__ import annotations
 
@@ -8,75 +8,59 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
+from unlike_tables import unlike_manifest, unlike_rows, write_rows
 
 from benchmarks import coverage
-from benchmarks.coverage import TEXTS, Text, linear_bounds, main, score
+from benchmarks.coverage import SPREAD, TEXTS, Text, holds, main
+from olmo_sparsity.statistics.intervals import Estimates
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
-@pytest.mark.parametrize("more", [0.0, -0.5])
-def test_the_true_share_is_that_of_many_windows(text: Text, more: float) -> None:
+def test_the_true_d_is_that_of_many_windows(text: Text) -> None:
     rng, num = np.random.default_rng(0), 2_000_000
-    z = rng.standard_normal(num) + coverage.SPREAD  # windows drawn in proportion to their unbounded reaction
-    weight = text.reaction(z) / np.exp(coverage.SPREAD * z - coverage.SPREAD**2 / 2)
-    left = text.left(z, rng.standard_normal(num), more)
+    z = rng.standard_normal(num) + SPREAD  # windows drawn in proportion to their unbounded reaction
+    weight = text.reaction(z) / np.exp(SPREAD * z - SPREAD**2 / 2)
+    left = text.left(z, rng.standard_normal(num))
     found = 1 - (weight * left).sum() / weight.sum()
     error = np.std(weight * (left - (1 - found))) / weight.mean() / np.sqrt(num)
-    assert text.true_share(more) == pytest.approx(found, abs=4 * error)
+    assert text.true_d() == pytest.approx(found, abs=4 * error)
 
 
-def test_fieller_s_interval_ends_where_the_difference_from_a_multiple_is_just_not_shown() -> None:
-    rng = np.random.default_rng(1)
-    whole = rng.lognormal(0, 1, 80)
-    left = whole * rng.uniform(0, 1, 80)
-    for end in linear_bounds(left, whole)["Fieller"]:
-        difference = left - (1 - end) * whole
-        assert abs(scipy.stats.ttest_1samp(difference, 0).pvalue) == pytest.approx(0.05)
+def test_an_interval_holds_a_truth_between_its_ends_and_a_missing_one_holds_nothing() -> None:
+    low, high = np.array([0.0, 0.6, np.nan, 0.5]), np.array([1.0, 0.8, np.nan, 0.7])
+    is_in, width = holds(Estimates(low, low, high, low), 0.5)
+    assert is_in.tolist() == [True, False, False, True]
+    assert width.tolist() == pytest.approx([1.0, 0.2, np.nan, 0.2], nan_ok=True)
+    both = Estimates(*(np.stack([of, of + 0.2], axis=1) for of in (low, low, high, low)))
+    assert holds(both, np.array([0.5, 0.75]))[0].tolist() == [True, False, False, True]  # each of several at once
 
 
-def test_a_missing_interval_covers_nothing() -> None:
-    assert score([(0.0, 1.0), (0.6, 0.8), None, (0.5, 0.7)], 0.5) == coverage.Score(0.5, pytest.approx(0.2))
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("--documents 300 0", "--documents 0: an interval takes at least 2"),
-        ("--experiments 150", "--experiments 150: 100 run at once; give a multiple of it"),
-        ("--tables {tables} --k 99", "{tables}: it has no kl at k = 99; choose of: attention 1, attention 2, "),
-    ],
-)
-def test_mistakes_are_one_line_before_anything_runs(
-    given: str, said: str, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["coverage", *given.format(tables=tables).split()])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"{said.format(tables=tables)}")
+def lines_of(given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    monkeypatch.setattr(sys, "argv", ["coverage", *given.split()])
+    main()
+    return capsys.readouterr().out.splitlines()
 
 
 def test_lines_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(coverage, "TEXTS", TEXTS[-1:])
-    monkeypatch.setattr(coverage, "NUM_WINDOWS", ("1 to 16",))
-    monkeypatch.setattr(coverage, "NUM_RESAMPLES", 100)
-    monkeypatch.setattr(sys, "argv", ["coverage", "--experiments", "100", "--documents", "60"])
-    lines = []
-    for _ in range(2):
-        main()
-        lines.append(capsys.readouterr().out.splitlines())
-    assert lines[0] == lines[1] and len(lines[0]) == 2 + len(coverage.GROWING)
-    assert re.fullmatch(
-        r"spectrum, 1 to 16 windows a document, 60 documents: percentile 0\.\d+ \(1\.00\); band [01]\.\d+ \(1\.\d+\)",
-        lines[0][1],
-    )
-    assert re.fullmatch(
-        r"growth of \(0\.05, 0\.2\), 1 to 16 windows a document, 60 documents: choice, percentile .*; difference, exact [01]\.\d+"
-        r" \(\d\.\d+\)",
-        lines[0][2],
-    )
-    assert lines[0][0].startswith(
-        "better, bounded, D = 0.74, 1 to 16 windows a document, 60 documents: D, percentile 0."
-    )
+    given = "--experiments 100 --documents 60 --windows 4 --parts mean share band seeds"
+    lines = lines_of(given, monkeypatch, capsys)
+    assert lines == lines_of(given, monkeypatch, capsys)
+    assert lines != lines_of(f"{given} --seed 1", monkeypatch, capsys)
+    words = [word for line in lines for word in line.partition(": ")[2].split("; ")]
+    found = {name: float(share) for name, share in re.findall(r"^(.*) ([\d.]+) \(", "\n".join(words), re.MULTILINE)}
+    assert len(found) == 2 + 6 + 2 + 2
+    assert found["gain, percentile"] > 0.85
+    assert found["spectrum, band"] > 0.85 > found["spectrum, percentile"]
+
+
+def test_documents_of_a_measurement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    manifest = unlike_manifest()
+    write_rows(tmp_path / "tables", manifest, unlike_rows(manifest))
+    given = f"--experiments 100 --documents 60 --parts --tables {tmp_path / 'tables'}"
+    monkeypatch.setattr(coverage, "AT_ONCE", 4)
+    lines = lines_of(given.replace("100", "4"), monkeypatch, capsys)
+    shares = dict(re.findall(r"of tables: (\w+) ([\d.]+)", "\n".join(lines)))
+    assert {"long_gain_nats", "prediction_recovered", "gain_over_damping_nats"} <= set(shares)
+    assert float(shares["long_gain_nats"]) >= 0.5

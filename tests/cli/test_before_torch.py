@@ -29,7 +29,6 @@ def mistakes(tiny_run: Path, tmp_path: Path) -> dict[str, str]:
     explore = f"explore --run {tiny_run} --text text.txt"
     return {
         "influence --run none": "none: this run is not trained",
-        "context-curve --run none": "none: this run is not trained",
         f"influence --run {tiny_run} --k 999": "influence.k = ",
         f"influence --run {tiny_run} --shard 5/3": "--shard 5/3: must be I/N",
         f"influence --run {tiny_run} --data nowhere": "nowhere: no such file, folder or glob",

@@ -33,12 +33,7 @@ def calls(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
         monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.{module}"), name, probe)
 
-    for module, name, printing in (
-        ("measure.influence", "measure", "print_summary"),
-        ("measure.context_curve", "measure_context_curve", "print_curve"),
-    ):
-        replace(module, name, TABLES)
-        replace("view.console", printing, None)
+    replace("measure.influence", "measure", TABLES)
     monkeypatch.setattr("olmo_sparsity.cli.measuring.finish_share", lambda tables, share: share.count == 1)
     return found
 
@@ -54,19 +49,12 @@ def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("influence --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("influence --k 13", r"influence\.k = \[13\]: there are only M = 12"),
-        ("figures influence.k=[13] --train", r"influence\.k = \[13\]: there are only M = 12"),
         ("explore --text letter.txt --at 200 --k 13 --train", r"influence\.k = \[13\]: there are only M = 12"),
-        ("figures influence.data=nowhere.jsonl --train", r"nowhere\.jsonl: no such file, folder or glob"),
+        ("influence influence.data=nowhere.jsonl --train", r"nowhere\.jsonl: no such file, folder or glob"),
         (
             "influence --train influence.anchor=bos",
             r"full_len = 20 with the anchor .* in front: .* --full-len 19 or less$",
         ),
-        (
-            "context-curve --train context_curve.max_visible=7",
-            "max_visible = 7: must be at least the length of a training row, 8",
-        ),
-        # These are of the lengths that are measured, which are not those that the experiment names.
-        ("context-curve --train --local-len 1 --full-len 3", "the curve ends at 6 tokens where"),
         ("explore --text letter.txt --out letter.txt --train", "letter.txt: this is no page that olmo-sparsity wrote"),
     ],
 )

@@ -38,8 +38,6 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     replace("text.preparation.describe", ["12 documents", "3 splits"])
     replace("export.hugging_face.export_hf", exported)
     replace("measure.synthetic_accuracy.evaluate_synthetic", Path("answers"))
-    replace("statistics.synthetic.read_accuracies", "accuracies")
-    replace("wording.synthetic_tasks.accuracy_lines", ["one", "two"])
     monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)
     return found
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TINY_YAML, made_up_text, write_corpus
-from quick_pictures import QUICK
 from shown_commands import PAGES, ROOT, first_block, shown_commands
 from tiny_gguf import save_gguf
 from tiny_pretrained import save_llama
@@ -104,8 +103,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(config_files, "config_folder", lambda: configs)
-        for (of, name), quick in QUICK.items():  # tests of the figures look at their files
-            patch.setattr(of, name, quick)
         seed1 = "demo.yaml --run runs/demo-seed1 --train training.seed=1"
         for made in ("demo.yaml", "demo-no-pose.yaml", seed1):  # that pages rest on
             must_run(f"influence --config configs/{made}")

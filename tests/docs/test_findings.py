@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import NamedTuple
 
 import pytest
-from planted_gains import made_up
 from shown_commands import ROOT
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.shown_ks import FEW
-from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, summarize
-from olmo_sparsity.wording.evidence import verdict_words
+from olmo_sparsity.statistics.quantities import FEW
 
 NUMBER = r"-?\d+(?:\.\d+)?"
 INTERVAL = rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]"
@@ -49,9 +44,6 @@ class Found(NamedTuple):
     def negative(self) -> Found:
         """The number as a loss in place of a gain."""
         return Found(*(str(-float(text)) for text in (self.mean, self.high, self.low)))
-
-    def estimate(self) -> Estimate:
-        return Estimate(*map(float, self))
 
 
 def found_in(text: str) -> Found:
@@ -105,48 +97,53 @@ def said(before: str) -> Found:
     return found_in(match[1])
 
 
-def table(heading: str, row: str, column: str) -> Found:
-    return found_in(cell("results.md", heading, row, column))
-
-
-Place = tuple[str, str, str, str]  # page, heading, row, column
 DEMO, SELECTION, FRESH = "Selectors that do not see the target", "What selection does", "A fresh draw"
 CURVES, SMOLLM2, GEMMA = "Does the model generalize in length?", "A pretrained model", "Gemma 3 270M"
 ENTRIES, LONGER = "How many entries a target of SmolLM2 needs", "Beyond SmolLM2's positions"
 PLANNED, SHARE = "1. sparse minus dense", "2. share of the ceiling's gain"
 
 
-# The words of the README in front of a number, where the number is from, and the sign of what the words say: 1 a gain, -1 a loss.
-CLAIMS: dict[str, tuple[Place, int]] = {
-    "long-range tokens are worth": (("results.md", SELECTION, "all 12 tokens", "sparse gain > k = 8"), 1),
-    "which does not see the target, recovers": (("results.md", DEMO, "`kl`", "R(1)"), 1),
-    "of that, a random one": (("results.md", DEMO, "`random`", "R(1)"), 1),
-    "From 8 to 12 tokens the demo gains": (("results.md", FRESH, "built-in", "from 8 to 12"), 1),
-    "from 12 to 16 it loses": (("results.md", FRESH, "built-in", "from 12 to 16"), -1),
-    "those with a sparse one gain": (("hypothesis.md", "The result", "sparse minus dense", "gain, nats"), 1),
-    "That is": (("hypothesis.md", "The result", PLANNED, "value"), 1),
-    "to 0.32 (sparse), by": (("hypothesis.md", "The result", SHARE, "value"), 1),
-    "chosen by `unmask-one` gains 0.282 nats.": (("results.md", SELECTION, "`unmask-one`", "optimism, k = 1"), 1),
-    "The corrected gain is": (("results.md", SELECTION, "`unmask-one`", "corrected gain, k = 1"), 1),
-    "the long context is worth": (("results.md", SMOLLM2, "long gain", "nats"), 1),
-    "chosen by `attention`, recover": (("results.md", SMOLLM2, "`contextual`, `attention`", "R(8)"), 1),
-    "eight random ones": (("results.md", SMOLLM2, "`contextual`, `random`", "R(8)"), 1),
-    "their entries have read, recover": (("results.md", SMOLLM2, "`hidden`, `attention`", "R(8)"), 1),
-    "Without its BOS Gemma 3 270M gains": (("results.md", GEMMA, "without", "long gain, nats"), 1),
-    "nats, with it": (("results.md", GEMMA, "with BOS", "long gain, nats"), 1),
-    "in place of 128, a share of": (("results.md", ENTRIES, "need more with 4,096 tokens", "`attention`"), 1),
-    "from 8,192 to 16,384 tokens it loses": (("results.md", LONGER, "none", "16,384 minus 8,192"), 1),
+def table(heading: str, row: str, column: str, page: str = "results.md") -> Found:
+    return found_in(cell(page, heading, row, column))
+
+
+# The words of the README in front of a number, the number of the results, and what the words say: 1 a gain, -1 a loss, 0 neither.
+CLAIMS: dict[str, tuple[Found, int]] = {
+    "long-range tokens are worth": (table(SELECTION, "all 12 tokens", "sparse gain > k = 2"), 1),
+    "which does not see the target, recovers": (table(DEMO, "`kl`", "R(1)"), 1),
+    "of that, a random one": (table(DEMO, "`random`", "R(1)"), 1),
+    "Over random, it gains": (table(DEMO, "`kl`", "gain over random, real minus null"), 1),
+    "the choice adds": (table(DEMO, "`kl`", "gain over damping, k = 1"), 0),
+    "With four tokens it adds": (table(DEMO, "`kl`", "gain over damping > k = 4"), -1),
+    "Over its row the demo gains": (prose("results.md", "With the last 12 the gain over the row is"), 1),
+    "nats with 12 tokens and": (prose("results.md", "without it 0.066 [0.058, 0.075] are left. -"), 1),
+    "on 60,000 fresh targets": (table(FRESH, "built-in", "from 8 to 12"), 1),
+    "on 60,000 fresh targets 0.0109 [0.0090, 0.0127] and": (table(FRESH, "built-in", "from 8 to 16"), 1),
+    "*sparse* ones gain": (table("The result", "sparse minus dense", "gain, nats", "hypothesis.md"), 1),
+    "That is": (table("The result", PLANNED, "value", "hypothesis.md"), 1),
+    "to 0.32 (sparse), by": (table("The result", SHARE, "value", "hypothesis.md"), 1),
+    "chosen by `unmask-one` gains 0.281 nats.": (table(SELECTION, "`unmask-one`", "optimism, k = 1"), 1),
+    "The corrected gain is": (table(SELECTION, "`unmask-one`", "corrected gain, k = 1"), 1),
+    "the long context is worth": (table(SMOLLM2, "long gain", "nats"), 1),
+    "chosen by `attention`, gain": (table(SMOLLM2, "`contextual`, `attention`", "gain over random > k = 8"), 1),
+    "nats over eight random ones, and recover": (table(SMOLLM2, "`contextual`, `attention`", "R(8)"), 1),
+    "in place of 128, a share of": (table(ENTRIES, "need more with 4,096 tokens", "chosen by `attention`"), 1),
+    "Without its BOS Gemma 3 270M gains": (table(GEMMA, "without", "long gain, nats"), 1),
+    "nats, with it": (table(GEMMA, "with BOS", "long gain, nats"), 1),
+    "positions](docs/results.md#beyond-smollm2s-positions) SmolLM2 loses": (
+        table(LONGER, "none", "16,384 minus 8,192").negative,
+        -1,
+    ),
 }
 
 
 @pytest.mark.parametrize("words", CLAIMS)
 def test_a_number_is_that_of_the_results_and_its_interval_shows_what_the_words_say(words: str) -> None:
-    place, sign = CLAIMS[words]
-    measured = found_in(cell(*place))
+    measured, sign = CLAIMS[words]
     stated = said(words)
+    lost = "loses" in words
     assert measured.direction == sign
-    gain_or_loss = measured if sign == 1 else measured.negative
-    assert gain_or_loss.rounded_as(stated) == stated
+    assert (measured.negative if lost else measured).rounded_as(stated) == stated
 
 
 def test_every_interval_of_what_was_found_is_one_of_these_claims() -> None:
@@ -155,38 +152,22 @@ def test_every_interval_of_what_was_found_is_one_of_these_claims() -> None:
     assert shown == {said(words) for words in CLAIMS}
 
 
-def test_the_verdict_is_the_sentence_of_the_package_for_the_numbers_of_the_results() -> None:
-    """The numbers of the results are planted into a made-up measurement; the package writes its sentence anew."""
-    kl = {
-        "recovered_fraction": table(DEMO, "`kl`", "R(1)").estimate(),
-        "gain_over_random_nats": table(DEMO, "`kl`", "gain over random, k = 1").estimate(),
-        "excess_gain_nats": table(DEMO, "`kl`", "real minus null, k = 1").estimate(),
-    }
-    gain = table(SELECTION, "all 12 tokens", "sparse gain > k = 8").estimate()
-    beyond = prose("results.md", "without it 0.066 [0.057, 0.074] are left. -").estimate()
-    summary = with_numbers(summarize(made_up(200, long_gain=0.5)), gain=gain, beyond=beyond, kl=kl)
-    quoted = re.findall(r"^> (.*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert " ".join(quoted) == verdict_words(summary)
-    lost = with_numbers(summary, gain=gain, beyond=Estimate(-0.01, -0.02, 0.0), kl=kl)
-    assert " ".join(quoted) != verdict_words(lost)
-
-
-def with_numbers(summary: Summary, *, gain: Estimate, beyond: Estimate, kl: dict[str, Estimate]) -> Summary:
-    """Return a summary of the demo's lengths with these gains, and these numbers of `kl` at k = 1."""
-    lengths = dataclasses.replace(summary.lengths, train_len=8)
-    entries = tuple(
-        dataclasses.replace(entry, **kl) if (entry.selector, entry.context, entry.k) == ("kl", "real", 1) else entry
-        for entry in summary.selections
-    )
-    return dataclasses.replace(
-        summary,
-        lengths=lengths,
-        gate="passed" if gain.is_above_zero else "failed",
-        long_gain_nats=gain,
-        gain_beyond_nats=beyond,
-        beyond_gate=beyond_gate_of(beyond, lengths),
-        selections=entries,
-    )
+def test_the_summary_that_is_quoted_has_the_numbers_of_the_results() -> None:
+    quoted = " ".join(README.partition("```text")[2].partition("```")[0].split())
+    gate, beyond = re.findall(rf"gain {INTERVAL} nats", quoted)
+    assert f"without it {gate[0]} [{gate[1]}, {gate[2]}] are left" in words_of("docs/results.md")
+    assert CLAIMS["nats with 12 tokens and"][0].rounded_as(Found(*beyond)) == Found(*beyond)
+    share = Found(*(f"{float(text):.0%}".strip("%") for text in table(DEMO, "`kl`", "R(1)")))
+    assert f"{share.mean}% [{share.low}, {share.high}] of the gain" in quoted
+    assert f"Random: {float(table(DEMO, '`random`', 'R(1)').mean):.0%}" in quoted
+    spectrum = "How many tokens a target needs"
+    assert f"{cell('results.md', spectrum, '`kl`', '2')} of them" in quoted
+    others = [
+        cell("results.md", spectrum, row, k).partition(" ")[0] for row, k in (("`random`", "2"), ("`kl`", "k = 0"))
+    ]
+    assert "Random: {}, none: {}.".format(*others) in quoted
+    for column in ("gain over damping, k = 1", "gain over random, real minus null"):
+        assert cell("results.md", DEMO, "`kl`", column) in quoted
 
 
 # --- sentences without an interval of their own
@@ -202,10 +183,13 @@ def test_one_chosen_token_gains_more_than_a_random_one_and_optimism_is_most_of_w
 
 
 def test_a_choice_by_the_target_is_not_shown_to_find_more() -> None:
-    """As many random tokens gain as much as its corrected gain, or more."""
+    """One token chosen by `kl`, which does not see the target, gains more than its corrected gain."""
     assert "that a choice by the target finds more than one without it" in README.partition("**Not found**")[2]
-    corrected = table(SELECTION, "`unmask-one`", "corrected gain > k = 8")
-    assert float(corrected.high) < float(table(SELECTION, "`random`", "sparse gain > k = 8").mean)
+    corrected = table(SELECTION, "`unmask-one`", "corrected gain, k = 1")
+    gain = float(table(DEMO, "`kl`", "R(1)").mean) * float(
+        table(SELECTION, "all 12 tokens", "sparse gain > k = 2").mean
+    )
+    assert float(corrected.high) < gain
 
 
 def test_length_generalization() -> None:
@@ -216,12 +200,11 @@ def test_length_generalization() -> None:
     with_pose, without = table(CURVES, "PoSE", "16"), table(CURVES, "no PoSE", "8")
     assert float(with_pose.mean) > float(without.mean)
     assert f"with it the loss is {with_pose.mean} nats with 16 tokens, without it {without.mean} with 8" in README
-    assert (
-        "On C4, text of another kind, the demo gains from 8 to 12 tokens, too; from 8 to 16 no gain is shown" in README
-    )
+    assert "On C4 it gains from 8 to 12 tokens, too; from 8 to 16 no gain is shown" in README
     assert table(FRESH, "C4", "from 8 to 12").direction == 1
     assert table(FRESH, "C4", "from 8 to 16").direction == 0
-    assert "a gain of the demo beyond 1.5 times its row" in README.partition("**Not found**")[2]
+    assert "that 16 tokens, twice its row, are worth more to the demo than 12" in README.partition("**Not found**")[2]
+    assert table(FRESH, "built-in", "from 12 to 16").direction == -1
 
 
 def test_sparsity_and_its_limits() -> None:
@@ -279,10 +262,6 @@ def test_entries_are_more_than_random_ones_and_a_first_token_is_more_than_none()
 
 
 def test_how_many_entries_are_enough() -> None:
-    rows = ("chosen by `attention`", "`nearest`", "`attention`, null context", "`nearest`, null context")
-    chosen, nearest, *foreign = (f"{float(table(ENTRIES, row, '16').mean):.0%}" for row in rows)
-    assert f"16 chosen entries are enough for {chosen} of the targets" in README
-    assert f"16 of the nearest for {nearest}; under foreign text for {' and '.join(foreign)}." in README
     assert "(for Gemma [8 of 64 cache entries are]" in README and FEW * 64 >= 8
     assert float(table(ENTRIES, "Gemma, 128, `greedy-patching`", "8").low) > 0.9
     for row in ("SmolLM2, 512, `greedy-patching`", "SmolLM2, 512, `attention`"):
@@ -314,16 +293,11 @@ def test_rules_without_a_model_are_better_or_worse_where_their_gains_are() -> No
                 assert gain.direction == shown.get((heading, rule, k), 0), (heading, rule, k)
 
 
-def test_the_caption_and_what_it_shows_of_few() -> None:
+def test_few_tokens_are_not_enough_for_nine_of_ten_targets_of_the_demo() -> None:
     spectrum = "How many tokens a target needs"
-    caption = re.search(
-        r"Within 0\.05 nats (\d+% \[\d+, \d+\]) of the targets need none\. For 80%, (\d) tokens are enough if the selector `kl`",
-        README,
-    )
-    assert caption and f"- {caption[1]} of the targets need no long-range token" in words_of("docs/results.md")
-    assert caption[2] == table(spectrum, "`kl`", "80%").mean
-    assert "against 8 of the nearest" in README and table(spectrum, "`nearest`", "80%").mean == "8"
     assert (
         "that few tokens (at most a quarter) are enough for 90% of the targets" in README.partition("**Not found**")[2]
     )
-    assert FEW == 0.25 and int(table(spectrum, "`kl`", "90%").mean) > FEW * 12
+    two, four = (cell("results.md", spectrum, "`kl`", k) for k in ("2", "4"))
+    assert int(two.partition("[")[2].partition(",")[0]) < 90 < int(four.partition("[")[2].partition(",")[0])
+    assert 2 <= FEW * 12 < 4

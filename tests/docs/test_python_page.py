@@ -18,7 +18,7 @@ from shown_commands import ROOT
 from tiny_pretrained import save_llama
 
 from olmo_sparsity.api import Model, Results
-from olmo_sparsity.view.exploration import Exploration
+from olmo_sparsity.api.exploration import Exploration
 
 REAL = "models/SmolLM2-135M"
 NOTEBOOK = ROOT / "docs" / "notebooks" / "measure.ipynb"

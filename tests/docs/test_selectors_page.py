@@ -18,6 +18,8 @@ from olmo_sparsity.cli.app import main
 from olmo_sparsity.measure import measurement
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.records.window_input import NEEDS
+from olmo_sparsity.statistics.quantities import read_estimates
+from olmo_sparsity.view.tables import shown_selectors
 
 pytestmark = pytest.mark.usefixtures("only_here")
 
@@ -76,7 +78,8 @@ def test_it_is_interrupted_continued_shown_and_refused_when_its_source_changes(
 
     (workplace / "my_selector.py").write_text("raise AssertionError('a table runs no code')")
     del SELECTORS["unusual"]
-    assert "unusual" in run("summary --tables whole", monkeypatch, capfd)
+    assert "unusual" in run("summary --tables whole --every", monkeypatch, capfd)
+    assert shown_selectors(read_estimates(workplace / "whole")) == ["kl", "random", "unusual"]
     run("report --tables whole --out page.html", monkeypatch, capfd)
     page = (workplace / "page.html").read_text(encoding="utf-8")
     assert "unusual" in page

@@ -62,17 +62,6 @@ def _swapped_rows(found: pd.DataFrame, frozen: pd.DataFrame) -> np.ndarray:
     return swapped
 
 
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Return the leaves of nested JSON by their paths; lists of records by their places."""
-    if isinstance(value, dict):
-        items = [(f"{path}.{key}" if path else key, one) for key, one in value.items()]
-    elif isinstance(value, list):
-        items = [(f"{path}[{place}]", one) for place, one in enumerate(value)]
-    else:
-        return {path: value}
-    return {name: leaf for key, one in items for name, leaf in flat(one, key).items()}
-
-
 def assert_numbers(name: str, found: dict[str, Any], *, tolerance: float) -> None:
     """Compare with ``expected/NAME.json``: floats within a tolerance, everything else equal; nothing frozen may be missing."""
     frozen = json.loads((EXPECTED / f"{name}.json").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from guard_commands import DATA, Command, run
-from guard_tables import assert_numbers, flat
+from guard_tables import assert_numbers
 
 from olmo_sparsity.api import read_results
 
@@ -25,19 +25,19 @@ SEEDS = [option for seed in (0, 1, 2) for option in ("--run", f"runs/seed{seed}"
 TASKS = ("parity", "scratchpad-coupled", "scratchpad-predicted", "variables")
 
 
-def summary_of(folder: Path) -> dict[str, Any]:
-    """Return value, low and high of each number of ``Results.summary()``, by quantity, selector, context and k."""
-    frame = read_results(folder).summary()
-    numbers = {}
-    for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
-        name = " ".join(str(row[key]) for key in ("quantity", "selector", "context", "k") if row[key] is not None)
-        numbers.update({f"{name} {what}": row[what] for what in ("mean", "low", "high", "standard_error")})
-    return numbers
+def numbers(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Value, low, high and se of rows of the frame, by what tells rows apart."""
+    keys = ("quantity", "selector", "context", "k", "group", "x")
+    names = (" ".join(str(row[key]) for key in keys if row[key] is not None) for row in rows)
+    counted = ("value", "low", "high", "se", "n_windows")
+    return {f"{name} {what}": row[what] for name, row in zip(names, rows, strict=True) for what in counted}
 
 
 @pytest.mark.parametrize("name", SUMMARIZED)
 def test_summary(name: str) -> None:
-    assert_numbers(f"summary-{name}", summary_of(DATA / SUMMARIZED[name]), tolerance=EXACT)
+    frame = read_results(DATA / SUMMARIZED[name]).summary()
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    assert_numbers(f"summary-{name}", numbers(rows), tolerance=EXACT)
 
 
 def printed(*arguments: str, cwd: Path) -> Any:
@@ -45,43 +45,30 @@ def printed(*arguments: str, cwd: Path) -> Any:
 
 
 def test_spectrum_and_classes(workplace: Path) -> None:
-    found = printed("summary", "--run", "runs/seed0", cwd=workplace)
-    curves = {
-        f"{one['family']} {one['context']} {one['tolerance_nats']}": {"ks": one["ks"], "shares": one["shares"]}
-        for one in found["spectrum"]["curves"]
-    }
-    assert_numbers("spectrum", flat(curves), tolerance=EXACT)
-    names = ("window_share", "long_gain_nats", "null_long_gain_nats", "num_windows")
-    classes = {one["target_class"]: {name: one[name] for name in names if name in one} for one in found["classes"]}
-    assert_numbers("classes", flat(classes), tolerance=EXACT)
+    found = numbers(printed("summary", "--run", "runs/seed0", cwd=workplace)["estimates"])
+    assert_numbers("spectrum", found, tolerance=EXACT)
+    assert_numbers("classes", found, tolerance=EXACT)
 
 
-def test_seeds_and_hypothesis(workplace: Path) -> None:
-    seeds = printed("summary", *SEEDS[2:], cwd=workplace)
-    numbers = flat({name: value for name, value in seeds["mean"].items() if name != "selections"})
-    for one in seeds["mean"]["selections"]:
-        numbers |= flat(one, f"{one['selector']} {one['context']} {one['k']}")
-    assert_numbers("seeds", numbers, tolerance=EXACT)
-    hypothesis = flat(printed("hypothesis", *SEEDS, cwd=workplace)["main"])
-    assert_numbers("hypothesis", hypothesis, tolerance=EXACT)
+def test_seeds(workplace: Path) -> None:
+    found = numbers(printed("summary", *SEEDS[2:], cwd=workplace)["estimates"])
+    assert_numbers("seeds", found, tolerance=EXACT)
+
+
+def test_hypothesis(workplace: Path) -> None:
+    rows = printed("hypothesis", *SEEDS, cwd=workplace)["estimates"]
+    found = {f"{row['quantity']} {row['group']} {what}": row[what] for row in rows for what in row}
+    thirds = [
+        row for row in rows if row["quantity"] == "third_gain_nats" and row["group"] in ("dense", "middle", "sparse")
+    ]
+    targets = sum(row["n_windows"] for row in thirds)
+    assert_numbers("hypothesis", {**found, "targets": targets}, tolerance=EXACT)
 
 
 def test_interrupted(workplace: Path) -> None:
     command = Command("summary", "--tables", "tables/interrupted", cwd=workplace)
     assert command.wait() == 2
     assert "tables/interrupted" in command.err
-
-
-def test_context_curve(workplace: Path) -> None:
-    keys = ["influence.num_windows=12", "context_curve.max_visible=20"]
-    run("-q", "context-curve", "--run", "runs/guard", "--out", "curve", *keys, cwd=workplace)
-    rows = pq.read_table(workplace / "curve" / "curve").to_pylist()
-    numbers = {
-        f"{row['window_id']} {row['doc_id']} {length}": loss
-        for row in rows
-        for length, loss in zip(row["num_visible_tokens"], row["loss_nats"], strict=True)
-    }
-    assert_numbers("curve", numbers, tolerance=2e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

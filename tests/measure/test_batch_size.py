@@ -35,15 +35,12 @@ def test_half_of_what_fits(fits: int, largest: int, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("local_len", "num"),
-    [(LOCAL, 43), (FULL, 215), (FULL + 9, 215)],  # of 12 rows each, for 4096 / 8 rows; of one, for 4096 / 19
+    [(LOCAL, 43), (FULL - 1, 215)],  # of 12 rows each, for 4096 / 8 rows; of one, for 4096 / 19
 )
 def test_a_pass_on_a_gpu_holds_half_of_what_its_memory_does(
     local_len: int, num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of single unmaskings are tried, as many windows as a pass of so many tokens has of them.
-
-    Where a curve has no longer rows than the local tokens, one of a row's tokens is unmasked.
-    """
+    """Rows of single unmaskings are tried, as many windows as a pass of so many tokens has of them."""
     tried: list[tuple[Evaluator, Any]] = []
 
     def singles(evaluator: Evaluator, tokens_WT: torch.Tensor, **given: torch.Tensor) -> None:
@@ -60,7 +57,7 @@ def test_a_pass_on_a_gpu_holds_half_of_what_its_memory_does(
     assert (made.batch_tokens, made.path, made.local_len) == (2048, "masked", local_len)
     assert [evaluator.batch_tokens for evaluator, _ in tried] == [2**power for power in range(20, 11, -1)]
     assert all(evaluator.path == "compact" for evaluator, _ in tried)
-    assert tried[-1][0].local_len == min(local_len, FULL - 1)
+    assert tried[-1][0].local_len == local_len
     assert tried[-1][1] == ((num, FULL), (num,), (num, FULL - tried[-1][0].local_len), (num, 31))
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import reference
 import torch
@@ -16,15 +14,12 @@ from conftest import write_corpus
 from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer
-from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, M = 8, 20, 12
 
@@ -68,12 +63,11 @@ def test_losses_are_those_with_the_bos_at_position_0(
 
         assert window["loss_short_nats"] == pytest.approx(loss(set()), abs=1e-5)
         assert window["loss_long_nats"] == pytest.approx(loss(set(range(M))), abs=1e-5)
-        row_len = bos_config.context.train_len or LOCAL
-        for column, num_visible in (("loss_short_no_gap_nats", LOCAL), ("loss_train_len_no_gap_nats", row_len)):
-            row = [eos_id, *window["token_ids"][-num_visible:]]
-            seen = set(range(num_visible + 1))
-            expected = reference.target_loss(model, row, list(range(num_visible + 1)), seen, window["target_id"])
-            assert window[column] == pytest.approx(expected, abs=1e-5)
+        for number, found in zip(window["last_n"], window["loss_last_nats"], strict=True):
+            row, places = [eos_id, *window["token_ids"][-number:]], list(range(number + 1))
+            expected = reference.target_loss(model, row, places, set(places), window["target_id"])
+            assert found == pytest.approx(expected, abs=1e-5)
+        assert window["loss_short_no_gap_nats"] == window["loss_last_nats"][window["last_n"].index(LOCAL)]
         assert abs(window["loss_short_no_gap_nats"] - window["loss_short_nats"]) > 1e-4
         chosen = selections[window["window_id"]]
         assert chosen["loss_sparse_nats"][1] == pytest.approx(loss(set(chosen["positions"][:2])), abs=1e-5)
@@ -148,9 +142,8 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
     assert sum(alike) > len(alike) / 2
 
 
-@pytest.mark.parametrize("measurement", [measure, measure_context_curve])
 def test_an_export_that_lost_its_bos_is_compared_with_one_that_has_it(
-    measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
+    bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
 ) -> None:
     export = export_hf(bos_run, tmp_path / "hf").folder
     (export / "manifest.json").unlink()  # it has hashes of what changes here
@@ -162,25 +155,7 @@ def test_an_export_that_lost_its_bos_is_compared_with_one_that_has_it(
         tokenizer, eos_id=content["eos_token_id"], rows_have_bos=False, max_position=21
     ).save_pretrained(export)
     config = measured_as_exported(tiny_config, export, data=str(other_text))
-    manifest = read_json(measurement(config, tmp_path / "results") / "manifest.json")
+    manifest = read_json(measure(config, tmp_path / "results") / "manifest.json")
     check = manifest["fit"]["anchor"]
     assert (manifest["anchor"], check["chosen"]) == (None, "none")
     assert check["text"] == "<|endoftext|>" and check["num_windows"] == min(64, manifest["num_windows"])
-
-
-def test_the_context_curve_has_the_bos_in_front(
-    bos_config: Config, bos_run: Path, model: OLMoWithPositions, eos_id: int, tmp_path: Path
-) -> None:
-    """With n visible tokens the BOS is at 0 and they are at 1 .. n."""
-    curve = read_table(measure_context_curve(with_settings(bos_config), bos_run, out=tmp_path / "curve"), "curve")
-    longest = max(curve["num_visible_tokens"][0].as_py())
-    assert longest > FULL
-    store = open_store(Path(read_json(bos_run / "manifest.json")["token_store"]), "validation")
-    drawn = sample_windows(store, longest, num_windows=4, max_per_document=16, seed=0)
-    rows_WT = drawn.tokens(np.arange(2))
-    wide = load_model(bos_run / "checkpoints" / "latest", torch.device("cpu"), max_position=longest + 1)
-    for row, tokens in zip(curve.to_pylist()[:2], rows_WT.tolist(), strict=True):
-        for place, number in enumerate(row["num_visible_tokens"]):
-            visible = [eos_id, *tokens[-1 - number : -1]]
-            expected = reference.target_loss(wide, visible, list(range(number + 1)), set(range(number + 1)), tokens[-1])
-            assert row["loss_nats"][place] == pytest.approx(expected, abs=1e-5)

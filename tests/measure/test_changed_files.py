@@ -195,7 +195,7 @@ def no_training(*arguments: object, **options: object) -> None:
     raise AssertionError("this must be refused before the training")
 
 
-MEASURING = (("influence", "--k", "2"), ("context-curve",), ("figures",))
+MEASURING = (("influence", "--k", "2"), ("figures",))
 
 
 @pytest.mark.parametrize("command", MEASURING, ids=lambda command: command[0])
@@ -229,12 +229,8 @@ def test_a_trained_run_without_its_checkpoints_is_not_trained_again(
     [
         (("influence", "--data", "nowhere"), "nowhere: no such file, folder or glob"),
         (("influence", "--out", "foreign"), "foreign: this folder exists and is no influence folder"),
-        (("context-curve", "--out", "foreign"), "foreign: this folder exists and is no context-curve folder"),
-        (("context-curve", "--data", "nowhere"), "nowhere: no such file, folder or glob"),
-        (("context-curve", "context_curve.max_visible=2"), "context_curve.max_visible = 2: must be at least"),
         (("influence", "--k", "64"), "influence.k = [16, 32, 64]: there are only M = 12"),
         (("influence", "influence.anchor=bos"), "full_len = 20 with the anchor"),
-        (("figures", "influence.k=[99]"), "influence.k = [99]"),
     ],
 )
 def test_what_can_be_refused_is_refused_before_the_training(

@@ -153,7 +153,6 @@ def measured(
     *,
     path: str = "compact",
     targets_W: Any = None,
-    train_len: int | None = TINY_LOCAL,
     **changes: Any,
 ) -> PartInfluence:
     """Measure windows of random tokens; the null context holds the tokens of the next window."""
@@ -169,7 +168,7 @@ def measured(
         Evaluator(model, TINY_LOCAL, path=path),  # type: ignore[arg-type]
         batches,
         settings=InfluenceConfig(**changes),
-        train_len=train_len,
+        last_n=[TINY_LOCAL],
     )
 
 

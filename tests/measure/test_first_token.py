@@ -15,8 +15,7 @@ from transformers_models import BOS, VOCAB, build
 from olmo_sparsity.measure.setup.first_token import compare_first_tokens, lower_choice, standard_error
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import target_losses
-from olmo_sparsity.records.measured import Anchor
-from olmo_sparsity.statistics.single.model_setup import AnchorCheck
+from olmo_sparsity.records.measured import Anchor, AnchorCheck
 
 LOCAL, FULL = 10, 24
 

@@ -242,7 +242,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, dict[str, 
 
 
 @pytest.mark.parametrize("kind", WINDOWED)
-def test_the_longest_row_of_a_curve(kind: str, anchor_id: Optional[int]) -> None:
+def test_the_longest_row(kind: str, anchor_id: Optional[int]) -> None:
     number = int(kind.split()[-1])
     options: dict[str, Any] = {"name": "tiny", "local_len": LOCAL, "dtype": torch.float32, "anchor_id": anchor_id}
     check = check_longest_row(build(kind), windows(), **options)
@@ -251,7 +251,7 @@ def test_the_longest_row_of_a_curve(kind: str, anchor_id: Optional[int]) -> None
     with pytest.raises(
         UserError,
         match=rf"^tiny cannot be measured: it attends to the last {number} tokens only \(a sliding window\), fewer than the "
-        rf"{FULL + (anchor_id is not None)} of the longest row; use context_curve.max_visible, or --full-len, {taken} or "
+        rf"{FULL + (anchor_id is not None)} of the longest row; use --full-len {taken} or "
         r"less \(longest",
     ):
         check_longest_row(build_unaware(kind), windows(), **options)

@@ -17,10 +17,9 @@ from tiny_gguf import BOS as GGUF_BOS
 from tiny_gguf import save_gguf
 from tiny_pretrained import BOS, MAX_POSITION, loss_after, save_llama
 
-from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import begin_pretrained
 from olmo_sparsity.measure.setup.fit import num_compared_windows
@@ -83,8 +82,7 @@ def test_losses_are_those_of_transformers_with_a_bos_in_front(tables: Path, conf
         no_gap = loss_after(model, row, list(range(len(row))), window["target_id"])
         assert window["loss_short_no_gap_nats"] == pytest.approx(no_gap, abs=1e-5)
         assert abs(no_gap - loss([])) > 1e-4
-        for column in ("loss_train_len_nats", "loss_train_len_no_gap_nats", "gain_beyond_nats", "train_overlap"):
-            assert window[column] is None
+        assert window["gain_beyond_nats"] is None and window["train_overlap"] is None
         for selector in ("kl", "unmask-one"):
             row = selections[window["window_id"], selector]
             for k, value in zip(row["k"], row["loss_sparse_nats"], strict=True):
@@ -184,25 +182,8 @@ def test_a_gguf_file_is_measured(visibility: str, config: Config, corpus_file: P
         assert (row["loss_long_nats"], row["loss_short_nats"]) == pytest.approx((long, short), abs=1e-5)
 
 
-def test_context_curve_goes_to_the_last_position(config: Config, results: Path, tables: Path) -> None:
-    few = with_settings(config, num_windows=8)
-    curve = measure_context_curve(few, results)
-    rows = rows_of(curve, "curve")
-    assert rows[0]["num_visible_tokens"][-1] == 2 * FULL
-    assert {LOCAL, FULL} <= set(rows[0]["num_visible_tokens"])
-    asked = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=MAX_POSITION))
-    with pytest.raises(
-        UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*context_curve.max_visible=63"
-    ):
-        measure_context_curve(asked, results)
-    short = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=LOCAL))
-    with pytest.raises(UserError, match=f"max_visible = {LOCAL}: must be more than the {LOCAL} local tokens"):
-        measure_context_curve(short, results)
-    assert read_json(curve / "manifest.json")["model"] == read_json(tables / "manifest.json")["model"]
-
-
-def test_rows_are_longer_than_a_sliding_window(config: Config, tmp_path: Path) -> None:
-    """Windows of 20 tokens and rows of 40, of a model whose layers see 12 or 24 positions: its own masks say what it sees."""
+def test_windows_are_longer_than_a_sliding_window(config: Config, tmp_path: Path) -> None:
+    """Windows of 20 tokens, of a model whose layers see 12 or 24 positions: its own masks say what it sees."""
     folder = Path(shutil.copytree(str(config.pretrained.model), tmp_path / "mistral"))
     described = json.loads((folder / "config.json").read_text())
     few = with_settings(config, num_windows=6, selectors=["nearest"], resampled_draws=0)
@@ -212,10 +193,8 @@ def test_rows_are_longer_than_a_sliding_window(config: Config, tmp_path: Path) -
         mistral = dataclasses.replace(few, pretrained=PretrainedConfig(str(folder)))
         raw = transformers.MistralForCausalLM.from_pretrained(str(folder)).eval()
         run = tmp_path / f"run-{window}"
-        tables, curve = measure(mistral, run), measure_context_curve(mistral, run)
+        tables = measure(mistral, run)
         bos = read_json(tables / "manifest.json")["anchor"]["id"]
-        losses = dict(zip(rows_of(curve, "curve")[0]["num_visible_tokens"], _means(curve), strict=True))
-        assert losses[2 * FULL] != losses[FULL] and max(losses) == 2 * FULL
         for row in rows_of(tables, "windows"):
             with torch.no_grad():  # transformers makes its own mask of a text without gaps
                 logits = raw(torch.tensor([[bos, *row["token_ids"]]])).logits[0, -1]
@@ -224,12 +203,6 @@ def test_rows_are_longer_than_a_sliding_window(config: Config, tmp_path: Path) -
             if window == 12:  # the anchor and the first tokens are seen by way of others only, under two layers
                 plain = loss_after(raw, [bos, *row["token_ids"]], list(range(FULL + 1)), row["target_id"])
                 assert abs(plain - expected) > 1e-4
-        names = {check["name"] for check in read_json(curve / "manifest.json")["fit"]["checks"]}
-        assert any(name.startswith("longest row") for name in names)
-
-
-def _means(curve: Path) -> list[float]:
-    return np.mean([row["loss_nats"] for row in rows_of(curve, "curve")], axis=0).tolist()
 
 
 def test_one_document_is_enough(config: Config, messages: Messages, tmp_path: Path) -> None:
@@ -293,17 +266,10 @@ def test_the_folder_of_a_model_keeps_the_configuration_that_it_was_begun_with(
     tokenizer = read_tokenizer(results / "tokenizer.json")
     run = tmp_path / "runs" / "begun"
     first = dataclasses.replace(
-        with_settings(config, k=[3]),
-        pretrained=dataclasses.replace(config.pretrained, train_len=29),
-        context_curve=ContextCurveConfig(max_visible=33),
+        with_settings(config, k=[3]), pretrained=dataclasses.replace(config.pretrained, train_len=29)
     )
     begin_pretrained(first, run, record=record, tokenizer=tokenizer)
-    assert load_config(run / "config.yaml") == dataclasses.replace(
-        config,
-        name="begun",
-        influence=InfluenceConfig(),
-        context_curve=ContextCurveConfig(),
-    )
+    assert load_config(run / "config.yaml") == dataclasses.replace(config, name="begun", influence=InfluenceConfig())
     written = {path.name: path.read_bytes() for path in run.iterdir()}
     assert set(written) == {"manifest.json", "config.yaml", "tokenizer.json"}
     (run / "tokenizer.json").unlink()

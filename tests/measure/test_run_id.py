@@ -10,19 +10,14 @@ from typing import Any
 
 import pytest
 from conftest import write_corpus
-from made_up import MODEL
 
 from olmo_sparsity.config import (
     Config,
     ContextConfig,
     InfluenceConfig,
 )
-from olmo_sparsity.measure import context_curve
-from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import default_name, influence_run_id
-from olmo_sparsity.measure.measurement import MeasurementPlan
 from olmo_sparsity.measure.setup.opened_model import open_model
-from olmo_sparsity.records.measured import ModelRecord
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
@@ -66,48 +61,6 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     names: dict[str, str] = {}
     for name, (config, run) in measurements.items():
         assert names.setdefault(run_id(config, run), name) == name
-
-
-def test_so_have_curves(tiny_config: Config, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And folders of their own, whose names end with a part of it."""
-    plain = open_model(tiny_config, tiny_run)
-    other_text = dataclasses.replace(
-        plain.text, split="held-out", store=dataclasses.replace(plain.text.store, tokens_sha256="1")
-    )
-    models = {
-        "as it is": plain,
-        "text": dataclasses.replace(plain, open_text=lambda: other_text),
-        **{
-            name: dataclasses.replace(plain, **{name: value})
-            for name, value in {
-                "weights_sha256": "1", "anchor": plain.bos, "precision": "bf16",
-                "visibility": "contextual", "record": ModelRecord(**{**MODEL, "rope_scaling": "yarn:2"}),
-                "lengths": dataclasses.replace(plain.lengths, local_len=6),
-            }.items()
-        },
-    }  # fmt: skip
-    windows = {
-        "seed": 1, "max_windows_per_document": 3, "targets": "word-start", "min_preceding": 20,
-    }  # fmt: skip
-    settings = {name: changed(tiny_config, "influence", **{name: value}) for name, value in windows.items()}
-    of_curve = {
-        "num_windows": changed(tiny_config, "influence", num_windows=61),
-        "max_visible": changed(tiny_config, "context_curve", max_visible=33),
-    }
-    plans: list[MeasurementPlan] = []
-    monkeypatch.setattr(context_curve, "run_measurement", lambda plan, **_: plans.append(plan))
-    names: dict[str, str] = {}
-    cases = [(name, opened, tiny_config) for name, opened in models.items()]
-    cases += [(name, plain, config) for name, config in {**settings, **of_curve}.items()]
-    for name, opened, config in cases:
-        monkeypatch.setattr(context_curve, "open_model", lambda *_, opened=opened, **__: opened)
-        measure_context_curve(config, tiny_run)
-        plan = plans.pop()
-        is_plain = name == "visibility"  # which a curve does not have
-        assert names.setdefault(plan.run_id, name) == ("as it is" if is_plain else name)
-        of_text = "held-out" if name == "text" else "validation"
-        expected = f"{of_text}-{'bos-' if name == 'anchor' else ''}to{33 if name == 'max_visible' else 40}"
-        assert plan.folder == tiny_run / plan.kind / f"{expected}-{plan.run_id[:6]}"
 
 
 def test_other_text_in_the_same_file_has_another_fingerprint(

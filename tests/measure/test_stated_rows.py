@@ -6,26 +6,19 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import transformers
 from conftest import Messages
 from made_up import MODEL
 from tiny_pretrained import loss_after, save_llama
 
-from olmo_sparsity.config import Config, ContextCurveConfig, PretrainedConfig
+from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup.opened_model import _warn_of_longer, open_model
 from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.statistics.several.curve_comparison import compare_curves
-from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.wording.gates import beyond_gate_words
-from olmo_sparsity.wording.setup import length_words, setup_words
 
 LOCAL, ROW, POSITIONS, FULL, M = 8, 12, 16, 20, 12
 
@@ -71,55 +64,36 @@ def test_losses_beyond_the_row_and_the_positions_are_those_of_transformers(table
     bos = read_json(tables / "manifest.json")["anchor"]["id"]
     for window in rows_of(tables, "windows")[:3]:
 
-        def loss(number: int, begin: int, window: dict = window) -> float:
-            """Return the loss with the last tokens visible, the first of them at a position."""
+        def loss(number: int, window: dict = window) -> float:
+            """Return the loss with the last tokens visible, directly behind the BOS."""
             tokens = [bos, *window["token_ids"][FULL - number :]]
-            return loss_after(raw, tokens, [0, *range(begin, begin + number)], window["target_id"])
+            return loss_after(raw, tokens, list(range(number + 1)), window["target_id"])
 
-        assert window["loss_long_nats"] == pytest.approx(loss(FULL, 1), abs=1e-5)
-        in_place, no_gap = loss(ROW, FULL - ROW + 1), loss(ROW, 1)
-        assert window["loss_train_len_nats"] == pytest.approx(in_place, abs=1e-5)
-        assert window["loss_train_len_no_gap_nats"] == pytest.approx(no_gap, abs=1e-5)
-        assert window["gain_beyond_nats"] == pytest.approx(no_gap - loss(FULL, 1), abs=2e-5)
-        assert abs(in_place - no_gap) > 1e-4
+        assert window["loss_long_nats"] == pytest.approx(loss(FULL), abs=1e-5)
+        assert window["last_n"] == [2, 3, 4, 6, LOCAL, ROW, POSITIONS, FULL]
+        assert window["loss_last_nats"] == pytest.approx([loss(n) for n in window["last_n"]], abs=1e-5)
+        assert window["gain_beyond_nats"] == pytest.approx(loss(ROW) - loss(FULL), abs=2e-5)
 
 
-def test_the_row_is_said_to_be_stated(tables: Path, results: Path) -> None:
+def test_the_row_is_said_to_be_stated(tables: Path) -> None:
     manifest = read_json(tables / "manifest.json")
     assert manifest["context"] == {
         "local_len": LOCAL, "full_len": FULL, "train_len": ROW, "max_position": POSITIONS, "train_len_is_stated": True,
         "num_long_range": M,
     }  # fmt: skip
     assert manifest["model"]["max_position"] == POSITIONS
-    summary = summarize(load(tables))
-    assert summary.beyond_gate == "not-assessed" and summary.gain_beyond_nats is not None  # too few documents
-    words = length_words(summary.lengths)
-    assert f"stated training row of {ROW} tokens, {POSITIONS} positions" in words and "PoSE" not in words
-    assert "8 of the 20 tokens lie beyond it" in words
-    gain = dataclasses.replace(summary.gain_beyond_nats, low=-1.0, high=1.0)
-    many = dataclasses.replace(summary, beyond_gate="failed", gain_beyond_nats=gain)
-    assert "from more tokens than the stated training row has, 12" in beyond_gate_words(many)
 
 
-@pytest.mark.parametrize("longest", [LOCAL - 2, LOCAL])
-def test_a_curve_that_ends_at_the_local_tokens_or_before(
-    config: Config, model: Path, tmp_path: Path, longest: int
-) -> None:
-    """A stated row may be shorter than the local tokens."""
-    short = dataclasses.replace(
-        config,
-        pretrained=dataclasses.replace(config.pretrained, train_len=LOCAL - 2),
-        context_curve=ContextCurveConfig(max_visible=longest),
-    )
-    curve = measure_context_curve(short, tmp_path / "run")
-    manifest = read_json(curve / "manifest.json")
-    assert len(manifest["fit"]["checks"]) > 5 and manifest["fit"]["anchor"]["loss_short_nats"]["bos"] > 0
-    raw, bos = transformers.LlamaForCausalLM.from_pretrained(str(model)).eval(), manifest["anchor"]["id"]
-    windows = open_model(short, tmp_path / "run").windows(short.influence, full_len=longest)
-    for row, tokens in zip(rows_of(curve, "curve"), windows.tokens(np.arange(len(windows))).tolist(), strict=True):
-        assert row["num_visible_tokens"][-1] == longest
-        expected = loss_after(raw, [bos, *tokens[:-1]], list(range(longest + 1)), tokens[-1])
-        assert row["loss_nats"][-1] == pytest.approx(expected, abs=1e-5)
+def test_a_row_may_be_shorter_than_the_local_tokens(config: Config, model: Path, tmp_path: Path) -> None:
+    short = dataclasses.replace(config, pretrained=dataclasses.replace(config.pretrained, train_len=LOCAL - 3))
+    folder = measure(with_settings(short, num_windows=3), tmp_path / "run")
+    raw = transformers.LlamaForCausalLM.from_pretrained(str(model)).eval()
+    bos = read_json(folder / "manifest.json")["anchor"]["id"]
+    for row in rows_of(folder, "windows"):
+        tokens = [bos, *row["token_ids"][3 - LOCAL :]]
+        loss = loss_after(raw, tokens, list(range(len(tokens))), row["target_id"])
+        assert row["loss_last_nats"][row["last_n"].index(LOCAL - 3)] == pytest.approx(loss, abs=1e-5)
+        assert row["gain_beyond_nats"] == pytest.approx(loss - row["loss_long_nats"], abs=2e-5)
 
 
 def test_a_warning_names_the_row_and_the_positions(
@@ -167,24 +141,7 @@ def test_without_a_stated_row_longer_windows_are_refused(config: Config, model: 
 def test_a_row_that_is_longer_than_the_window_leaves_nothing_beyond_it(config: Config, tmp_path: Path) -> None:
     long = dataclasses.replace(config, pretrained=dataclasses.replace(config.pretrained, train_len=2048))
     folder = measure(with_settings(long, num_windows=3), tmp_path / "run")
-    summary = summarize(load(folder))
-    assert summary.beyond_gate == "not-applicable"
-    assert "the stated training row has 2048 tokens, more than the 20 of a window" in beyond_gate_words(summary)
-    assert "A row is longer than the full context: nothing lies beyond it." in length_words(summary.lengths)
     assert {row["gain_beyond_nats"] for row in rows_of(folder, "windows")} == {0.0}
-
-
-def test_the_context_curve_goes_beyond_the_positions_and_has_a_gain(
-    config: Config, results: Path, tables: Path
-) -> None:
-    measure_context_curve(with_settings(config, num_windows=60), results)
-    compared = compare_curves([results])
-    (only,) = compared.models
-    assert (compared.row_len, compared.full_len, compared.reference_len) == (ROW, FULL, ROW)
-    assert only.curve.points[-1].num_visible_tokens == 2 * FULL > POSITIONS
-    losses = {point.num_visible_tokens: point.loss_nats.mean for point in only.curve.points}
-    assert only.gain_beyond_nats is not None and not only.is_ceiling
-    assert only.gain_beyond_nats.mean == pytest.approx(losses[ROW] - losses[FULL], abs=1e-9)
 
 
 def test_scaled_positions_are_another_measurement_of_the_same_targets(
@@ -198,7 +155,5 @@ def test_scaled_positions_are_another_measurement_of_the_same_targets(
     ours, theirs = (read_json(one / "manifest.json") for one in (folder, tables))
     assert (ours["model"]["rope_scaling"], theirs["model"]["rope_scaling"]) == ("yarn:2", None)
     assert ours["windows_sha256"] == theirs["windows_sha256"] and ours["run_id"] != theirs["run_id"]
-    assert "RoPE scaling yarn:2" in setup_words("run", load(folder).setup)
     rows = [{row["window_id"]: row for row in rows_of(one, "windows")} for one in (folder, tables)]
     assert max(abs(rows[0][window]["loss_long_nats"] - rows[1][window]["loss_long_nats"]) for window in rows[0]) > 1e-3
-    assert np.isfinite([row["loss_train_len_nats"] for row in rows[0].values()]).all()

@@ -1,10 +1,8 @@
-"""The tables, statistics and views of a measurement of groups: words, sentences and blocks of the tiny run."""
+"""The tables of a measurement of groups: words, sentences and blocks of the tiny run."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +10,17 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn_figures import FIGURES, figures_of, read, words_on
 from known_selectors import only_here as only_here
-from made_up import related_words
-from rich.console import Console
 from tokenizers import Tokenizer
 
-from analysis import figure5
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.own_selectors import OwnSelector, names_of
-from olmo_sparsity.statistics.single.breakdowns import by_distance
-from olmo_sparsity.statistics.single.measurement import SelectionKey, load
-from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
-from olmo_sparsity.view.one_window import show_window
-from olmo_sparsity.view.report import write_report
-from olmo_sparsity.wording.evidence import evidence_sentences
-from olmo_sparsity.wording.units import units_words
 
 FULL, M = 20, 12
 SELECTORS = ["unmask-one", "kl", "random", "nearest", "mask-one", "greedy", "greedy-kl"]
@@ -136,69 +123,10 @@ def test_words_without_a_score_are_chosen_last_whatever_windows_a_part_holds(
     assert any(total > 4 and unscored > total - 4 for unscored, total in num_unscored)
 
 
-def test_statistics_are_of_the_tables(word_tables: Path) -> None:
-    measurement = load(word_tables)
-    summary = summarize(measurement)
-    assert measurement.unit == summary.unit == "word"
-    weights = dict(zip(measurement.windows["window_id"], measurement.weights_W, strict=True))
-    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
-    rows = [row for row in rows_of(word_tables, "selections") if row["context"] in ("real", "null")]
-    for selector, context, (i, k) in itertools.product(("kl", "random"), ("real", "null"), enumerate((1, 2, 4))):
-        of = [row for row in rows if (row["selector"], row["context"]) == (selector, context)]
-        total = sum(weights[row["window_id"]] for row in of)
-        mean = sum(weights[row["window_id"]] * row["num_tokens"][i] for row in of) / total
-        column = "group_first" if context == "real" else "null_group_first"
-        whole = sum(weights[r["window_id"]] for r in of if len(windows[r["window_id"]][column]) <= k) / total
-        entry = summary.at(selector, context, k)
-        assert entry.mean_tokens == pytest.approx(mean)
-        assert entry.all_visible_share == pytest.approx(whole)
-        (shares,) = [
-            s for s in by_distance(word_tables, measurement) if (s.selector, s.context, s.k) == (selector, context, k)
-        ]
-        tokens = sum(weights[row["window_id"]] * row["num_tokens"][i] for row in of)
-        for entry_of_bin in shares.bins:
-            inside = sum(
-                weights[row["window_id"]]
-                for row in of
-                for distance in row["distance_tokens"][: row["num_tokens"][i]]
-                if entry_of_bin.from_tokens <= distance <= entry_of_bin.to_tokens
-            )
-            assert entry_of_bin.share is not None
-            assert entry_of_bin.share.mean == pytest.approx(inside / tokens)
-    assert measurement.mean_tokens(SelectionKey("kl", "real", 1)) > 1  # words of several tokens
-    assert 0 < summary.at("kl", "real", 4).all_visible_share < 1
-
-
-def test_words_say_words_and_never_tokens(word_tables: Path, tmp_path: Path) -> None:
-    summary = summarize(load(word_tables))
-    sentences = " ".join(evidence_sentences(summary))
-    assert "k counts words; one word of kl: " in units_words(summary)
-    assert "4 words gain" in sentences
-    for claim in ("one token gains", "8 tokens gain", "4 tokens gain"):
-        assert claim not in sentences
-    at = summary.at("kl", "real", 4)
-    assert f"4 words of kl: {at.mean_tokens:.1f} tokens on average" in units_words(summary)
-    assert f"{at.all_visible_share:.1%} at k = 4" in units_words(summary)
-    shares = units_words(summary).partition("J_k is all of the long context: ")[2]
-    for k in summary.ks:
-        assert (f" at k = {k}" in shares) == (summary.at("kl", "real", k).all_visible_share > 0)
-    console = Console(width=100, record=True, file=open(tmp_path / "out", "w"), no_color=True)  # noqa: SIM115
-    show_window(word_tables, 0, console=console, k=2)
-    shown = console.export_text()
-    assert " visible, numbered by rank" in shown
-    assert "2 words of " in shown
-    assert write_report(word_tables, tmp_path / "report.html").is_file()
-
-
-def test_the_unit_is_part_of_the_setting(
-    word_tables: Path, tiny_tables: Path, tiny_config: Config, tiny_run: Path
-) -> None:
-    words, tokens = load(word_tables), load(tiny_tables)
-    assert read_json(word_tables / "manifest.json")["influence"]["unit"] == "word"
-    assert words.manifest["run_id"] != tokens.manifest["run_id"]
-    said = related_words(words, tokens)
-    assert "NOT THE SAME SETTING: k counts words in one and tokens in the other" in said
-    assert "NOT THE SAME SETTING" not in related_words(tokens, tokens)
+def test_the_unit_is_part_of_the_setting(word_tables: Path, tiny_tables: Path) -> None:
+    words, tokens = (read_json(folder / "manifest.json") for folder in (word_tables, tiny_tables))
+    assert words["influence"]["unit"] == "word"
+    assert words["run_id"] != tokens["run_id"]
 
 
 def test_blocks_of_one_token_are_tokens(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
@@ -229,34 +157,3 @@ def test_default_folders_name_the_unit_and_more_blocks_than_there_are_is_a_mista
     ):
         settings_of(tiny_config, unit="block:5", k=[1, 4]).check_k()
     settings_of(tiny_config, unit="sentence", k=[1, 12]).check_k()
-
-
-def test_figures_say_what_k_counts(word_tables: Path) -> None:
-    drawn = read(word_tables)
-    expected = units_words(drawn.summary)
-    assert expected.startswith("k counts words; ")
-    for name, draw in FIGURES.items():
-        words = words_on(figures_of(draw(drawn))[-1])
-        assert "k counts words" in words, name
-        assert "unmasked tokens" not in words, name
-        if name in ("recovered-fraction", "prediction-recovered"):
-            assert "k, unmasked words" in words or "gate failed" in words
-
-
-def test_a_shown_group_has_the_distance_of_its_last_token(word_tables: Path) -> None:
-    """From the group boundaries of the table; in this window a chosen word has several tokens."""
-    rows = [r for r in rows_of(word_tables, "selections") if (r["selector"], r["context"]) == ("kl", "real")]
-    row = next(r for r in rows if any(a != b for a, b in zip(r["group_first"], r["group_last"], strict=True)))
-    console = Console(width=100, record=True, file=io.StringIO())
-    show_window(word_tables, row["window_id"], console=console, selector="kl", k=4)
-    ranked = [line.split()[:2] for line in console.export_text().splitlines()[-len(row["group_last"]) :]]
-    assert ranked == [[str(rank), str(FULL - last)] for rank, last in enumerate(row["group_last"], start=1)]
-
-
-def test_figure5_writes_the_rank_of_a_group_at_its_last_token(word_tables: Path) -> None:
-    rows = [r for r in rows_of(word_tables, "selections") if (r["selector"], r["context"]) == ("kl", "real")]
-    row = next(r for r in rows if r["group_first"][0] != r["group_last"][0])
-    (window,) = (w for w in rows_of(word_tables, "windows") if w["window_id"] == row["window_id"])
-    *_, sparse = figure5._panels(read(word_tables), window, selector="kl")
-    assert sparse.ranks == {row["group_last"][rank - 1]: rank for rank in range(1, len(sparse.ranks) + 1)}
-    assert sparse.ranks and set(sparse.ranks) <= sparse.visible

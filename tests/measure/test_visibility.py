@@ -213,12 +213,15 @@ def test_what_precedes_the_local_tokens_is_computed_once(model: OLMoWithPosition
         assert counted.tokens == {"last_logits": 0, "keys_values": prefix, "last_logits_after": 5 * num_sets * LOCAL}
 
 
+LAST_N = [1, LOCAL - 1, LOCAL, LOCAL + 2, FULL]
+
+
 def in_reverse(tokens_WT: torch.Tensor) -> torch.Tensor:
     """Return windows whose long-range tokens stand in reverse order."""
     return torch.cat([tokens_WT[:, :M].flip(1), tokens_WT[:, M:]], dim=1)
 
 
-def measured(evaluator: Evaluator, *, train_len: Optional[int] = None, **changes: Any) -> PartInfluence:
+def measured(evaluator: Evaluator, **changes: Any) -> PartInfluence:
     """Measure windows; the null context holds the same tokens in reverse order."""
     tokens_WT, targets_W = windows(6)
     null_WT = in_reverse(tokens_WT)
@@ -227,13 +230,18 @@ def measured(evaluator: Evaluator, *, train_len: Optional[int] = None, **changes
         for context, tokens in (("real", tokens_WT), ("null", null_WT))
     }
     settings = InfluenceConfig(k=[1, 2, 4], selectors=["unmask-one", "kl", "gradient", "random"], **changes)
-    return measure_windows(evaluator, batches, settings=settings, train_len=train_len)
+    return measure_windows(evaluator, batches, settings=settings, last_n=LAST_N)
 
 
 @DEFINITIONS
 def test_the_measurement_and_its_controls_agree_on_every_path(model: OLMoWithPositions, definition: Definition) -> None:
     compact, masked = (measured(definition.evaluator(model, path)) for path in ("compact", "masked"))
-    assert compact.loss_train_len_W is None
+    for n in LAST_N:
+        assert compact.loss_last_W[n] == pytest.approx(masked.loss_last_W[n], abs=1e-5)
+    for context in ("real", "null"):
+        for name in ("loss_damped_WB", "kl_damped_WB"):
+            found, expected = (getattr(of.contexts[context], name) for of in (compact, masked))
+            assert found == pytest.approx(expected, abs=1e-5)
     pairs = [(compact.contexts[c].outcomes, masked.contexts[c].outcomes) for c in ("real", "null")]
     for context in ("real", "null"):
         drawn = zip(compact.contexts[context].resampled, masked.contexts[context].resampled, strict=True)

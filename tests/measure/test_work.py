@@ -113,7 +113,8 @@ def test_what_each_part_of_a_measurement_runs(visibility: str) -> None:
         sum(LOCAL + MANY - j for j in range(MANY)) - MANY // 2
     )  # what is behind each hidden token, and the token's place
     long = LOCAL + MANY if visibility == "hidden" else MANY + LOCAL
-    base = 2 * LOCAL + 2 * (singles + long)  # L_short twice; under each context the single tokens and L_long
+    latest = [2, 3, 4, 6, LOCAL, 8, 12, 16, 24]  # up to 27; all tokens are L_long
+    base = LOCAL + sum(latest) + 2 * (singles + long)  # L_short; under each context the single tokens and L_long
     assert tokens_of(visibility=visibility, selectors=["unmask-one"]) == base + 2 * rows
     assert tokens_of(visibility=visibility, selectors=["random"]) == base + 2 * (rows - singles)
     blind = tokens_of(visibility=visibility, selectors=["unmask-one", "random"])
@@ -220,17 +221,19 @@ def test_shares_measure_their_parts_and_a_rerun_what_is_missing(
     tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts keep the size that a measurement was begun with. Who measures nothing writes no session."""
-    folder, asked = tmp_path / "curve", []
+    folder, asked = tmp_path / "tables", []
     manifest = {
-        "kind": "context-curve", "run_id": "0", "run": "run", "source": "text", "split": "validation", "num_windows": 11,
+        "kind": "influence", "run_id": "0", "run": "run", "source": "text", "split": "validation", "num_windows": 11,
         "num_documents": 11, "context": {"local_len": 8, "full_len": 24, "num_long_range": 16, "train_len": None},
-        "num_visible_tokens": [1, 24], "tokens_sha256": "t", "windows_sha256": "w", "device": "a GPU",
+        "tokens_sha256": "t", "windows_sha256": "w", "device": "a GPU",
     }  # fmt: skip
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         asked.append(window_ids_W.tolist())
         rows = [{"window_id": window} for window in window_ids_W.tolist()]
-        return {"curve": pa.Table.from_pylist(rows, schema=schemas(16)["curve"])}
+        schema = schemas(16)
+        windows = pa.Table.from_pylist(rows, schema=schema["windows"])
+        return {"windows": windows, "selections": schema["selections"].empty_table()}
 
     def run(part_size: int, share: Share = WHOLE, **options: bool) -> list[list[int]]:
         asked.clear()
@@ -248,7 +251,7 @@ def test_shares_measure_their_parts_and_a_rerun_what_is_missing(
     (session,) = (read_json(path) for path in (folder / "sessions").iterdir())
     assert began <= datetime.fromisoformat(session.pop("started")) <= datetime.now(timezone.utc)
     assert session == {"share": "1/2", "device": "a GPU", "environment": {"commit": "c"}}
-    metadata = pq.read_schema(part_path(folder, "curve", part=1)).metadata
+    metadata = pq.read_schema(part_path(folder, "windows", part=1)).metadata
     facts = {name: metadata[name.encode()].decode() for name in ("run_id", "local_len", "full_len", "num_long_range")}
     assert facts == {"run_id": "0", "local_len": "8", "full_len": "24", "num_long_range": "16"}
     assert b"train_len" not in metadata  # which is not known
@@ -257,7 +260,7 @@ def test_shares_measure_their_parts_and_a_rerun_what_is_missing(
     assert run(5) == [[0, 1, 2], [6, 7, 8]] and shares() == ["0/1", "1/2"]
     done = read_json(folder / "manifest.json")
     assert (done["status"], done["num_parts"], done["windows_per_part"]) == ("complete", 4, 3)
-    part_path(folder, "curve", part=2).unlink()
+    part_path(folder, "windows", part=2).unlink()
     assert run(3, Share(0, 2)) == [[6, 7, 8]] and shares() == ["0/1", "0/2", "1/2"]
     messages.clear()
     assert run(6, overwrite=True) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10]] and shares() == ["0/1"]

@@ -83,7 +83,7 @@ def test_olmo_runs_the_checkpoint_as_its_own(tmp_path: Path) -> None:
     info = CheckpointInfo(step=1, tokens=0, seconds=0.0, run_id="0123")
     state = CheckpointState(weights=model.state_dict(), optimizer={})
     checkpoint = save_checkpoint(tmp_path, info, config=model.config, state=state, keep=1)
-    loaded = load_model(checkpoint, CPU, max_position=40)  # more positions
+    loaded = load_model(checkpoint, CPU)
     assert torch.equal(last_logits(loaded, tokens(), in_order()), last_logits(model, tokens(), in_order()))
     stock = OLMo.from_checkpoint(str(checkpoint)).eval()
     with torch.no_grad():

@@ -24,9 +24,6 @@ OF_TASK = {
 }  # fmt: skip
 MANIFESTS: dict[str, dict[str, Any]] = {
     "influence": OF_TEXT,
-    "context-curve": {
-        **OF_TEXT, "num_visible_tokens": [4, 12], "num_documents": 2, "windows_sha256": "0", "tokens_sha256": "0",
-    },
     "synthetic": OF_TASK,
 }  # fmt: skip
 OPTIONAL = {"num_windows"}  # what reading the tables of some kinds does not ask for

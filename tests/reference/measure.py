@@ -75,12 +75,18 @@ class Window:
         """Return KL(p_all, p_S)."""
         return divergence(self.everything.log_probs, self.log_probs(groups))
 
-    def loss_last(self, number: int, *, in_place: bool) -> float:
-        """Return the loss with the last tokens and the anchor alone, in place or directly behind the anchor."""
-        front, row = len(self.anchor), [*self.anchor, *self.tokens[-number:]]
-        gap = len(self.tokens) - number if in_place else 0
-        positions = [i if i < front else i + gap for i in range(len(row))]
-        return -self.model.run(row, positions, [set(range(i + 1)) for i in range(len(row))]).log_probs[self.label]
+    def loss_last(self, number: int) -> float:
+        """Return the loss with the last tokens and the anchor alone, directly behind the anchor."""
+        row = [*self.anchor, *self.tokens[-number:]]
+        sees = [set(range(i + 1)) for i in range(len(row))]
+        return -self.model.run(row, range(len(row)), sees).log_probs[self.label]
+
+    def damped(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return losses of p_{}^(1-w) p_all^w, normalized, and their divergences from p_all, for w = 0.1, ..., 0.9."""
+        weights = np.arange(1, 10)[:, None] / 10
+        products = np.exp(self.log_probs([])) ** (1 - weights) * np.exp(self.everything.log_probs) ** weights
+        log_q = np.log(products / products.sum(axis=1, keepdims=True))
+        return -log_q[:, self.label], np.array([divergence(self.everything.log_probs, one) for one in log_q])
 
     def derivative(self, position: int, beside: Iterable[int] = (), *, blend: bool = False) -> np.ndarray:
         """Return the derivative of the log-probabilities by a gate on a position, at 0, beside visible positions; [V].

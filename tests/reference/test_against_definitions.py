@@ -63,17 +63,19 @@ def check_window(row: dict[str, Any], real: Window, null: Window) -> None:
     ]
     drawn = [int(np.argmax(short - np.log(race))) for race in races]
     assert row["resampled_target_ids"] == drawn
-    row_loss, no_gap = (real.loss_last(real.local_len + BEYOND, in_place=in_place) for in_place in (True, False))
+    row_len, damped, null_damped = real.local_len + BEYOND, real.damped(), null.damped()
     expected = {
-        "loss_short": loss_short, "loss_short_no_gap": real.loss_last(real.local_len, in_place=False), "loss_long": loss_long,
+        "loss_short": loss_short, "loss_short_no_gap": real.loss_last(real.local_len), "loss_long": loss_long,
         "gain_long": loss_short - loss_long, "null_loss_long": null_loss_long, "null_gain_long": loss_short - null_loss_long,
-        "loss_train_len": row_loss, "loss_train_len_no_gap": no_gap, "gain_beyond": no_gap - loss_long,
+        "loss_last": [real.loss_last(n) for n in row["last_n"]], "gain_beyond": real.loss_last(row_len) - loss_long,
+        "loss_damped": damped[0], "kl_damped": damped[1], "null_loss_damped": null_damped[0], "null_kl_damped": null_damped[1],
         "kl_short": real.kl([]), "null_kl_short": null.kl([]), "entropy_short": -np.exp(short) @ short,
         "kl_short_to_long": divergence(short, real.everything.log_probs), "resampled_loss_short": -short[drawn],
         "resampled_loss_long": -real.everything.log_probs[drawn],
     }  # fmt: skip
     for name, value in expected.items():
         assert_close(row[f"{name}_nats"], value, name)
+    assert {real.local_len, row_len, len(real.tokens)} < {*row["last_n"]}
 
 
 def check_choice(row: dict[str, Any], w: Window) -> None:

@@ -1,150 +1,159 @@
-"""Accuracies from made-up tables: each number from the columns of the rows, no two of which are alike."""
+"""Accuracies of synthetic tasks: each number from the rows it is made of, and what is printed."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from made_up_sequences import SETTING, written_answers
+import scipy.stats
+from typer.testing import CliRunner
 
-from olmo_sparsity.measure.synthetic_accuracy import Cell, _answer_rows
-from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.synthetic import (
-    Accuracy,
-    predicted_accuracy,
-    read_accuracies,
-)
-from olmo_sparsity.synthetic.evaluation import Responses
-from olmo_sparsity.wording.synthetic_tasks import (
-    accuracy_lines,
-    encoding_words,
-    learned_words,
-    method_words,
-    positions_words,
-    setting_words,
-    task_words,
-)
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.quantities import pick
+from olmo_sparsity.statistics.synthetic import read_synthetic
+from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.tables.parts import write_part
+from olmo_sparsity.tables.schemas import schemas_of
 
-NUM = 60
-CELLS = [(8, 2), (8, 3), (16, 2)]
+NUM = 80
+Cell = tuple[int, int, Any]  # length, k, place
+Shares = dict[Cell, tuple[float, float]]  # of right responses, and of right tokens
+CELLS: Shares = {
+    (8, 2, None): (1.0, 1.0), (8, 3, None): (0.5, 0.75), (16, 2, None): (0.25, 0.5), (16, 3, None): (0.0, 0.1),
+}  # fmt: skip
 
 
-def value(estimate: Estimate | None) -> float:
-    assert estimate is not None
-    return estimate.mean
-
-
-def responses(num: int = NUM) -> Responses:
-    """Responses of two tokens, of which some have wrong tokens, some wrong position IDs, some both."""
-    true_WK, true_ids_WK = np.tile([[3, 4]], (num, 1)), np.tile([[9, 10]], (num, 1))
-    tokens_WK, ids_WK = true_WK.copy(), true_ids_WK.copy()
-    tokens_WK[: num // 4, 1] = 5
-    ids_WK[num // 6 : num // 2, 0] = 1
-    return Responses(tokens_WK=tokens_WK, true_tokens_WK=true_WK, ids_WK=ids_WK, true_ids_WK=true_ids_WK)
-
-
-def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) -> None:
-    """From responses to rows, accuracies and lines: 1/4 have wrong tokens, 1/2 wrong tokens or positions."""
-    rows, seeds = [], []
-    for number, (length, k) in enumerate(CELLS):
-        rows += _answer_rows(Cell(length, k, None, number * NUM), np.arange(NUM), responses(), predicted=True)
-    for seed in (5, 6):
-        changed = [{**row, "right": row["right"] and (seed == 5 or row["window_id"] % 3 > 0)} for row in rows]
-        seeds.append(written_answers(tmp_path / f"seed{seed}", changed, seed=seed))
-    assert [row["tokens_right"] for row in rows[:NUM]] == [w >= NUM // 4 for w in range(NUM)]
-    assert [row["positions_right"] for row in rows[:NUM]] == [not NUM // 6 <= w < NUM // 2 for w in range(NUM)]
-    assert [row["right"] for row in rows[:NUM]] == [w >= NUM // 2 for w in range(NUM)]
-    assert rows[0]["response_ids"].tolist() == [3, 5] and rows[0]["true_ids"].tolist() == [3, 4]
-    row = rows[NUM // 4]
-    assert row["response_positions"].tolist() == [1, 10] and row["true_positions"].tolist() == [9, 10]
-    accuracies = read_accuracies(seeds)
-    assert [(one.length, one.k, one.place) for one in accuracies] == [(*cell, None) for cell in CELLS]
-    for one in accuracies:
-        assert value(one.tokens_right) == 0.75 and one.of_seeds == (0.5, pytest.approx(1 / 3))
-        assert value(one.right) == pytest.approx(5 / 12)
-    title, *lines = accuracy_lines(accuracies)
-    assert title.endswith("K_train = 3: accuracy by length (training: 4 to 9 tokens; 2 seeds)")
-    assert [line.partition(" [")[0] for line in lines] == ["  k = 2: 8: 0.42", "  k = 3: 8: 0.42"]
-    assert "; 16: 0.42" in lines[0] and "16" not in lines[1]
-
-
-def test_no_two_methods_have_the_same_name() -> None:
-    methods: dict[tuple[str, str], tuple[int, ...]] = {
-        ("pose", "rope"): (1, 2), ("pose", "none"): (1,), ("randpos", "rope"): (2,),
-        ("randpos", "absolute"): (2,), ("shifted", "absolute"): (2,),
-        ("coupled", "absolute"): (2,), ("predicted", "absolute"): (2,),
+def evaluated(
+    folder: Path, shares: Shares = CELLS, *, seed: int = 5, asked: int = 0, num: int = NUM, **keys: Any
+) -> Path:
+    """Write the answers of a run. Which of them are right depends on the seed, what was asked on ``asked``."""
+    manifest: dict[str, Any] = {
+        "kind": "synthetic", "status": "complete", "run_id": "0", "run": "made-up", "task": "parity", "scratchpad": False,
+        "positions": "pose", "position_embedding": "rope", "max_sparsity": 3, "modulus": 2, "background": "noise",
+        "num_chunks": 2, "train_lengths": [4, 9], "training_seed": seed, "num_windows": num * len(shares), "num_parts": 1,
+        "context": {"max_position": 32, "num_long_range": 16},
+        "test_row_len": 8 if any(place for _, _, place in shares) else None, **keys,
     }  # fmt: skip
-    settings = [
-        dataclasses.replace(SETTING, positions=positions, position_embedding=embedding, num_chunks=num_chunks)
-        for (positions, embedding), all_num_chunks in methods.items()
-        for num_chunks in all_num_chunks
-    ]
-    for words in (setting_words, encoding_words):
-        assert len({words(setting) for setting in settings}) == len(settings) == 8
+    rng, rows = np.random.default_rng(seed), []
+    for number, ((length, k, place), of_cell) in enumerate(shares.items()):
+        order = rng.permutation(num)
+        for i in range(num):
+            right, tokens = (bool(order[i] < round(share * num)) for share in of_cell)
+            rows.append(
+                {
+                    "window_id": number * num + i, "length_tokens": length, "sparsity": k, "place": place,
+                    "true_ids": [2 + (i + asked) % 2], "response_ids": [2], "true_positions": [length],
+                    "response_positions": [length], "tokens_right": tokens, "positions_right": None, "right": right,
+                }
+            )  # fmt: skip
+    schema = schemas_of(manifest)["answers"]
+    content = pa.Table.from_pylist([rows[i] for i in rng.permutation(len(rows))], schema=schema)
+    write_part(folder, "answers", part=0, content=content, metadata={"run_id": "0"})
+    write_manifest(folder, manifest)
+    return folder
+
+
+def test_each_accuracy_is_the_share_of_its_rows_with_an_exact_interval(tmp_path: Path) -> None:
+    table = read_synthetic([evaluated(tmp_path / "one")])
+    assert len(table) == 2 * len(CELLS) and set(table["n_windows"]) == {NUM} and table["group"].isna().all()
+    for (length, k, _), shares in CELLS.items():
+        for quantity, share in zip(("accuracy", "accuracy_tokens"), shares, strict=True):
+            row = pick(table, quantity, k=k, x=length)
+            assert row is not None and row["value"] == share
+            number = share * NUM
+            low = scipy.stats.beta.ppf(0.025, number, NUM - number + 1) if number else 0
+            high = scipy.stats.beta.ppf(0.975, number + 1, NUM - number) if number < NUM else 1
+            assert (row["low"], row["high"]) == pytest.approx((low, high), abs=1e-6)
+    few = read_synthetic([evaluated(tmp_path / "few", num=40)])
+    assert few[["low", "high", "se"]].isna().all(axis=None) and few["value"].notna().all()
+
+
+def test_seeds_of_a_model_are_averaged_and_widen_its_intervals(tmp_path: Path) -> None:
+    shares = [0.4, 0.6, 0.95]
+    seeds = [evaluated(tmp_path / f"{i}", {(16, 2, None): (share, 1.0)}, seed=i) for i, share in enumerate(shares)]
+    row, tokens = (pick(read_synthetic(seeds), name, k=2, x=16) for name in ("accuracy", "accuracy_tokens"))
+    assert row is not None and tokens is not None
+    assert row["value"] == pytest.approx(np.mean(shares)) and tokens["value"] == 1
+    between = scipy.stats.sem(shares)
+    assert row["se"] > between and row["low"] < np.mean(shares) - 2 * between and row["high"] == 1
+
+
+def test_places_are_groups(tmp_path: Path) -> None:
+    cells: Shares = {(16, 2, "beyond"): (0.25, 0.25), (16, 2, "inside"): (0.75, 0.75), (8, 2, "inside"): (1.0, 1.0)}
+    table = read_synthetic([evaluated(tmp_path / "places", cells)])
+    rows = table[table["quantity"] == "accuracy"]
+    found = rows[["x", "group", "value"]].to_numpy().tolist()
+    assert found == [[8, "inside", 1.0], [16, "inside", 0.75], [16, "beyond", 0.25]]
 
 
 @pytest.mark.parametrize(
-    ("changes", "positions"),
+    ("share", "changes", "learned"),
     [
-        ({}, "pose"),
-        ({"num_chunks": 1}, "ordinary"),
-        ({"positions": "randpos"}, "randpos with rope"),
-        ({"positions": "randpos", "position_embedding": "absolute"}, "randpos with absolute"),
-        ({"position_embedding": "none"}, "none"),
-        ({"positions": "coupled", "position_embedding": "absolute", "num_chunks": 1}, "coupled"),
-        ({"rope_scaling": "yarn", "rope_factor": 2.5}, "pose, YaRN by 2.5"),
-        ({"rope_scaling": "linear"}, "pose, position interpolation by the length over that of training"),
+        (0.95, {}, (1, 2)), (0.9, {}, (0, 2)), (0.9, {"max_sparsity": 2}, (1, 2)), (0.9, {"train_lengths": [9, 16]}, (0, 2)),
+        (0.9, {"train_lengths": [9, 15]}, (0, 0)),
     ],
-)
-def test_a_setting_names_how_positions_are_given_and_embedded(changes: dict[str, Any], positions: str) -> None:
-    plain = dataclasses.replace(SETTING, position_embedding="rope", modulus=2, background="noise")
-    words = setting_words(dataclasses.replace(plain, **changes))
-    assert words == f"parity without a scratchpad, positions {positions}, K_train = 3"
+)  # fmt: skip
+def test_a_task_is_learned_by_its_accuracy_on_prompts_as_in_training(
+    share: float, changes: dict[str, Any], learned: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of two seeds the second has learned nothing."""
+    cells: Shares = {(8, 2, None): (1.0, 1.0), (8, 3, None): (2 * share - 1, 1.0), (16, 2, None): (0.0, 0.0)}
+    nothing = dict.fromkeys(cells, (0.0, 0.0))
+    seeds = [evaluated(tmp_path / f"{i}", of, seed=i, **changes) for i, of in enumerate((cells, nothing))]
+    (setting,) = read_synthetic(seeds).attrs["settings"].values()
+    assert (setting["learned"], setting["seeds"]) == (learned, 2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "encoding", "positions"),
-    [
-        ({"num_chunks": 2}, "RoPE with PoSE", "PoSE"),
-        ({"num_chunks": 1}, "RoPE without PoSE", "without PoSE"),
-        ({"position_embedding": "none"}, "no positions (NoPE)", "no positions (NoPE)"),
-        ({"positions": "randpos"}, "RoPE with RandPos", "randpos"),
-        ({"positions": "randpos", "position_embedding": "absolute"}, "absolute with RandPos", "randpos"),
-        ({"positions": "coupled", "position_embedding": "absolute"}, "position coupling, true IDs given", "coupled"),
-        ({"positions": "predicted", "position_embedding": "absolute"}, "Predictive Position Coupling", "predicted"),
-        ({"positions": "shifted", "position_embedding": "absolute"}, "absolute, random shift", "shifted"),
-        ({"rope_scaling": "yarn", "rope_factor": 2.0}, "RoPE with PoSE, YaRN by 2", "PoSE"),
-        (
-            {"num_chunks": 1, "rope_scaling": "linear"},
-            "RoPE without PoSE, position interpolation by the length over that of training",
-            "without PoSE",
-        ),
-    ],
-)
-def test_a_method_is_named_by_its_encoding(changes: dict[str, Any], encoding: str, positions: str) -> None:
-    setting = dataclasses.replace(SETTING, **{"position_embedding": "rope", **changes})
-    assert (encoding_words(setting), positions_words(setting)) == (encoding, positions)
-    assert method_words(setting) == f"{encoding}, no scratchpad"
-    assert method_words(dataclasses.replace(setting, scratchpad=True)) == encoding
-
-
-def test_the_task_its_places_and_the_seeds_that_have_learned_it() -> None:
-    local = dataclasses.replace(SETTING, locality=12, spread=2, position_embedding="rope", scratchpad=True)
-    assert setting_words(local) == (
-        "sum modulo 4 in text with a scratchpad, positions pose, K_train = 3, planted within 12, 2 apart"
-    )
-    assert setting_words(dataclasses.replace(local, locality=None)).endswith(", planted anywhere, 2 apart")
-    assert setting_words(dataclasses.replace(local, spread=1)).endswith(", planted within 12, 1 apart")
-    assert task_words(dataclasses.replace(SETTING, task="variables", modulus=2, background="noise")) == "variables"
-    assert [learned_words(learned, 3) for learned in (0, 1, 2, 3)] == [
-        " (not learned)", " (learned by 1 of 3 seeds)", " (learned by 2 of 3 seeds)", "",
+def test_settings_that_differ_are_models_with_names_of_their_own(tmp_path: Path) -> None:
+    changes: Sequence[dict[str, Any]] = [
+        {}, {"max_sparsity": 4}, {"train_lengths": [4, 16]}, {"num_chunks": 1}, {"num_chunks": 3}, {"positions": "randpos"},
+        {"position_embedding": "none"}, {"rope_scaling": "yarn", "rope_factor": 2.0}, {"modulus": 4, "background": "text"},
+        {"scratchpad": True}, {"task": "variables"}, {"locality": 6}, {"spread": 2},
+        {"context": {"max_position": 64, "num_long_range": 16}},
+    ]  # fmt: skip
+    table = read_synthetic([evaluated(tmp_path / f"{i}", **of) for i, of in enumerate(changes)])
+    settings = table.attrs["settings"]
+    assert len(settings) == len(changes) and set(table["model"]) == set(settings)
+    labels = list(settings)
+    assert labels[1].startswith("parity, PoSE, ") and "max_sparsity=4" in labels[1]
+    assert [labels[i] for i in (3, 5, 6, 8)] == [
+        "parity, without PoSE", "parity, RandPos", "parity, no positions", "sum modulo 4 in text, PoSE",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("length", "k", "expected"), [(9, 3, 1.0), (10, 3, None), (9, 4, None), (4, 1, 1.0)])
-def test_the_theory_speaks_of_lengths_and_k_of_training(length: int, k: int, expected: float | None) -> None:
-    one = Estimate(0.5)
-    assert predicted_accuracy(Accuracy(SETTING, length, k, one, one, (0.5,))) == expected
+def test_answers_to_other_questions_and_repeated_seeds_are_refused(tmp_path: Path) -> None:
+    first, other = evaluated(tmp_path / "first"), evaluated(tmp_path / "other", seed=6, asked=1)
+    for second, said in (
+        (other, "different sequences"),
+        (first, "same training seed"),
+        (tmp_path / "no", "no such folder"),
+    ):
+        with pytest.raises(UserError, match=said):
+            read_synthetic([first, second])
+
+
+def test_the_summary_prints_what_the_frame_holds(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in ("pose", "no-pose")]
+    for run, num_chunks in zip(runs, (2, 1), strict=True):
+        evaluated(run / "synthetic" / "to16", num_chunks=num_chunks)
+    options = [word for run in runs for word in ("--run", str(run))]
+    printed = CliRunner().invoke(app, ["synth", "summary", *options])
+    assert printed.exit_code == 0, printed.output
+    lines = [line.rstrip() for line in printed.output.splitlines()]
+    at = {model: lines.index(model) for model in lines if model.startswith("parity, ")}
+    assert list(at) == ["parity, PoSE", "parity, without PoSE"]
+    for begin in at.values():
+        assert lines[begin + 1].split() == ["tokens", "k", "=", "2", "k", "=", "3"]
+        values = [[word for word in lines[begin + i].split() if "[" not in word and "]" not in word] for i in (2, 3)]
+        assert values == [["8", "1.00", "0.50"], ["16", "0.25", "0.00"]]
+    found = json.loads(CliRunner().invoke(app, ["synth", "summary", *options, "--json"]).output)
+    table = read_synthetic(runs)
+    assert [row["value"] for row in found["estimates"]] == table["value"].tolist()
+    assert [row["low"] for row in found["estimates"]] == pytest.approx(table["low"].tolist(), abs=1e-12)
+    assert list(found["settings"]) == list(at)

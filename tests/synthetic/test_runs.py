@@ -26,7 +26,7 @@ from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.measure.work import Share
-from olmo_sparsity.statistics.synthetic import read_accuracies
+from olmo_sparsity.statistics.synthetic import read_synthetic
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
@@ -290,11 +290,10 @@ def test_the_table_is_what_the_model_answers(predicted_run: Path, tmp_path: Path
             rows = frame[(frame.length_tokens == length) & (frame.sparsity == k)]
             assert rows.right.tolist() == responses.right_W.tolist()
             assert np.stack(rows.response_positions.tolist()).tolist() == responses.ids_WK.tolist()
-    accuracies = read_accuracies([folder])
-    for one in accuracies:
-        rows = frame[(frame.length_tokens == one.length) & (frame.sparsity == one.k)]
-        assert one.right.mean == pytest.approx(rows.right.mean())
-        assert one.tokens_right.mean == pytest.approx(rows.tokens_right.mean())
+    for one in read_synthetic([folder]).itertuples():
+        rows = frame[(frame.length_tokens == one.x) & (frame.sparsity == one.k)]
+        column = {"accuracy": "right", "accuracy_tokens": "tokens_right"}[one.quantity]
+        assert one.value == pytest.approx(rows[column].mean())
 
 
 def test_shards_make_the_same_table_and_a_rerun_does_only_what_is_missing(predicted_run: Path, tmp_path: Path) -> None:
@@ -324,8 +323,8 @@ def test_seeds_that_were_asked_something_else_are_not_averaged(parity_run: Path,
         folders.append(evaluate_synthetic(asked, parity_run, out=tmp_path / f"seed{seed}"))
     manifest = read_json(folders[1] / "manifest.json")
     write_manifest(folders[1], {**manifest, "training_seed": manifest["training_seed"] + 1})
-    with pytest.raises(UserError, match="measured on different sequences"):
-        read_accuracies(folders)
+    with pytest.raises(UserError, match="evaluated on different sequences"):
+        read_synthetic(folders)
 
 
 def test_models_that_differ_in_more_than_the_seed_are_not_averaged(parity_run: Path, tmp_path: Path) -> None:
@@ -338,8 +337,8 @@ def test_models_that_differ_in_more_than_the_seed_are_not_averaged(parity_run: P
         manifest["config"]["training"] |= {"seed": seed, "steps": steps}
         write_json(trained, manifest)
         write_manifest(evaluated.parent, {**read_json(evaluated), "training_seed": seed})
-    with pytest.raises(UserError, match=r"differ in training\.steps \(8, 9\).*only; summarize them apart$"):
-        read_accuracies(folders)
+    with pytest.raises(UserError, match=r"differ in training\.steps \(8, 9\), .*; summarize them apart$"):
+        read_synthetic(folders)
 
 
 def test_a_run_of_text_is_not_evaluated_and_a_synthetic_run_has_no_text(
@@ -464,8 +463,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     options = ["--config", "tiny.yaml", "--run", "run"]
     result = CliRunner().invoke(app, ["synth", "eval", "tiny", *options, "--out", "answers"])
     assert result.exit_code == 0, result.output
-    assert "parity without a scratchpad, positions pose, K_train = 3: accuracy by length" in result.output
-    assert re.search(r"k = 3: 6: [01]\.\d\d", result.output)
+    assert "trained on 4 to 8 tokens, k up to 3" in result.output
+    assert re.search(r"^6 +[01]\.\d\d", result.output, re.MULTILINE)
     result = CliRunner().invoke(app, ["synth", "train", "unknown"])
     assert isinstance(result.exception, UserError) and "there are" in str(result.exception)
     result = CliRunner().invoke(app, ["synth", "train", "parity", *options])

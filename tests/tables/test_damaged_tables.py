@@ -22,7 +22,6 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import run
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured
-from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
 from olmo_sparsity.tables.merging import check_tables, read_verified_part
 from olmo_sparsity.tables.parts import part_path, write_part
@@ -46,6 +45,10 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tables(undamaged: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(undamaged, tmp_path / "tables"))
+
+
+def load(tables: Path) -> dict[str, pa.Table]:
+    return {table: read_table(tables, table) for table in ("windows", "selections")}
 
 
 def rewrite(folder: Path, table: str, change: Callable[[pa.Table], pa.Table], **metadata: str) -> None:
@@ -208,7 +211,7 @@ def test_values_that_no_measurement_has_are_refused(
 # Of all tables: whole numbers that may be negative, since a model generates them; those that are at least 1; and those that are
 # positions among the 12 long-range ones. All others count from 0.
 FREE = {"response_ids", "true_ids", "response_positions", "true_positions"}
-FROM_ONE = {("selections", "k"), ("selections", "distance_tokens"), ("curve", "num_visible_tokens")}
+FROM_ONE = {("selections", "k"), ("selections", "distance_tokens"), ("windows", "last_n")}
 LONG_RANGE = {
     ("windows", "group_first"), ("windows", "null_group_first"), ("selections", "positions"), ("selections", "group_first"),
     ("selections", "group_last"),
@@ -242,7 +245,8 @@ AS_LONG = [
         "selections",
         ("k", "num_tokens", "loss_sparse_nats", "gain_sparse_nats", "kl_sparse_nats", "kl_short_to_sparse_nats"),
     ),
-    ("curve", ("num_visible_tokens", "loss_nats")),
+    ("windows", ("last_n", "loss_last_nats")),
+    ("windows", ("loss_damped_nats", "kl_damped_nats", "null_loss_damped_nats", "null_kl_damped_nats")),
 ]
 
 
@@ -260,28 +264,15 @@ def test_lists_that_belong_together_are_as_long(table: str, names: tuple[str, ..
             check_values(content, table, where="rows", manifest=manifest)
 
 
-def test_a_table_of_one_row_for_each_window_has_as_many_as_the_manifest_counts(tmp_path: Path) -> None:
-    schema = schemas(12)["curve"]
-    columns = {field.name: pa.nulls(3, field.type) for field in schema}
-    content = pa.table(columns | {"window_id": [0, 1, 2], "num_visible_tokens": [[1]] * 3})
-    write_part(tmp_path, "curve", part=0, content=content.cast(schema), metadata={"run_id": "0"})
-    manifest: dict[str, Any] = {
-        "kind": "context-curve",
-        "status": "complete",
-        "run_id": "0",
-        "num_parts": 1,
-        "run": "r",
-        "source": "s",
-    }
-    manifest |= {"context": {"local_len": 8, "full_len": 20, "num_long_range": 12}, "split": "x"}
-    manifest |= {"num_visible_tokens": [1], "num_documents": 3, "windows_sha256": "w", "tokens_sha256": "t"}
-    write_manifest(tmp_path, {**manifest, "num_windows": 3})
-    assert len(read_table(tmp_path, "curve")) == 3
-    write_manifest(tmp_path, {**manifest, "num_windows": 4})
+def test_windows_has_as_many_rows_as_the_manifest_counts(tables: Path) -> None:
+    manifest, number = read_manifest_of(tables), len(read_table(tables, "windows"))
+    write_manifest(tables, {**manifest, "num_windows": number})
+    assert len(read_table(tables, "windows")) == number
+    write_manifest(tables, {**manifest, "num_windows": number + 1})
     with pytest.raises(
-        UserError, match=r"curve: 3 rows, where .*manifest.json counts num_windows = 4; parts are missing"
+        UserError, match=rf"windows: {number} rows, where .* num_windows = {number + 1}; parts are missing"
     ):
-        read_table(tmp_path, "curve")
+        read_table(tables, "windows")
 
 
 @pytest.mark.parametrize("other", [[1, 2, 5, 9], [1, 2], [1, 2, 4, 9]])
@@ -354,7 +345,7 @@ def test_a_manifest_of_something_else_is_refused_in_one_line(
 
 
 def test_the_undamaged_tables_are_read(tables: Path) -> None:
-    assert len(load(find_tables(tables)).windows) == 9
+    assert len(load(find_tables(tables))["windows"]) == 9
 
 
 def test_every_flipped_bit_of_a_manifest_is_found_or_changes_nothing(tables: Path) -> None:
@@ -384,7 +375,7 @@ def test_a_manifest_that_was_changed_by_hand_is_one_line(tables: Path) -> None:
         load(tables)
     content.pop("content_sha256")
     path.write_text(json.dumps(content))
-    assert load(tables).manifest["windows_sha256"] == "another"
+    assert read_manifest_of(tables)["windows_sha256"] == "another"
 
 
 def test_layout_and_order_of_a_manifest_do_not_count(tables: Path) -> None:

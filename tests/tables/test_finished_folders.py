@@ -37,7 +37,7 @@ def measurement(run: Path, name: str, *, finished: str, kind: str = "influence",
 def folders(tmp_path: Path) -> list[Path]:
     """Three measurements in the order in which they were finished, which is not that of their names."""
     measurement(tmp_path, "z-late", finished="2026-03-01", status="running")
-    measurement(tmp_path, "zz", finished="2026-04-01", kind="context-curve")
+    measurement(tmp_path, "zz", finished="2026-04-01", kind="synthetic")
     dates = {"own-b": "2026-01-01", "c": "2026-01-02", "a-b": "2026-02-01"}
     return [measurement(tmp_path, name, finished=date) for name, date in dates.items()]
 
@@ -67,7 +67,7 @@ def test_a_name_means_the_folder_that_has_it_or_the_only_one_that_ends_so(folder
     assert named_tables(tmp_path / "influence", tmp_path) == tmp_path / "influence"
     measurement(tmp_path, "b", finished="2026-01-05")
     assert named_tables(Path("b"), tmp_path) == tmp_path / "influence" / "b"
-    assert figures_folder(tmp_path, c / ".." / "c") == tmp_path / "figures" / "c"
+    assert figures_folder(c / ".." / "c") == tmp_path / "figures" / "c"
 
 
 def test_rows_of_unequal_lengths_are_filled_up_behind() -> None:

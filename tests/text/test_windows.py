@@ -137,8 +137,8 @@ def test_text_too_small_for_windows(store: TokenStore) -> None:
         sample(tiny, 10, full_len=4, exclude_ids=tiny.doc_ids_G)
     assert str(refused.value) == (
         "the text to measure is too small: 2 of its 3 documents hold a window of 4 tokens and its target, 2 of them left out: "
-        "the model was trained on them (the longest document has 8 tokens); use longer text, or shorter windows (--full-len; for "
-        "a context curve, context_curve.max_visible; influence.min_preceding, if it is set)"
+        "the model was trained on them (the longest document has 8 tokens); use longer text, or shorter windows (--full-len; "
+        "influence.min_preceding, if it is set)"
     )
     with pytest.raises(
         UserError, match=r"^influence\.targets = word-start: no token of the measured text begins a word$"

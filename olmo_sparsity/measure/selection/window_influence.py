@@ -23,7 +23,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import recent_losses, short_log_probs
+from olmo_sparsity.measure.visible.losses import damped, recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import CONTEXTS, TokenGroups, WindowBatch
 from olmo_sparsity.records.selectors import (
     NULL_DRAWS,
@@ -97,6 +97,8 @@ class WindowInfluence:
 
     loss_long_W: np.ndarray
     kl_short_W: np.ndarray  # KL(p_all, p_{}), nats, fp32
+    loss_damped_WB: np.ndarray  # of the blends of p_{} and p_all (``DAMPING``), fp32
+    kl_damped_WB: np.ndarray  # KL(p_all, blend), nats, fp32
     groups: TokenGroups  # of the windows under this context
     outcomes: dict[str, SelectorOutcome]
     resampled: list[ResampledInfluence]  # one entry for each drawn label
@@ -108,19 +110,14 @@ class PartInfluence:
 
     Attributes:
         loss_short_W: the same under both contexts, which differ only in the long-range tokens.
-        loss_short_no_gap_W: loss with the local tokens directly behind the anchor, where a training row begins.
-        loss_train_len_W: loss with the last ``train_len`` tokens visible, under the real context; None where no training row
-            is known.
-        loss_train_len_no_gap_W: the same with these tokens directly behind the anchor.
+        loss_last_W: loss with the last n tokens directly behind the anchor, under the real context, by n.
         entropy_short_W: entropy of the short-context prediction.
         kl_short_to_long_W: KL(p_{}, p_all) under the real context.
         contexts: real and null.
     """
 
     loss_short_W: np.ndarray
-    loss_short_no_gap_W: np.ndarray
-    loss_train_len_W: Optional[np.ndarray]
-    loss_train_len_no_gap_W: Optional[np.ndarray]
+    loss_last_W: dict[int, np.ndarray]
     entropy_short_W: np.ndarray
     kl_short_to_long_W: np.ndarray
     contexts: dict[str, WindowInfluence]
@@ -276,9 +273,13 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
     outcomes: list[dict[str, SelectorOutcome]] = [{} for _ in of_labels]
     for choice, outcome in zip(choices, evaluated, strict=True):
         outcomes[choice.label][choice.selector] = outcome
+    log_p_long_WV, log_p_short_WV = predictions.log_p_long_WV, predictions.log_p_short_WV
+    loss_damped_WB, kl_damped_WB = damped(log_p_long_WV, log_p_short_WV, predictions.windows.targets_W)
     return WindowInfluence(
         loss_long_W=scores.loss_long_W,
         kl_short_W=scores.kl_short_W,
+        loss_damped_WB=loss_damped_WB.cpu().numpy(),
+        kl_damped_WB=kl_damped_WB.cpu().numpy(),
         groups=scores.groups,
         outcomes=outcomes[0],
         resampled=[
@@ -333,40 +334,12 @@ def batches_of_contexts(
     return batches
 
 
-def loss_of_recent_tokens(scores: WindowScores, num_visible: int, *, in_place: bool) -> np.ndarray:
-    """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W].
-
-    What is known already is not run again: L_short in place, and L_long, where all tokens are visible and no gap is left.
-
-    Args:
-        scores: the windows under the real context.
-        num_visible: how many of the most recent tokens are visible.
-        in_place: whether they keep their position IDs at the end of the window (``recent_losses``).
-    """
-    num_recent = num_visible - scores.evaluator.local_len
-    if num_recent == 0 and in_place:
-        return scores.loss_short_W
-    if num_recent >= scores.num_long_range:
+def _loss_last(scores: WindowScores, n: int) -> np.ndarray:
+    """Loss with the last n tokens directly behind the anchor, nats, fp32 [W]; all tokens leave no gap, and have run."""
+    tokens_WT = scores.windows.tokens_WT
+    if n == tokens_WT.shape[1]:
         return scores.loss_long_W
-    losses_W = recent_losses(
-        scores.evaluator,
-        scores.windows.tokens_WT,
-        targets_W=scores.labels_W,
-        num_visible=num_visible,
-        in_place=in_place,
-    )
-    return losses_W.cpu().numpy()
-
-
-def _train_len_no_gap(
-    scores: WindowScores, train_len: Optional[int], *, short_no_gap_W: np.ndarray
-) -> Optional[np.ndarray]:
-    """Return the loss of the tokens of a training row directly behind the anchor; None where no row is known."""
-    if train_len is None:
-        return None
-    if train_len == scores.evaluator.local_len:
-        return short_no_gap_W
-    return loss_of_recent_tokens(scores, train_len, in_place=False)
+    return recent_losses(scores.evaluator, tokens_WT, targets_W=scores.labels_W, num_visible=n).cpu().numpy()
 
 
 def try_selectors(
@@ -434,7 +407,7 @@ def measure_windows(
     batches: dict[str, WindowBatch],
     *,
     settings: InfluenceConfig,
-    train_len: Optional[int],
+    last_n: Sequence[int],
 ) -> PartInfluence:
     """Measure windows under every context.
 
@@ -442,17 +415,14 @@ def measure_windows(
         evaluator: the model.
         batches: the same windows under every context (``batches_of_contexts``).
         settings: what to measure.
-        train_len: tokens of a training row; None: not known.
+        last_n: numbers of latest tokens to show alone, ``local_len`` among them.
     """
     scores = scores_of_contexts(evaluator, batches, settings=settings)
     real = scores["real"]
     contexts = {context: measure_context(scores[context], settings) for context in scores}
-    short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
-        loss_short_no_gap_W=short_no_gap_W,
-        loss_train_len_W=None if train_len is None else loss_of_recent_tokens(real, train_len, in_place=True),
-        loss_train_len_no_gap_W=_train_len_no_gap(real, train_len, short_no_gap_W=short_no_gap_W),
+        loss_last_W={n: _loss_last(real, n) for n in last_n},
         entropy_short_W=real.predictions.entropy_short_W,
         kl_short_to_long_W=real.predictions.kl_short_to_long_W,
         contexts=contexts,

@@ -364,9 +364,8 @@ def check_longest_row(
         attended = rows.attended_tokens()
         raise UserError(
             f"{name} cannot be measured: it attends to the last {attended} tokens only (a sliding window), fewer than the "
-            f"{rows.tokens_WT.shape[1]} of the longest row; use context_curve.max_visible, or --full-len, "
-            f"{attended - (anchor_id is not None)} or less "
-            f"({check.name}: {check.found:.3g}, must be at most {check.limit:.3g})"
+            f"{rows.tokens_WT.shape[1]} of the longest row; use --full-len "
+            f"{attended - (anchor_id is not None)} or less ({check.name}: {check.found:.3g}, must be at most {check.limit:.3g})"
         )
     return check
 
@@ -421,9 +420,8 @@ def fit_entries(
 
     Args:
         opened: the model.
-        windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, or
-            than ``LONGEST_MASKED``, their last tokens are checked, and the model must attend to all tokens of the long ones,
-            too. Where they have no more than the local tokens, all of these but one are local in the checks.
+        windows: the windows to measure. Of those longer than ``LONGEST_MASKED`` the last tokens are checked, and the model must
+            attend to all tokens, too.
         before_comparing: called once the model fits, before the first tokens are compared: what may fail soon; of a run at once.
 
     Raises:
@@ -433,27 +431,25 @@ def fit_entries(
         before_comparing()
         return {}
     lengths = opened.lengths
-    rows_WT = _tokens(opened, windows, CHECKED_WINDOWS)
-    tokens_WT = rows_WT[:, -1 - lengths.full_len :]
-    checked_len = tokens_WT.shape[1] - 1
+    tokens_WT = _tokens(opened, windows, CHECKED_WINDOWS)
     logger.info(
-        f"{opened.record.name}: checking on {len(rows_WT)} windows of {checked_len:,} tokens whether it can be measured"
+        f"{opened.record.name}: checking on {len(tokens_WT)} windows of {lengths.full_len:,} tokens whether it can be measured"
     )
     options: dict[str, Any] = {
         "name": opened.record.name,
-        "local_len": min(lengths.local_len, checked_len - 1),  # something must be hidden
+        "local_len": lengths.local_len,
         "dtype": torch.bfloat16 if opened.precision == "bf16" else torch.float32,
         "anchor_id": opened.anchor_id,
     }
     checks = check_fit(opened.model, tokens_WT, **options)
-    if rows_WT.shape[1] - 1 > LONGEST_CHECKED:
+    if lengths.full_len > LONGEST_CHECKED:
         logger.warning(
             f"{opened.record.name}: rows are checked up to {LONGEST_CHECKED:,} tokens; a sliding window longer than that would "
             "not be seen"
         )
-        rows_WT = rows_WT[:, -1 - LONGEST_CHECKED :]
-    if rows_WT.shape[1] - 1 > min(checked_len, LONGEST_MASKED):
-        checks.append(check_longest_row(opened.model, rows_WT, **options))
+        tokens_WT = tokens_WT[:, -1 - LONGEST_CHECKED :]
+    if lengths.full_len > LONGEST_MASKED:
+        checks.append(check_longest_row(opened.model, tokens_WT, **options))
     before_comparing()
     return {
         "fit": {
@@ -480,14 +476,14 @@ def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]
     lengths = opened.lengths
     if lengths.full_len + 1 > opened.model.max_position:
         return None
-    tokens_WT = _tokens(opened, windows, num_compared_windows(lengths.full_len))[:, -1 - lengths.full_len :]
+    tokens_WT = _tokens(opened, windows, num_compared_windows(lengths.full_len))
     check = compare_first_tokens(
         opened.model,
         tokens_WT,
         windows.store.doc_ids_G[windows.document_W[: len(tokens_WT)]],
         bos=opened.bos,
         chosen=opened.anchor_id,
-        local_len=min(lengths.local_len, tokens_WT.shape[1] - 1),
+        local_len=lengths.local_len,
     )
     return dataclasses.asdict(check)
 

@@ -54,7 +54,6 @@ class OpenedModel:
         visibility: what a hidden token is hidden from.
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
-        can_be_longer: rows may have more position IDs than that.
         pose: position IDs of the training of a run; None for a pretrained model.
         checkpoint: which checkpoint of the run the weights come from; None for a pretrained model.
         record: what a pretrained model is; None for a run.
@@ -74,7 +73,6 @@ class OpenedModel:
     visibility: Visibility
     precision: str
     max_position: int
-    can_be_longer: bool = True
     pose: Optional[PoseConfig] = None
     checkpoint: Optional[CheckpointInfo] = None
     record: Optional[ModelRecord] = None
@@ -98,38 +96,19 @@ class OpenedModel:
         """Token ID of the anchor; None: there is none."""
         return None if self.anchor is None else self.anchor.id
 
-    @property
-    def num_anchors(self) -> int:
-        """Position IDs that the anchor takes, 0 or 1."""
-        return 0 if self.anchor is None else 1
-
-    @property
-    def most_visible(self) -> Optional[int]:
-        """The largest number of visible tokens of a row; None: any."""
-        return None if self.can_be_longer else self.max_position - self.num_anchors
-
-    def evaluator(self, settings: InfluenceConfig, *, full_len: Optional[int] = None) -> Evaluator:
-        """Return an evaluator of the model at its lengths.
-
-        Args:
-            settings: the path, and the size of a forward pass.
-            full_len: tokens of the longest window; None: the full context.
-        """
+    def evaluator(self, settings: InfluenceConfig) -> Evaluator:
+        """Return an evaluator of the model at its lengths; ``settings``: the path, and the size of a forward pass."""
         return make_evaluator(
             self.model,
             settings,
-            full_len=full_len or self.lengths.full_len,
+            full_len=self.lengths.full_len,
             local_len=self.lengths.local_len,
             precision=self.precision,
             anchor_id=self.anchor_id,
         )
 
-    def windows(self, settings: InfluenceConfig, *, full_len: Optional[int] = None) -> Windows:
-        """Return windows of the text.
-
-        Args:
-            settings: how many, and which targets.
-            full_len: tokens of a window; None: the full context.
+    def windows(self, settings: InfluenceConfig) -> Windows:
+        """Return windows of the text; ``settings``: how many, and which targets.
 
         Raises:
             UserError: the text has no such window.
@@ -137,7 +116,7 @@ class OpenedModel:
         return draw_windows(
             self.text.store,
             settings,
-            full_len=full_len or self.lengths.full_len,
+            full_len=self.lengths.full_len,
             tokenizer=self.tokenizer,
             exclude_ids=self.text.excluded_ids_G,
         )
@@ -175,14 +154,12 @@ def draw_windows(
     )
 
 
-def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> OpenedModel:
+def open_model(config: Config, run: Path) -> OpenedModel:
     """Open the model that ``pretrained.model`` names, or otherwise a run's newest checkpoint.
 
     Args:
         config: which model and text, on which device, with which anchor.
         run: folder of the trained run, or of the results of a pretrained model.
-        longest: visible tokens of the longest row that will be measured; None: the full context. The positions of a run's
-            model are extended for it, and rotary ones of a pretrained model whose training row is stated.
 
     Raises:
         UserError: the model or the run is not usable, or has too few positions.
@@ -193,7 +170,7 @@ def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> O
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
     opened = _open_run if config.pretrained.model is None else _open_pretrained
-    return opened(config, run, device=device, longest=longest)
+    return opened(config, run, device=device)
 
 
 def check_before_training(config: Config) -> None:
@@ -210,7 +187,7 @@ def check_before_training(config: Config) -> None:
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
 
 
-def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
+def _open_run(config: Config, run: Path, *, device: torch.device) -> OpenedModel:
     """Load a run's newest checkpoint; the text is its validation documents, or what ``influence.data`` names."""
     latest = trained_checkpoint(run)
     manifest = read_manifest_of(run, "num_parameters")
@@ -220,16 +197,10 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
     anchor = _anchor_of(bos, config.influence.anchor, automatic=config.context.bos)
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
-    max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
-    if config.model.position_embedding == "absolute" and max_position not in (None, config.num_positions):
-        raise UserError(
-            f"context_curve.max_visible = {longest}: the model has an embedding of {config.num_positions} positions, which "
-            f"cannot be extended; use context_curve.max_visible={config.num_positions - (anchor is not None)} or less"
-        )
     return OpenedModel(
         name=folder_name(run),
         folder=run,
-        model=load_model(latest, device, max_position=max_position),
+        model=load_model(latest, device),
         device=device,
         weights_sha256=checkpoint.model_sha256,
         num_parameters=manifest["num_parameters"],
@@ -246,13 +217,15 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     )
 
 
-def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
+def _open_pretrained(config: Config, run: Path, *, device: torch.device) -> OpenedModel:
     """Open a pretrained model, and text tokenized by its own tokenizer."""
     from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
 
     exists = is_folder_of_kind(run, "pretrained")
-    most = max(longest or 0, config.measured_lengths.full_len)  # visible tokens of a row
-    opened = open_pretrained(config.pretrained, device=device, precision=config.influence.precision, longest=most + 1)
+    full_len = config.measured_lengths.full_len
+    opened = open_pretrained(
+        config.pretrained, device=device, precision=config.influence.precision, longest=full_len + 1
+    )
     if exists:
         check_same_model(run, opened.record)
     bos = Anchor(opened.bos_id, opened.bos_text)
@@ -263,13 +236,12 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         automatic = opened.adds_bos or config.influence.visibility == "contextual"
     anchor = _anchor_of(bos, config.influence.anchor, automatic=automatic)
     if opened.can_be_longer:
-        _warn_of_longer(opened.record, config.pretrained.train_len, longest=most + (anchor is not None))
+        _warn_of_longer(opened.record, config.pretrained.train_len, longest=full_len + (anchor is not None))
     else:
         _check_positions(
-            config.measured_lengths.full_len,
+            full_len,
             anchor,
             max_position=opened.record.max_position,
-            longest=longest,
             remedy="; more are measured of a model with rotary positions (not scaled by dynamic NTK or LongRoPE) whose training "
             "row is stated (pretrained.train_len)",
         )
@@ -290,7 +262,6 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         visibility=config.influence.visibility,
         precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
-        can_be_longer=opened.can_be_longer,
         record=opened.record,
     )
 
@@ -333,14 +304,7 @@ def _anchor_of(bos: Anchor, setting: str, *, automatic: bool) -> Optional[Anchor
     return bos if setting == "bos" or (setting == "auto" and automatic) else None
 
 
-def _check_positions(
-    full_len: int,
-    anchor: Optional[Anchor],
-    *,
-    max_position: int,
-    longest: Optional[int] = None,
-    remedy: str = "",
-) -> None:
+def _check_positions(full_len: int, anchor: Optional[Anchor], *, max_position: int, remedy: str = "") -> None:
     """Check that the rows to measure, with the anchor in front, fit into the positions of training.
 
     Raises:
@@ -352,11 +316,6 @@ def _check_positions(
         raise UserError(
             f"full_len = {full_len}{with_anchor}: the model was trained on {max_position} positions; measure at most as many, "
             f"with --full-len {max_position - num_anchors} or less{remedy}"
-        )
-    if longest is not None and longest + num_anchors > max_position:
-        raise UserError(
-            f"context_curve.max_visible = {longest}{with_anchor}: the model was trained on {max_position} positions; use "
-            f"context_curve.max_visible={max_position - num_anchors} or less{remedy}"
         )
 
 

@@ -38,12 +38,10 @@ def _find_batch_tokens(evaluator: Evaluator, full_len: int) -> int:
     device = evaluator.model.device
     if device.type == "cpu":
         return CPU_TOKENS_PER_THREAD * torch.get_num_threads()
-    local_len = min(
-        evaluator.local_len, full_len - 1
-    )  # the rows of a context curve may have no more than the local tokens
+    local_len = evaluator.local_len
 
     def trial(batch_tokens: int) -> None:
-        tried = dataclasses.replace(evaluator, local_len=local_len, path="compact", batch_tokens=batch_tokens)
+        tried = dataclasses.replace(evaluator, path="compact", batch_tokens=batch_tokens)
         num_windows = -(-tried.rows_per_pass(local_len) // (full_len - local_len))
         tokens_WT = torch.zeros(num_windows, full_len, dtype=torch.int64, device=device)
         candidates_WM = torch.arange(full_len - local_len, device=device).expand(num_windows, -1)

@@ -39,6 +39,7 @@ from olmo_sparsity.model.attribution import Attribution, derivatives, first_orde
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.devices import attention_elements
 from olmo_sparsity.progress import tokens_ran
+from olmo_sparsity.records.measured import DAMPING
 
 LOG_GATE = (
     -23.0
@@ -93,6 +94,25 @@ def divergences_of_all(log_p_wV: torch.Tensor, log_q_wjV: torch.Tensor) -> torch
 
 
 @torch.inference_mode()
+def damped(
+    log_p_long_WV: torch.Tensor, log_p_short_WV: torch.Tensor, targets_W: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of the target and KL(p_all, p_w) in nats, fp32 [W, B], for each weight w of ``DAMPING``.
+
+    p_w = p_short^(1-w) p_all^w / Z_w weakens the reaction to the long context without choosing any token. Both numbers are blends
+    of those at w = 0 and 1, plus log Z_w: of all predictions but one scalar is needed for each w.
+    """
+    kl_W = divergence(log_p_long_WV, log_p_short_WV)
+    loss_short_W, loss_long_W = surprisal(log_p_short_WV, targets_W), surprisal(log_p_long_WV, targets_W)
+    losses, divergences = [], []
+    for w in DAMPING:
+        log_z_W = torch.lerp(log_p_short_WV, log_p_long_WV, w).logsumexp(dim=-1)
+        losses.append(torch.lerp(loss_short_W, loss_long_W, w) + log_z_W)
+        divergences.append((1 - w) * kl_W + log_z_W)
+    return torch.stack(losses, dim=1), torch.stack(divergences, dim=1)
+
+
+@torch.inference_mode()
 def log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor, *, visible_WS: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities of the next token under one visible set per window, nats, fp32 [W, V]."""
     passes = [log_q_wV for _, _, log_q_wV in log_probs_of_sets(evaluator, tokens_WT, sets=[one_row_each(visible_WS)])]
@@ -118,9 +138,11 @@ def short_log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tens
 
 
 def recent_losses(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, targets_W: torch.Tensor, num_visible: int, in_place: bool
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, targets_W: torch.Tensor, num_visible: int
 ) -> torch.Tensor:
     """Return the loss of the target with only the last ``num_visible`` tokens visible, nats, fp32 [W].
+
+    They begin directly behind the anchor, with position IDs 1 .. n, or 0 .. n-1 without an anchor, as rows of training do.
 
     Nothing but these tokens and the anchor is there, under both definitions of visible: what lies before them must not reach the
     target by way of the keys and values of the prefix.
@@ -130,11 +152,9 @@ def recent_losses(
         tokens_WT: int64, the windows, without their targets.
         targets_W: int64.
         num_visible: at least 1, at most T.
-        in_place: the tokens keep their position IDs at the end of the window, behind a gap. Else they begin directly behind the
-            anchor, with position IDs 1 .. n, or 0 .. n-1 without an anchor, as rows of training do.
     """
     alone = dataclasses.replace(evaluator, local_len=num_visible)
-    return surprisal(short_log_probs(alone, tokens_WT if in_place else tokens_WT[:, -num_visible:]), targets_W)
+    return surprisal(short_log_probs(alone, tokens_WT[:, -num_visible:]), targets_W)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Estimates with their intervals: bootstrap over documents, t intervals over seeds, lines."""

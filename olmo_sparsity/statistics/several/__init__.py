@@ -1,1 +1,0 @@
-"""Measurements side by side: differences, seeds of training, context curves, lengths."""

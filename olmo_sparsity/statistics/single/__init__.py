@@ -1,1 +1,0 @@
-"""What one measurement shows: its numbers, read from the tables, and what follows from them."""

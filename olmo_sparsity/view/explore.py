@@ -1,0 +1,103 @@
+"""What the page of a whole document shows, where every token behind a full window is a target; and one place in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from olmo_sparsity.config.units import counted
+from olmo_sparsity.errors import printable
+from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.statistics.spectrum import TOLERANCE, TOLERANCES
+from olmo_sparsity.text.places import EncodedText
+from olmo_sparsity.text.words import alone
+from olmo_sparsity.view.window import Window, print_choice, ranks_of
+
+DIGITS = 5  # of nats and shares on the page
+CONTROL = "random"  # is measured with the selectors, and is none of those to choose from
+OF_TARGETS = ("loss_short_nats", "loss_long_nats", "kl_short_nats", "null_kl_short_nats")
+ONE_DOCUMENT = "One document is no sample: olmo-sparsity influence tells whether the long context helps on average."
+
+
+class Likely(NamedTuple):
+    """The most likely next tokens of W windows under A visible sets: local tokens only, all, then J_k by selector and k."""
+
+    texts: list[str]  # printable, one a distinct token
+    tokens: np.ndarray  # int [W, A, N], indices into `texts`, the most likely first
+    shares: np.ndarray  # float [W, A, N], probabilities
+    targets: np.ndarray  # int [W], indices into `texts`
+
+
+def explored(
+    tables: dict[str, pa.Table],
+    manifest: dict[str, Any],
+    likely: Likely,
+    *,
+    encoded: EncodedText,
+    selectors: list[str],
+) -> dict[str, Any]:
+    """What the page shows of a document whose every target is one window, in the order of the text."""
+    windows = tables["windows"].sort_by("window_id")
+    selections = tables["selections"].to_pandas().query("context == 'real'").sort_values("window_id")
+    of = {name: rows for name, rows in selections.groupby("selector")}
+    first, unit = len(encoded) - len(windows), manifest["influence"]["unit"]
+    return {
+        "texts": [text if text.isspace() else alone(text) for text in map(printable, encoded.pieces)],
+        "offsets": [encoded.begin_of(token) for token in range(len(encoded))],
+        "first": first,
+        "local_len": manifest["context"]["local_len"],
+        "full_len": manifest["context"]["full_len"],
+        "units": [counted(number, manifest).removeprefix(f"{number} ") for number in (1, 2)],
+        "ks": of[selectors[0]]["k"].iloc[0].tolist(),
+        "tolerances": list(TOLERANCES),
+        "tolerance": TOLERANCE,
+        **{name: _rounded(windows[name].to_numpy(zero_copy_only=False)) for name in OF_TARGETS},
+        "random_loss": _rounded(np.stack(of[CONTROL]["loss_sparse_nats"].tolist())),
+        "selectors": [
+            {
+                "name": name,
+                "definition": SELECTORS[name].definition,
+                "sees_target": SELECTORS[name].sees_target,
+                "positions": [positions.tolist() for positions in of[name]["positions"]],
+                "ranks": None
+                if unit == "token"
+                else [[*ranks_of(row).values()] for row in of[name].to_dict("records")],
+                "loss": _rounded(np.stack(of[name]["loss_sparse_nats"].tolist())),
+                "kl": _rounded(np.stack(of[name]["kl_sparse_nats"].tolist())),
+            }
+            for name in selectors
+        ],
+        "likely": {
+            "texts": [alone(text) for text in likely.texts],
+            "tokens": likely.tokens.tolist(),
+            "shares": _rounded(likely.shares),
+            "targets": likely.targets.tolist(),
+        },
+    }
+
+
+def _rounded(values: np.ndarray) -> list[Any]:
+    rounded = np.round(np.asarray(values, dtype=np.float64), DIGITS).astype(object)
+    rounded[~np.isfinite(values)] = None
+    return rounded.tolist()
+
+
+def print_place(
+    window: Window, manifest: dict[str, Any], likely: Likely, selectors: list[str], *, title: str, console: Console
+) -> None:
+    """Print the one window of a place, with what each selector chose and the most likely next tokens."""
+    console.print(title, style="bold")
+    for number, name in enumerate(selectors):
+        ks = list(window.choices[name, "real"].loss)
+        print_choice(window, name, ks[-1], console=console, manifest=manifest)
+        views = {"local tokens only": 0, f"with {ks[-1]} by {name}": 1 + (number + 1) * len(ks), "all tokens": 1}
+        table = Table(*(f"  {view}" for view in views), box=None, pad_edge=False)
+        for rank in range(likely.tokens.shape[2]):
+            cells = [(likely.texts[likely.tokens[0, a, rank]], likely.shares[0, a, rank]) for a in views.values()]
+            table.add_row(*(f"  {share:6.1%} {alone(text.removeprefix(' ') or text)}" for text, share in cells))
+        console.print("The most likely next tokens:", table, "", sep="\n")
+    console.print(ONE_DOCUMENT)

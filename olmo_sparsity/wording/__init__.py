@@ -1,1 +1,0 @@
-"""Sentences about results, made from the numbers of ``statistics``. Every output takes its words from here."""

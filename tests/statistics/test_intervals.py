@@ -1,0 +1,186 @@
+"""Intervals against scipy, and against their definitions by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from olmo_sparsity.statistics.intervals import (
+    Estimates,
+    Ratio,
+    Share,
+    Units,
+    Value,
+    bootstrap,
+    document_units,
+    exact_interval,
+    minus,
+)
+
+NUM = 310
+RNG = np.random.default_rng(5)
+WEIGHT = RNG.uniform(0.5, 2, NUM)  # sums over documents
+GAIN = WEIGHT * RNG.normal(0.3, 0.5, NUM)
+WHOLE = RNG.lognormal(-1, 1, NUM)
+LEFT = WHOLE * RNG.beta(1, 3, NUM)
+SUMS = {"weight": WEIGHT, "gain": GAIN, "whole": WHOLE, "left": LEFT}
+DRAWS = np.random.default_rng(0).integers(0, NUM, (2000, NUM))
+
+
+def estimated(**sums: np.ndarray) -> Estimates:
+    def formula(totals: Mapping[str, np.ndarray]) -> dict[str, Value]:
+        return {"gain": totals["gain"] / totals["weight"]}
+
+    return bootstrap([[sums]], formula)["gain"]
+
+
+def test_a_mean_has_the_percentiles_of_resampled_documents() -> None:
+    value, low, high, se = estimated(weight=WEIGHT, gain=GAIN)
+    means = GAIN[DRAWS].sum(axis=1) / WEIGHT[DRAWS].sum(axis=1)
+    assert value == pytest.approx(GAIN.sum() / WEIGHT.sum())
+    assert [low, high] == pytest.approx(np.quantile(means, [0.025, 0.975]))
+    assert se == pytest.approx(means.std(ddof=1))
+    reference = scipy.stats.bootstrap(
+        (GAIN, WEIGHT), lambda gain, weight, axis: gain.sum(axis) / weight.sum(axis), paired=True, vectorized=True,
+        method="percentile", n_resamples=9999, rng=np.random.default_rng(7),
+    )  # fmt: skip
+    assert [low, high] == pytest.approx(reference.confidence_interval, abs=0.05 * (high - low))
+    assert se == pytest.approx(reference.standard_error, rel=0.05)
+
+
+def test_several_numbers_share_their_resamples() -> None:
+    """An interval of a difference is that of differences of the same draws."""
+    gains = np.stack([GAIN, GAIN + 0.1 * WEIGHT])
+
+    def formula(totals: Mapping[str, np.ndarray]) -> dict[str, Value]:
+        means = totals["gain"] / totals["weight"]
+        return {"each": means, "second - first": means[1] - means[0]}
+
+    found = bootstrap([[{"weight": WEIGHT, "gain": gains}]], formula)
+    assert found["each"].low[0] == pytest.approx(float(estimated(weight=WEIGHT, gain=GAIN).low))
+    assert found["second - first"] == pytest.approx((0.1, 0.1, 0.1, 0.0), abs=1e-12)
+
+
+@pytest.mark.parametrize("num", [49, 50])
+def test_intervals_begin_with_50_documents(num: int) -> None:
+    found = estimated(weight=WEIGHT[:num], gain=GAIN[:num])
+    assert np.isnan(found[1:]).all() == (num < 50)
+    assert np.isfinite(found.value)
+
+
+def test_a_number_that_some_resample_does_not_have_has_no_interval() -> None:
+    weight = np.r_[1.0, np.zeros(99)]  # resamples without the first document have nothing
+    found = estimated(weight=weight, gain=weight)
+    assert found.value == 1
+    assert np.isnan(found[1:]).all()
+
+
+@pytest.mark.parametrize(("part", "whole"), [(0, 60), (1, 60), (30, 60), (59, 60), (60, 60), (7, 2000)])
+def test_the_share_of_equal_documents_has_the_exact_binomial_interval(part: int, whole: int) -> None:
+    is_in = (np.arange(whole) < part).astype(float)
+    found = Share(is_in, np.ones(whole)).estimates()
+    expected = scipy.stats.binomtest(part, whole).proportion_ci(method="exact")
+    assert found[:3] == pytest.approx((part / whole, *expected), abs=1e-9)
+    assert np.squeeze(exact_interval(np.array(part / whole), np.array(whole), size=scipy.stats.norm.isf(0.025))) == (
+        pytest.approx(tuple(expected), abs=1e-9)
+    )
+
+
+def korn_graubard(part: np.ndarray, whole: np.ndarray) -> tuple[float, float, float, np.ndarray]:
+    share = part.sum() / whole.sum()
+    rest = np.array([(a - share * b) / whole.sum() for a, b in zip(part, whole, strict=True)])
+    number = share * (1 - share) / sum(rest**2)
+    low = scipy.stats.beta.ppf(0.025, share * number, number - share * number + 1)
+    return share, low, scipy.stats.beta.isf(0.025, share * number + 1, number - share * number), rest
+
+
+def test_a_share_of_unequal_documents_by_hand() -> None:
+    part = WEIGHT * RNG.binomial(4, 0.2, NUM) / 4
+    found = Share(part, WEIGHT).estimates()
+    assert found[:3] == pytest.approx(korn_graubard(part, WEIGHT)[:3])
+
+
+def test_a_difference_of_shares_by_hand() -> None:
+    """Newcombe's method 10, with exact intervals in place of Wilson's."""
+    is_first = RNG.random(NUM) < 0.3
+    is_second = np.where(RNG.random(NUM) < 0.7, is_first, RNG.random(NUM) < 0.6)
+    parts = [WEIGHT * is_second, WEIGHT * is_first]
+    found = minus(*(Share(part, WEIGHT) for part in parts))
+    assert not isinstance(found, np.ndarray)
+    (p, l1, u1, rest), (q, l2, u2, other) = (korn_graubard(part, WEIGHT) for part in parts)
+    r = sum(rest * other) / np.sqrt(sum(rest**2) * sum(other**2))
+    below = np.sqrt((p - l1) ** 2 - 2 * r * (p - l1) * (u2 - q) + (u2 - q) ** 2)
+    above = np.sqrt((u1 - p) ** 2 - 2 * r * (u1 - p) * (q - l2) + (q - l2) ** 2)
+    assert r > 0.3
+    assert found.estimates()[:3] == pytest.approx((p - q, p - q - below, p - q + above))
+
+
+def test_the_bootstrap_t_of_d_by_hand() -> None:
+    """Each resample has its own standard error, of the logarithm of what is left."""
+    found = bootstrap([[SUMS]], lambda totals: {"D": Ratio(totals["left"], totals["whole"])})["D"]
+
+    def ratio(draw: np.ndarray) -> tuple[float, float]:
+        """What is left, and the standard error of its logarithm."""
+        left, whole = LEFT[draw], WHOLE[draw]
+        share = left.sum() / whole.sum()
+        return share, np.sqrt(sum((left - share * whole) ** 2)) / whole.sum() / share
+
+    share, error = ratio(np.arange(NUM))
+    distances = []
+    for draw in DRAWS:
+        of_draw, error_of_draw = ratio(draw)
+        distances.append(abs(np.log(of_draw / share)) / error_of_draw)
+    size = np.quantile(distances, 0.95)
+    assert found.value == pytest.approx(1 - share)
+    assert [found.low, found.high] == pytest.approx(
+        [1 - share * np.exp(size * error), 1 - share * np.exp(-size * error)]
+    )
+
+
+def test_d_where_nothing_is_left_has_a_point_for_an_interval() -> None:
+    nothing = bootstrap([[{"left": np.zeros(NUM), "whole": WHOLE}]], lambda of: {"D": Ratio(of["left"], of["whole"])})
+    assert nothing["D"] == pytest.approx((1, 1, 1, 0))
+
+
+def test_the_jackknife_over_seeds_by_hand() -> None:
+    """A ratio of means over seeds, and Student's t with the degrees of freedom of Welch and Satterthwaite."""
+    seeds = [{"weight": WEIGHT, "gain": GAIN * factor} for factor in (1.0, 1.4, 0.7, 1.2)]
+    found = bootstrap([seeds], lambda totals: {"gain": totals["gain"] / totals["weight"]})["gain"]
+    means = np.array([seed["gain"].sum() / WEIGHT.sum() for seed in seeds])
+    without_one = np.array([np.delete(means, i).mean() for i in range(4)])
+    over_seeds = 3 / 4 * ((without_one - without_one.mean()) ** 2).sum()
+    factor = np.mean([1.0, 1.4, 0.7, 1.2])
+    over_documents = (factor * (GAIN[DRAWS].sum(axis=1) / WEIGHT[DRAWS].sum(axis=1)).std(ddof=1)) ** 2
+    freedom = (over_seeds + over_documents) ** 2 / (over_seeds**2 / 3 + over_documents**2 / (NUM - 1))
+    half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(over_seeds + over_documents)
+    value = means.mean()
+    assert found == pytest.approx((value, value - half, value + half, np.sqrt(over_seeds + over_documents)))
+
+
+def test_documents_are_units_and_many_share_one() -> None:
+    units = document_units(pd.Series(["b", "a", "b", "c"]))
+    assert units.sums([[1.0, 2.0, 4.0, 8.0]]).tolist() == [[5.0, 2.0, 8.0]]
+    names = pd.Series([f"{i % 20_003}" for i in range(50_000)])
+    pooled = document_units(names)
+    assert pooled.num == 10_000
+    assert pd.Series(pooled.unit_W).groupby(names).nunique().eq(1).all()  # a document is in one unit
+    documents = names.groupby(pooled.unit_W).nunique()
+    assert set(documents) == {2, 3}
+    assert documents.sum() == 20_003
+
+
+def test_pooled_documents_have_intervals_of_the_same_width() -> None:
+    rng = np.random.default_rng(3)
+    gain = rng.normal(1, 1, 30_000)
+    units = document_units(pd.Series(np.arange(30_000).astype(str)))
+    found = estimated(weight=units.sums(np.ones(30_000)), gain=units.sums(gain))
+    assert found.value == pytest.approx(gain.mean())
+    assert found.se == pytest.approx(1 / np.sqrt(30_000), rel=0.05)
+
+
+def test_units_without_windows_add_nothing() -> None:
+    assert Units(np.array([2, 0, 2]), 4).sums([1.0, 2.0, 3.0]).tolist() == [2.0, 0.0, 4.0, 0.0]

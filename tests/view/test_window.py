@@ -1,0 +1,212 @@
+"""One window: its words and numbers against the tables, and how it is printed."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.cli.endings import run
+from olmo_sparsity.config.units import counted
+from olmo_sparsity.errors import printable
+from olmo_sparsity.statistics.frames import five_windows
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.words import alone, words
+from olmo_sparsity.view.console import SafeConsole
+from olmo_sparsity.view.window import Window, print_choice, read_windows, window_of
+
+LOCAL, FULL = 8, 20
+HOSTILE = ["[red]markup[/red]", " \x1b[31mescape", " \u202eturned", "\n"]
+
+
+def rows_of(tables: Path, table: str, window_id: int) -> list[dict[str, Any]]:
+    return [row for row in read_table(tables, table).to_pylist() if row["window_id"] == window_id]
+
+
+@pytest.mark.parametrize("window_id", [0, 31, 59])
+def test_a_window_holds_what_the_tables_hold(tiny_run: Path, tiny_tables: Path, window_id: int) -> None:
+    window, other = read_windows(tiny_tables, [window_id, 7])
+    assert (window.window_id, other.window_id) == (window_id, 7)
+    (row,) = rows_of(tiny_tables, "windows", window_id)
+    tokenizer = Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
+    assert "".join([*window.texts, window.target]) == printable(tokenizer.decode([*row["token_ids"], row["target_id"]]))
+    assert "".join(window.null_texts) == printable(tokenizer.decode(row["null_token_ids"]))
+    assert (len(window.texts), window.num_long_range) == (FULL, FULL - LOCAL)
+    assert (window.loss_short, window.loss_long, window.null_loss_long) == tuple(
+        row[name] for name in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats")
+    )
+    chosen = [one for one in rows_of(tiny_tables, "selections", window_id) if one["context"] in ("real", "null")]
+    assert list(window.choices) == [(one["selector"], one["context"]) for one in chosen]
+    for one, choice in zip(chosen, window.choices.values(), strict=True):
+        assert choice.sees_target == one["sees_target"] and choice.num_units == FULL - LOCAL
+        assert choice.loss == dict(zip([1, 2, 8], one["loss_sparse_nats"], strict=True))
+        for k in (1, 2, 8):
+            assert choice.visible(k) == {j: rank for rank, j in enumerate(one["positions"][:k], start=1)}
+
+
+def test_five_windows_are_quantiles_of_the_sparse_gain(tiny_tables: Path) -> None:
+    rows = read_table(tiny_tables, "selections").to_pandas().query("selector == 'kl' and context == 'real'")
+    gains = rows.set_index("window_id")["gain_sparse_nats"].str[1].sort_values()
+    five = five_windows(tiny_tables, "kl", 2)
+    assert [gains[five[name]] for name in ("worst", "median", "best")] == [
+        gains.min(), gains.quantile(0.5, interpolation="higher"), gains.max(),
+    ]  # fmt: skip
+    assert gains[five["lower quarter"]] == pytest.approx(gains.quantile(0.25, interpolation="nearest"))
+    assert gains[five["upper quarter"]] == pytest.approx(gains.quantile(0.75, interpolation="nearest"))
+
+
+def made_up_window(texts: list[str], positions: list[int], target: str = " end", **of: Any) -> Window:
+    """A window of 12 long-range tokens and 8 local ones, and one choice at as many k as it has positions."""
+    ks = list(range(1, len(set(of.get("group_first", positions))) + 1))
+    row = {
+        "window_id": 5, "doc_id": "d", "start_token": 0, "target_class": "other", "null_token_ids": list(range(12)),
+        "token_texts": [*texts, *[" x"] * (FULL - len(texts))], "target_text": target, "loss_short_nats": 4.0,
+        "loss_long_nats": 2.0, "null_loss_long_nats": 3.0,
+    }  # fmt: skip
+    chosen = {
+        "selector": "kl", "context": "real", "sees_target": False, "positions": positions, "scores": [1.0] * 12, "k": ks,
+        "loss_sparse_nats": [1.0] * len(ks), **of,
+    }  # fmt: skip
+    return window_of(row, [chosen], tokenizer=None, local_len=LOCAL)
+
+
+def test_words_sentences_and_blocks_have_one_rank_each() -> None:
+    window = made_up_window(
+        ["a"] * 12, [1, 2, 3, 0], scores=[5.0, 7.0, 6.0], group_first=[1, 0], group_last=[3, 0],
+    )  # fmt: skip
+    choice = window.choices["kl", "real"]
+    assert choice.num_units == 3
+    assert choice.ranks == {1: 1, 2: 1, 3: 1, 0: 2} and choice.visible(1) == {1: 1, 2: 1, 3: 1}
+
+
+TEXTS = [" the", " focus", "ed", " degree", ".", "\u21b5", "They", "", "\u2019", "ll", " a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ({1: 1}, "the|focused(1)|degree|.|\u21b5|They\u2019ll|ab"),
+        ({2: 1, 1: 2, 3: 3}, "the|focused(2,1)|degree(3)|.|\u21b5|They\u2019ll|ab"),
+        ({7: 1, 11: 2}, "the|focused|degree|.|\u21b5|They\u2025\u2019ll(1)|ab(2)"),
+        ({0: 1, 1: 1, 2: 1, 3: 2}, "the(1)|focused(1)|degree(2)|.|\u21b5|They\u2019ll|ab"),
+    ],
+)
+def test_tokens_join_to_words_that_keep_their_ranks(visible: dict[int, int], expected: str) -> None:
+    found = words(TEXTS, visible)
+    shown = [word.text + (f"({','.join(map(str, word.ranks))})" if word.ranks else "") for word in found]
+    assert "|".join(shown) == expected and [word.space for word in found] == ["", " ", " ", "", "", "", " "]
+
+
+def test_something_of_a_token_can_be_seen_where_it_is_alone() -> None:
+    shown = {
+        "": "\u2025",
+        " ": "\u2423",
+        "\u200d": "(U+200D)",
+        "\u0301": "\u25cc\u0301",
+        "e\u0301": "e\u0301",
+        " a": " a",
+    }
+    assert {text: alone(text) for text in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "visibility", "expected"),
+    [
+        (1, "token", "hidden", "1 token"),
+        (1200, "token", "hidden", "1,200 tokens"),
+        (2, "sentence", "hidden", "2 sentences"),
+        (1, "token", "contextual", "1 entry"),
+        (4, "token", "contextual", "4 entries"),
+        (1, "block:16", "contextual", "1 block of 16 entries"),
+    ],
+)
+def test_k_is_counted_in_its_unit(number: int, unit: str, visibility: str, expected: str) -> None:
+    assert counted(number, {"influence": {"unit": unit}, "visibility": visibility}) == expected
+
+
+# --- in the terminal
+
+
+def printed(window: Window, k: int, *, colour: bool = False, width: int = 100, unit: str = "token") -> str:
+    file = io.StringIO()
+    console = SafeConsole(file=file, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
+    print_choice(window, "kl", k, console=console, manifest={"influence": {"unit": unit}})
+    return file.getvalue()
+
+
+def test_marks_read_the_same_with_colour_and_without() -> None:
+    window = made_up_window([" the", " river", "s", " run"], [2, 3])
+    plain = printed(window, 2)
+    assert "  the [1:rivers] [2:run] x x x x x x x x" in plain and "\x1b" not in plain
+    coloured = printed(window, 2, colour=True)
+    assert "\x1b[" in coloured and re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+
+
+def test_words_of_one_group_share_a_mark() -> None:
+    window = made_up_window(
+        [" the", " red", " river", "s", " run"], [0, 1, 4], group_first=[0, 4], group_last=[1, 4], scores=[1.0] * 3
+    )
+    assert "  [1:the red] rivers [2:run] x x x x x x x" in printed(window, 2, unit="sentence")
+
+
+def test_hostile_text_is_only_text() -> None:
+    said = printed(made_up_window(HOSTILE, [0, 1, 2], target=" \x1b]0;title\x07"), 3, colour=True)
+    assert "[red]markup[/red]" in said and "\ufffd[31mescape" in said
+    assert "\x1b[31m" not in said and "\x1b]" not in said and "\u202e" not in said and "\x07" not in said
+
+
+def show(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = run(app, ["show", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, " ".join(out.split()), err
+
+
+def test_show_prints_the_numbers_of_the_tables(
+    tiny_run: Path, tiny_tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = rows_of(tiny_tables, "windows", 7)
+    chosen = {(one["selector"], one["context"]): one for one in rows_of(tiny_tables, "selections", 7)}
+    for options, key, i in (
+        (
+            (),
+            ("kl", "real"),
+            1,
+        ),  # the largest k up to a quarter of 12 tokens, by a selector that does not see the target
+        (("--selector", "unmask-one", "--k", 8, "--context", "null"), ("unmask-one", "null"), 2),
+    ):
+        code, said, _ = show(capsys, tiny_run, 7, *options)
+        prefix = "null_" if key[1] == "null" else ""
+        losses = row["loss_short_nats"], chosen[key]["loss_sparse_nats"][i], row[f"{prefix}loss_long_nats"]
+        assert code == 0 and f"Window 7 of {tiny_run.name}" in said
+        for loss in losses:
+            assert re.search(rf" {loss:.3f} +{np.exp(-loss):.1%}", said)
+        assert f"sparse gain {losses[0] - losses[1]:.3f}, long gain {losses[0] - losses[2]:.3f} nats" in said
+        assert f"{[1, 2, 8][i]} tokens picked by {key[0]}" in said
+        assert f">>{alone(printable(row['target_text']).removeprefix(' '))}<<" in said
+        assert ("null context" in said) == (key[1] == "null")
+        ranks = re.findall(r"\[([\d,]+):", said)
+        assert sorted(int(rank) for found in ranks for rank in found.split(",")) == list(range(1, [1, 2, 8][i] + 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["RUN", "60"], "there is no window 60; its 60 windows count from 0"),
+        (["RUN", "1", "--k", "3"], "--k 3: not measured; the measured k are 1, 2, 8"),
+        (["RUN", "1", "--selector", "best"], "--selector best: not measured in"),
+        (["RUN"], "give a run and the number of a window"),
+        (["RUN", "one"], "give a run and the number of a window"),
+        (["RUN", "1", "--revision", "main"], "--revision main needs --model"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tiny_run: Path, tiny_tables: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    code, out, err = show(capsys, *(tiny_run if one == "RUN" else one for one in arguments))
+    assert code == 2 and out == "" and said in err and err.count("\n") == 1
