@@ -26,8 +26,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from olmo_sparsity.config import Config, ContextConfig, DataConfig, ModelConfig, PoseConfig, TrainingConfig
 from olmo_sparsity.errors import Interrupted
-from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import all_but_one_losses, single_losses
+from olmo_sparsity.export.conversion import to_transformers
+from olmo_sparsity.measure.engine import Engine
+from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
@@ -183,6 +184,23 @@ def resumes_exactly(config: Config, folder: Path) -> Outcome:
     )
 
 
+def single_losses(engine: Engine, tokens_WT: torch.Tensor, targets_W: torch.Tensor) -> torch.Tensor:
+    """The loss of each target with each long-range token unmasked alone, [W, M]."""
+    losses_WM = torch.empty(len(tokens_WT), tokens_WT.shape[1] - engine.local_len, device=tokens_WT.device)
+    for windows_r, positions_r, log_p_rV in engine.log_probs_of_singles(tokens_WT):
+        losses_WM[windows_r, positions_r] = -log_p_rV.gather(1, targets_W[windows_r, None])[:, 0]
+    return losses_WM
+
+
+def all_but_one_losses(engine: Engine, tokens_WT: torch.Tensor, targets_W: torch.Tensor) -> torch.Tensor:
+    """The loss of each target with each long-range token masked alone, [W, M]."""
+    spans = [(position, position + 1) for position in range(tokens_WT.shape[1] - engine.local_len)]
+    losses_WM = torch.empty(len(tokens_WT), len(spans), device=tokens_WT.device)
+    for windows_w, number, log_p_wV in engine.log_probs_of_all_but(tokens_WT, spans):
+        losses_WM[windows_w, number] = -log_p_wV.gather(1, targets_W[windows_w, None])[:, 0]
+    return losses_WM
+
+
 def paths_agree(config: Config, folder: Path) -> Outcome:
     """Compare losses by the compact path with those by the masked path, which is the definition; fp32, TF32 off."""
     device = pick_device(config.training.device)
@@ -190,26 +208,20 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
     torch.set_float32_matmul_precision("highest")
     try:
         vocab_size, full_len, local_len = 512, config.context.full_len, config.context.local_len
-        model = (
-            build_model(olmo_model_config(config, vocab_size=vocab_size, eos_id=0), 0)
-            .to(device)
-            .eval()
-            .requires_grad_(False)
-        )
-        for parameter in model.parameters():
+        # Llama's layers, which the compact path knows; with normalised queries and keys it does not.
+        plain_norms = dataclasses.replace(config, model=dataclasses.replace(config.model, attention_layer_norm=False))
+        olmo = build_model(olmo_model_config(plain_norms, vocab_size=vocab_size, eos_id=0), 0)
+        for parameter in olmo.requires_grad_(False).parameters():
             parameter.mul_(2.0)  # so that attention is not uniform, and predictions differ
+        model = CausalLM(to_transformers(olmo).to(device))
         generator = torch.Generator().manual_seed(1)
         tokens_WT = torch.randint(1, vocab_size, (4, full_len), generator=generator).to(device)
         targets_W = torch.randint(1, vocab_size, (4,), generator=generator).to(device)
-        candidates_WM = torch.arange(full_len - local_len, device=device).expand(4, -1)
         differences, spreads = [], []
-        ours, masked = Evaluator(model, local_len), Evaluator(model, local_len, path="masked")
-        for measure in (
-            lambda evaluator: single_losses(evaluator, tokens_WT, targets_W=targets_W, candidates_WJ=candidates_WM)[0],
-            lambda evaluator: all_but_one_losses(evaluator, tokens_WT, labels_WA=targets_W[:, None]),
-        ):
-            expected = measure(masked)
-            differences.append(float((measure(ours) - expected).abs().max()))
+        ours, masked = Engine(model, local_len), Engine(model, local_len, path="masked")
+        for measure in (single_losses, all_but_one_losses):
+            expected = measure(masked, tokens_WT, targets_W)
+            differences.append(float((measure(ours, tokens_WT, targets_W) - expected).abs().max()))
             spreads.append(float(expected.std(dim=1).mean()))
     finally:
         torch.set_float32_matmul_precision(before)

@@ -84,16 +84,15 @@ def columns_reference() -> str:
 
 def selectors_reference() -> str:
     """Return every selector with the definition of its score, whether it sees the target, and its cost."""
-    from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
+    from olmo_sparsity.selectors import SELECTORS
 
     lines = [
-        "| selector | score of long-range position j | sees the target | evaluations per window |",
+        "| selector | score of candidate j | sees the target | evaluations per window |",
         "|---|---|---|---|",
     ]
-    for name in in_legend_order(SELECTORS):
-        selector = SELECTORS[name]
+    for name, selector in sorted(SELECTORS.items(), key=lambda item: (item[1].is_control, not item[1].sees_target)):
         sees = "yes" if selector.sees_target else "no"
-        lines.append(f"| `{name}` | {_in_code(selector.definition)} | {sees} | {selector.cost} |")
+        lines.append(f"| `{name}` | {_in_code(selector.meaning)} | {sees} | {selector.cost} |")
     return "\n".join(lines) + "\n"
 
 

@@ -19,7 +19,7 @@ import typer.main
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.training.loop import train
 
 pytest_plugins = ["guard_fixtures"]
@@ -37,10 +37,9 @@ LONG = [
     "tables/test_parts.py",
     "cli/test_cli.py",
     "cli/test_mistakes.py",
-    "measure/test_visibility.py",
+    "measure/test_engine_paths.py",
     "test_architecture.py",
-    "measure/test_long_windows.py",
-    "measure/test_planted.py",
+    "measure/test_windows_measured.py",
     "synthetic/test_runs.py",
     "config/test_config.py",
     "cli/test_endings.py",

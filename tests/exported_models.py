@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tiny_models import last_logits
 
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.training.positions import pose_positions
@@ -28,7 +29,7 @@ def rollout(model: OLMoWithPositions, tokens_BT: torch.Tensor, num_new: int) -> 
     ended = torch.zeros(len(tokens_BT), dtype=torch.bool)
     for _ in range(num_new):
         positions = torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1)
-        chosen = model.last_logits(tokens_BT, positions).argmax(-1).masked_fill(ended, model.config.eos_token_id)
+        chosen = last_logits(model, tokens_BT, positions).argmax(-1).masked_fill(ended, model.config.eos_token_id)
         tokens_BT = torch.cat([tokens_BT, chosen[:, None]], dim=1)
         ended |= chosen == model.config.eos_token_id
         if ended.all():

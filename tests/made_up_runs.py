@@ -8,8 +8,7 @@ from typing import Any
 
 from made_up import KS, made_up_tables
 
-from olmo_sparsity.config import Config, ContextConfig, PoseConfig, TrainingConfig, to_dict
-from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, TrainingConfig, to_dict
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 
@@ -39,12 +38,16 @@ def made_up_measurement(run: Path, long_gain: float, **settings: Any) -> Path:
     """
     name, num_documents = settings.pop("name", "made-up"), settings.pop("num_documents", 80)
     folder = made_up_tables(
-        run / "influence" / name, num_documents=num_documents, long_gain=long_gain, seed=3, selectors=MAIN_SELECTORS
+        run / "influence" / name,
+        num_documents=num_documents,
+        long_gain=long_gain,
+        seed=3,
+        selectors=InfluenceConfig().selectors,
     )
     manifest = read_json(folder / "manifest.json")
     of_manifest = {"tokens_sha256": "t", "windows_sha256": "w", "num_parameters": 1_000_000, "pose": to_dict(POSE)}
     of_manifest |= {key: settings.pop(key) for key in list(settings) if key in of_manifest}
-    influence = {"k": KS, "selectors": list(MAIN_SELECTORS), "seed": 0, "windows_per_part": 256, **settings}
+    influence = {"k": KS, "selectors": InfluenceConfig().selectors, "seed": 0, "windows_per_part": 256, **settings}
     checkpoint = {"step": 100, "model_sha256": run.name}
     write_manifest(
         folder,

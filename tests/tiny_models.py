@@ -39,3 +39,8 @@ def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: 
                 parameter, 0.5, 1.5, generator=generator
             )  # with ones, a missing norm would not be noticed
     return model
+
+
+def last_logits(model: OLMoWithPositions, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    """Logits of the next token without the padding of the vocabulary, [B, V]."""
+    return model(tokens_BT, positions_BT, last_logits_only=True)[:, 0, : model.vocab_size]

@@ -9,7 +9,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from olmo_sparsity.model.transformers_model import TransformersModel
+from olmo_sparsity.model.causal_lm import CausalLM
 
 VOCAB, BOS, EOS = 300, 1, 2
 
@@ -42,7 +42,9 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         GROUPED | {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64},
     ),
     "mistral": (transformers.MistralForCausalLM, transformers.MistralConfig, GROUPED | {"sliding_window": None}),
-    "phi": (transformers.PhiForCausalLM, transformers.PhiConfig, SHARED),
+    "qwen-2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, GROUPED),
+    "phi-3": (transformers.Phi3ForCausalLM, transformers.Phi3Config, GROUPED | {"sliding_window": None}),
+    "falcon": (transformers.FalconForCausalLM, transformers.FalconConfig, SHARED | {"alibi": False}),
     # Attention that fused kernels do not compute: capped scores, and a sink beside the tokens.
     "gemma-2": (
         transformers.Gemma2ForCausalLM,
@@ -90,11 +92,6 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         | {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB},
     ),
     "falcon with ALiBi": (transformers.FalconForCausalLM, transformers.FalconConfig, SHARED | {"alibi": True}),
-    "bloom": (
-        transformers.BloomForCausalLM,
-        transformers.BloomConfig,
-        {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4},
-    ),
     "mamba": (
         transformers.MambaForCausalLM,
         transformers.MambaConfig,
@@ -109,8 +106,9 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         | {"num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
     ),
 }
-FITTING = list(KINDS)[:11]
-WINDOWED = list(KINDS)[11:16]
+WINDOWED = [kind for kind in KINDS if "window" in kind]
+REFUSED = ["falcon with ALiBi", "mamba", "qwen 3 next"]
+FITTING = [kind for kind in KINDS if kind not in (*WINDOWED, *REFUSED)]
 
 
 def build_raw(kind: str, **changes: Any) -> Any:
@@ -129,15 +127,8 @@ def build_raw(kind: str, **changes: Any) -> Any:
     return model
 
 
-def build(kind: str, **changes: Any) -> TransformersModel:
-    return TransformersModel(build_raw(kind, **changes))
-
-
-def build_unaware(kind: str) -> TransformersModel:
-    """Return a model whose layers have a window that is not known, as of an architecture that names it otherwise."""
-    model = build(kind)
-    model._window = None
-    return model
+def build(kind: str, **changes: Any) -> CausalLM:
+    return CausalLM(build_raw(kind, **changes))
 
 
 def byte_tokenizer(*, adds_bos: bool = False, has_bos: bool = True) -> Any:

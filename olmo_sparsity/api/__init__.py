@@ -17,7 +17,5 @@ from olmo_sparsity.api.opening import open_model as open_model
 from olmo_sparsity.api.results import Results as Results
 from olmo_sparsity.api.results import figure4 as figure4
 from olmo_sparsity.api.results import read_results as read_results
-from olmo_sparsity.records.own_selectors import OwnSelector
-from olmo_sparsity.records.window_input import WindowInput as WindowInput
-
-Selector = OwnSelector
+from olmo_sparsity.selectors import Selector as Selector
+from olmo_sparsity.selectors import selector as selector

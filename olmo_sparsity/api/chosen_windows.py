@@ -19,7 +19,7 @@ from olmo_sparsity.api.opening import Model
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.setup.opened_model import draw_windows
+from olmo_sparsity.measure.opening import draw_windows
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, ngram_hashes
@@ -155,7 +155,7 @@ def windows_from_tokens(
             named.
     """
     seed = _seed_of(model, seed)
-    full_len, vocab_size = model.lengths.full_len, model.evaluator.model.vocab_size
+    full_len, vocab_size = model.lengths.full_len, model.engine.model.vocab_size
     if isinstance(token_ids, np.ndarray) and token_ids.dtype.kind not in "iu":
         raise UserError(f"token_ids: an array of {token_ids.dtype}: must hold whole numbers")
     if isinstance(token_ids, np.ndarray) and token_ids.ndim != 2:

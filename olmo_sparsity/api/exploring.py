@@ -21,11 +21,10 @@ from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
-from olmo_sparsity.measure.visible.passes import VisibleSets, log_probs_of_sets
+from olmo_sparsity.measure.parts import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE, OwnSelector
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import SELECTORS, Selector
+from olmo_sparsity.selectors.own import BUILT_IN_ALONE
 from olmo_sparsity.storage.files import write_bytes
 from olmo_sparsity.tables.reading import read_manifest, read_table
 from olmo_sparsity.text.places import encode_text
@@ -115,24 +114,20 @@ def likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, *,
         for i, k in enumerate(settings.k):
             sizes = [row["num_tokens"][i] if settings.unit != "token" else k for row in rows]
             sets_AW.append([row["positions"][:size].tolist() for row, size in zip(rows, sizes, strict=True)])
-    by_size: dict[int, list[tuple[int, int]]] = {}
-    for a, sets_W in enumerate(sets_AW):
-        for w, positions in enumerate(sets_W):
-            by_size.setdefault(len(positions), []).append((w, a))
     tokens_WT = torch.from_numpy(rows_WT[:, :-1].copy()).to(model.device)
+    w_R, a_R = (of.ravel() for of in np.meshgrid(np.arange(num_windows), np.arange(len(sets_AW)), indexing="ij"))
+    shown_RM = np.zeros((len(w_R), num_far), dtype=bool)
+    for row, (w, a) in enumerate(zip(w_R.tolist(), a_R.tolist(), strict=True)):
+        shown_RM[row, sets_AW[a][w]] = True
     found_WAN = np.zeros((num_windows, len(sets_AW), NUM_LIKELY), dtype=np.int64)
     shares_WAN = np.zeros(found_WAN.shape, dtype=np.float32)
-    with progress_bar("predictions", " rows", total=num_windows * len(sets_AW)) as bar, torch.inference_mode():
-        for places in by_size.values():
-            w_R, a_R = np.array(places).T
-            visible_RS = torch.tensor([sets_AW[a][w] for w, a in places], dtype=torch.int64, device=model.device)
-            sets = [VisibleSets(torch.from_numpy(w_R).to(model.device), visible_RS.reshape(len(places), -1))]
-            for _, rows_r, log_q_rV in log_probs_of_sets(model.evaluator, tokens_WT, sets=sets):
-                index_r = rows_r if isinstance(rows_r, slice) else rows_r.cpu().numpy()
-                best = log_q_rV.topk(NUM_LIKELY, dim=-1)
-                found_WAN[w_R[index_r], a_R[index_r]] = best.indices.cpu().numpy()
-                shares_WAN[w_R[index_r], a_R[index_r]] = best.values.exp().float().cpu().numpy()
-                bar.update(len(log_q_rV))
+    rows = (torch.from_numpy(of).to(model.device) for of in (w_R, shown_RM))
+    with progress_bar("predictions", " rows", total=len(w_R)) as bar:
+        for rows_r, log_p_rV in model.engine.log_probs(tokens_WT, *rows):
+            places, best = rows_r.cpu().numpy(), log_p_rV.topk(NUM_LIKELY, dim=-1)
+            found_WAN[w_R[places], a_R[places]] = best.indices.cpu().numpy()
+            shares_WAN[w_R[places], a_R[places]] = best.values.exp().float().cpu().numpy()
+            bar.update(len(places))
     distinct, places_R = np.unique(np.concatenate([found_WAN.ravel(), rows_WT[:, -1]]), return_inverse=True)
     texts = [printable(text) for text in token_texts(model.tokenizer, distinct.tolist())]
     tokens_WAN = places_R[: found_WAN.size].reshape(found_WAN.shape)
@@ -156,9 +151,9 @@ def _settings(
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
     for number, given in enumerate(selectors):
         where = f"selectors[{number}]"
-        if isinstance(given, OwnSelector) or callable(given):
+        if isinstance(given, Selector) or callable(given):
             shown = getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__)
-        elif (name := argument(given, str, name=where)) in SELECTORS and SELECTORS[name].own is not None:
+        elif (name := argument(given, str, name=where)) in SELECTORS and SELECTORS[name].source is not None:
             shown = name
         else:
             continue

@@ -20,18 +20,15 @@ from olmo_sparsity.api.opening import Model, num_groups_of, with_settings
 from olmo_sparsity.api.results import Results
 from olmo_sparsity.config import InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
-from olmo_sparsity.measure.measurement import PreparedMeasurement, manifest_of
-from olmo_sparsity.measure.selection.predictions import Predictions
-from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.window_influence import batches_of_contexts
-from olmo_sparsity.measure.setup.measured_text import MeasuredText
-from olmo_sparsity.measure.setup.opened_model import OpenedModel
-from olmo_sparsity.measure.visible.losses import short_log_probs
-from olmo_sparsity.measure.visible.window_batch import TokenGroups
+from olmo_sparsity.measure.influence import influence_run_id, prepared_windows
+from olmo_sparsity.measure.opening import OpenedModel
+from olmo_sparsity.measure.parts import PreparedMeasurement, manifest_of
+from olmo_sparsity.measure.scores import Scores
+from olmo_sparsity.measure.text import MeasuredText
+from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.records.own_selectors import names_of
-from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, needs_of
+from olmo_sparsity.selectors import SELECTORS
+from olmo_sparsity.selectors.own import names_given
 from olmo_sparsity.tables.schemas import RESAMPLED
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
@@ -94,10 +91,7 @@ def prepared_tables(
 ) -> tuple[PreparedMeasurement, dict[str, Any]]:
     """Return the measurement of windows, ready to run, and the manifest that ``influence`` would write."""
     settings, opened, run_id = _identified(model, windows, settings=settings)
-    fit = model.fit(windows.windows)
-    prepared = prepare_windows(
-        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit
-    )
+    prepared = prepared_windows(_measured(model, windows, settings), opened, fit=model.fit(windows.windows))
     manifest = manifest_of(opened, prepared, kind="influence", run_id=run_id)
     return prepared, {**manifest, "influence": _influence_entry(settings, windows)}
 
@@ -170,48 +164,43 @@ def scores(
     """
     if max_k is None:
         max_k = min(DEFAULT_MAX_K, num_groups_of(model, unit))
-    settings = _settings(model, windows, selectors=selectors, k=[max_k], seed=seed, unit=unit)
+    settings = _settings(model, windows, selectors=selectors, k=[max_k], seed=seed, unit=unit, resampled_draws=0)
     model.fit(windows.windows)
     frames = []
-    for window_ids_W in _batches(windows, settings.windows_per_part):
-        of_windows = _window_scores(
-            model,
-            windows,
-            window_ids_W=window_ids_W,
-            settings=settings,
-            with_attention=any_needs_attention(settings.selectors),
-        )
+    for of_windows in _scores_of(model, windows, settings):
         for name in settings.selectors:
-            scores_WI = SELECTORS[name].score(of_windows)
-            described = _described_groups(windows, window_ids_W, of_windows.groups, unit=settings.unit)
+            selector = SELECTORS[name]
+            scores_WI = selector.score(of_windows.of_label(0 if selector.sees_target else None))
+            described = _described(windows, of_windows, settings.unit)
             described.insert(1, "selector", name)
-            frames.append(described.assign(score=scores_WI[of_windows.groups.exists_WI].astype(np.float32)))
+            frames.append(described.assign(score=scores_WI.ravel().astype(np.float32)))
     return pd.concat(frames, ignore_index=True)
 
 
-def _described_groups(
-    windows: ChosenWindows, window_ids_W: np.ndarray, groups: TokenGroups, *, unit: str
-) -> pd.DataFrame:
-    """Return one row for each group of long-range tokens: which tokens it has, and how far away they are."""
-    window_R, group_R = np.nonzero(groups.exists_WI)
-    first_R = groups.first_WI[window_R, group_R]
-    last_R = first_R + groups.sizes_WI[window_R, group_R] - 1
-    texts = [
-        "".join(windows.texts[window][first : last + 1])
-        for window, first, last in zip(window_ids_W[window_R].tolist(), first_R.tolist(), last_R.tolist(), strict=True)
-    ]
-    distance_R = windows.windows.full_len - last_R
+def _measured(model: Model, windows: ChosenWindows, settings: InfluenceConfig) -> WindowsToMeasure:
+    return WindowsToMeasure(model.engine, windows.null_contexts, settings, model.lengths, model.tokenizer, SPLIT)
+
+
+def _scores_of(model: Model, windows: ChosenWindows, settings: InfluenceConfig) -> Iterator[Scores]:
+    """Yield what the model says of the windows in their own text, batch by batch."""
+    measured = _measured(model, windows, settings)
+    for window_ids_W in _batches(windows, 1 if settings.unit in ("word", "sentence") else settings.windows_per_part):
+        yield measured.scores(window_ids_W)["real"]
+
+
+def _described(windows: ChosenWindows, scores: Scores, unit: str) -> pd.DataFrame:
+    """Return one row for each candidate: which tokens it has, and how far away they are."""
+    window_ids, spans = scores.batch.window_ids_W.tolist(), scores.batch.spans
+    first, last = (np.tile([of[end] for of in spans], len(window_ids)) for end in (0, 1))
+    last = last - 1
+    texts = ["".join(windows.texts[window][begin:end]) for window in window_ids for begin, end in spans]
+    columns: dict[str, Any] = {"distance_tokens": windows.windows.full_len - last}
     if unit == "token":
-        columns = {"position": first_R, "distance_tokens": distance_R, "token_text": texts}
+        columns = {"position": first, **columns, "token_text": texts}
     else:
-        columns = {
-            "group": group_R,
-            "group_first": first_R,
-            "group_last": last_R,
-            "distance_tokens": distance_R,
-            "group_text": texts,
-        }
-    return pd.DataFrame({"window_id": window_ids_W[window_R], **columns})
+        groups = np.tile(np.arange(len(spans)), len(window_ids))
+        columns = {"group": groups, "group_first": first, "group_last": last, **columns, "group_text": texts}
+    return pd.DataFrame({"window_id": np.repeat(window_ids, len(spans)), **columns})
 
 
 @typed
@@ -237,20 +226,15 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     window_R, sets = _visible_rows(windows, visible)
     model.fit(windows.windows)
     loss_R, kl_R = np.empty((2, len(sets)), dtype=np.float32)
-    for window_ids_W in _batches(windows, model.config.influence.windows_per_part):
-        first = int(window_ids_W[0])
-        rows_of_size: dict[int, list[int]] = {}
-        for row in np.flatnonzero((window_R >= first) & (window_R <= window_ids_W[-1])).tolist():
-            rows_of_size.setdefault(len(sets[row]), []).append(row)
-        of_windows = _window_scores(
-            model, windows, window_ids_W=window_ids_W, settings=model.config.influence, with_attention=False
-        )
-        found = of_windows.evaluate_rows(
-            [np.array([[window_R[row] - first, *sets[row]] for row in rows]) for rows in rows_of_size.values()],
-            with_kl=True,
-        )
-        for rows, (losses_r, divergences_r) in zip(rows_of_size.values(), found, strict=True):
-            loss_R[rows], kl_R[rows] = losses_r, divergences_r
+    settings = with_settings(model, unit="token", resampled_draws=0)
+    for scores in _scores_of(model, windows, settings):
+        window_ids = scores.batch.window_ids_W
+        rows_r = np.flatnonzero((window_R >= window_ids[0]) & (window_R <= window_ids[-1]))
+        shown = np.zeros((len(rows_r), scores.num_candidates), dtype=bool)
+        for place, row in enumerate(rows_r.tolist()):
+            shown[place, sets[row]] = True
+        found = scores.read(window_R[rows_r] - window_ids[0], shown)
+        loss_R[rows_r], kl_R[rows_r] = found.losses[:, 0], found.kl
     return pd.DataFrame({"window_id": window_R, "positions": sets, "loss_nats": loss_R, "kl_nats": kl_R})
 
 
@@ -264,7 +248,7 @@ def _settings(model: Model, windows: ChosenWindows, **changes: Any) -> Influence
     """
     _check_windows(model, windows)
     changes = {name: value for name, value in changes.items() if value is not None}
-    changes["selectors"] = names_of(changes.get("selectors", model.config.influence.selectors))
+    changes["selectors"] = names_given(changes.get("selectors", model.config.influence.selectors))
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
     return with_settings(model, **changes)
 
@@ -290,31 +274,6 @@ def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:
         for window_ids_W in batches:
             yield window_ids_W
             bar.update(len(window_ids_W))
-
-
-def _window_scores(
-    model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, settings: InfluenceConfig, with_attention: bool
-) -> WindowScores:
-    """Return the scores of windows under the real context; ``with_attention``: ``attention`` will be among them."""
-    batches = batches_of_contexts(
-        windows.null_contexts,
-        window_ids_W,
-        seed=settings.seed,
-        device=model.device,
-        unit=settings.unit,
-        tokenizer=model.tokenizer,
-    )
-    batch = batches["real"]
-    predictions = Predictions(
-        model.evaluator,
-        batch,
-        log_p_short_WV=short_log_probs(model.evaluator, batch.tokens_WT),
-        num_lasso_masks=settings.lasso_masks,
-        with_kl=any_asks_for_divergences(settings.selectors),
-        with_attention=with_attention,
-        needs=needs_of(settings.selectors),
-    )
-    return WindowScores(predictions, max_k=max(settings.k))
 
 
 def _check_own_tokens(contexts: pd.Series) -> None:

@@ -1,4 +1,4 @@
-"""Opens what is measured: a trained run, or a pretrained model."""
+"""Opens what is measured: a trained run, a pretrained model, or one that is in memory."""
 
 from __future__ import annotations
 
@@ -18,32 +18,25 @@ from olmo_sparsity.config.files import keys_of_override, load_config, pretrained
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.units import check_unit, most_groups
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
-from olmo_sparsity.measure.setup.opened_model import OpenedModel
-from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
-from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.engine import Engine
+from olmo_sparsity.measure.opening import OpenedModel
+from olmo_sparsity.measure.opening import open_model as open_configured_model
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.text.windows import Windows
-from olmo_sparsity.training.run_folder import check_same_experiment
 
 REMEDY = "leave it out of overrides, or restore it in config.yaml; other lengths are arguments, local_len and full_len"
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
+CONTROL = "random"  # is measured beside the selectors that are named
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is ready to be measured, and the way in which it is measured. ``open_model`` makes it.
+    """A model that is ready to be measured, and the way in which it is measured. ``open_model`` makes it."""
 
-    Attributes:
-        config: the configuration; its section ``influence`` says how to measure.
-        opened: the model with its tokenizer, its anchor and what it is.
-        evaluator: the model at its lengths.
-    """
-
-    config: Config
-    opened: OpenedModel
-    evaluator: Evaluator
+    config: Config  # the section ``influence`` says how to measure
+    opened: OpenedModel  # the model with its tokenizer and its anchor
+    engine: Engine  # runs the model at its lengths
     _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -64,21 +57,17 @@ class Model:
     @property
     def device(self) -> torch.device:
         """Where tokens go."""
-        return self.opened.device
+        return self.engine.model.device
 
     def fit(self, windows: Windows) -> dict[str, Any]:
         """Check that a pretrained model fits, on the first windows that are measured; return the manifest's entry.
 
-        Later windows, where they are more, are those on which both first tokens are compared.
+        Later windows, where they are more, are those on which first tokens are compared.
 
         Raises:
             UserError: the model does not do what the measurement takes for granted.
         """
-        known = dict(self._fit)
-        if known:
-            self._fit.update(refreshed_fit_entries(self.opened, windows, known=known))
-        else:
-            self._fit.update(fit_entries(self.opened, windows))
+        self._fit.update(self.opened.fit(windows, known=dict(self._fit)))
         return dict(self._fit)
 
     def __repr__(self) -> str:
@@ -92,7 +81,7 @@ class Model:
 
 @typed
 def open_model(
-    model: str | Path,
+    model: Any,
     *,
     revision: Optional[str] = None,
     local_len: Optional[int] = None,
@@ -106,7 +95,8 @@ def open_model(
     """Load a model to measure.
 
     Args:
-        model: the folder of a trained run, or what ``--model`` takes: a Hugging Face folder or name, or a ``.gguf`` file.
+        model: the folder of a trained run; what ``--model`` takes: a Hugging Face folder or name, or a ``.gguf`` file; or
+            (model, tokenizer) of transformers.
         revision: branch, tag or commit of a model on the hub.
         local_len: L, the number of local tokens; None: that of the run, or 64.
         full_len: tokens of a window; None: that of the run, or 128.
@@ -131,6 +121,12 @@ def open_model(
     }
     _check_given_once(overrides, given)
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    if isinstance(model, tuple):
+        name = str(getattr(model[0], "name_or_path", "") or type(model[0]).__name__)
+        config = load_config(pretrained_config_path(), changes, {"pretrained": {"model": name}})
+        return open_configured(config, Path("runs") / config.pretrained.folder_name, in_memory=model)
+    if not isinstance(model, (str, Path)):
+        raise UserError(f"model = {printable(repr(model))[:60]}: must be a path, a name, or (model, tokenizer)")
     run = Path(os.path.expanduser(model))
     _check_there(model, run)
     if (run / "config.yaml").is_file():
@@ -138,10 +134,13 @@ def open_model(
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         config = load_config(run / "config.yaml", changes)
         if is_folder_of_kind(run, "run"):
+            from olmo_sparsity.training.run_folder import (
+                check_same_experiment,
+            )  # imports olmo, which other models do not need
+
             check_same_experiment(run, config, measured=True, remedy=REMEDY)
         return open_configured(config, run)
-    named = {"model": str(model), "revision": revision}
-    config = load_config(pretrained_config_path(), changes, {"pretrained": named})
+    config = load_config(pretrained_config_path(), changes, {"pretrained": {"model": str(model), "revision": revision}})
     return open_configured(config, Path("runs") / config.pretrained.folder_name)
 
 
@@ -177,22 +176,20 @@ def _check_there(model: str | Path, path: Path) -> None:
         )
 
 
-def open_configured(config: Config, run: Path) -> Model:
+def open_configured(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]] = None) -> Model:
     """Load a run's newest checkpoint, or the model that a configuration names, to be measured as it says.
 
     Args:
         config: the configuration.
         run: folder of the run, or of the results of a pretrained model; nothing is written there.
+        in_memory: (model, tokenizer) of transformers, in place of the one that the configuration names.
 
     Raises:
         UserError: the model or the run is not usable.
     """
     config = dataclasses.replace(config, influence=config.influence.with_grid_of(config.num_groups))
-    opened = open_configured_model(config, run)
-    return Model(config, opened, opened.evaluator(config.influence))
-
-
-CONTROL = "random"  # is measured beside the selectors that are named
+    opened = open_configured_model(config, run, in_memory=in_memory)
+    return Model(config, opened, opened.engine(config.influence))
 
 
 def settings_of_text(
@@ -204,15 +201,7 @@ def settings_of_text(
     unit: Optional[str],
     resampled_draws: int,
 ) -> InfluenceConfig:
-    """Return how windows of one text are measured: exactly, with `random` beside the selectors.
-
-    Args:
-        model: the model.
-        selectors: names.
-        k: None: those of the configuration, as far as they leave some long-range tokens out.
-        seed: None: that of the configuration.
-        unit: None: that of the configuration.
-        resampled_draws: labels that are drawn in place of the target.
+    """Return how windows of one text are measured: with `random` beside the selectors; None: as the configuration has it.
 
     Raises:
         UserError: a setting is not possible.
@@ -220,13 +209,11 @@ def settings_of_text(
     require(len(selectors) > 0, "selectors = []: must name at least one selector")
     configured = model.config.influence
     unit = configured.unit if unit is None else unit
-    num_groups = num_groups_of(model, unit)
-    if k is None:
-        k = [size for size in configured.k if size < num_groups] or [1]
+    number = num_groups_of(model, unit)
     return with_settings(
         model,
         selectors=list(dict.fromkeys([*selectors, CONTROL])),
-        k=list(k),
+        k=list(k) if k is not None else [size for size in configured.k if size < number] or [1],
         seed=configured.seed if seed is None else seed,
         resampled_draws=resampled_draws,
         unit=unit,
@@ -234,7 +221,7 @@ def settings_of_text(
 
 
 def num_groups_of(model: Model, unit: Optional[str]) -> int:
-    """Return the largest number of groups of a window; ``unit``: of these, None: that of the configuration.
+    """Return the largest number of candidates of a window; ``unit``: of these, None: that of the configuration.
 
     Raises:
         UserError: there is no such unit.

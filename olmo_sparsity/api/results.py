@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.measurement import measure_parts
+from olmo_sparsity.measure.parts import measure_parts
 from olmo_sparsity.statistics.frames import CONTEXTS, Frames, frames_of
 from olmo_sparsity.statistics.quantities import estimate
 from olmo_sparsity.statistics.spectrum import sufficient_k

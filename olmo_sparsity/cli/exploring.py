@@ -35,8 +35,8 @@ from olmo_sparsity.cli.options import (
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.own_selectors import BUILT_IN_ALONE
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import SELECTORS
+from olmo_sparsity.selectors.own import BUILT_IN_ALONE
 
 FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
 

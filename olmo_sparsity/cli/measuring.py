@@ -33,7 +33,7 @@ from olmo_sparsity.cli.options import (
 )
 from olmo_sparsity.cli.steps import check_before_torch, finish_share, interruptible, train_first
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import SELECTORS
 
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
 

@@ -21,8 +21,8 @@ from olmo_sparsity.config.files import (
 from olmo_sparsity.config.measuring import powers_up_to
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.measured import Visibility
-from olmo_sparsity.records.own_selectors import declared_selectors, is_own
-from olmo_sparsity.records.selectors import ALL_SELECTORS
+from olmo_sparsity.selectors import ALL_SELECTORS, is_own
+from olmo_sparsity.selectors.own import declared_selectors
 
 RUNS = Path("runs")
 ALL = "all"  # in place of the names of selectors

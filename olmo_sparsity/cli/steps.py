@@ -137,7 +137,7 @@ def train_first(
     _check_training_of(config, asked=asked)
     if config.pretrained.model is not None:
         return
-    from olmo_sparsity.measure.setup.opened_model import check_before_training
+    from olmo_sparsity.measure.opening import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.training.loop import train
 

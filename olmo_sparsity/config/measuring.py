@@ -8,8 +8,7 @@ from typing import Literal, Optional
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.records.measured import AnchorChoice, NullContext, Visibility
-from olmo_sparsity.records.own_selectors import is_own
-from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, names_where
+from olmo_sparsity.selectors import SELECTORS, is_own
 
 
 def powers_up_to(number: int) -> list[int]:
@@ -45,7 +44,7 @@ class InfluenceConfig:
         "2, 4, ... and M. The manifest records the k that it stands for. null: k.",
     )
     selectors: list[str] = key(
-        names_where(lambda selector: not selector.on_request, ALL_SELECTORS),
+        ["unmask-one", "kl", "gradient", "attention", "random", "nearest"],
         "Selectors to measure; `olmo-sparsity influence --help` lists them.",
     )
     lasso_masks: int = key(
@@ -153,7 +152,7 @@ class InfluenceConfig:
         check_unit(self.unit)
         require_rising("influence.k", self.k)
         self._check_selectors()
-        choosing = names_where(lambda selector: selector.needs_entries, self.selectors)
+        choosing = [name for name in self.selectors if SELECTORS[name].needs_entries]
         require(
             not choosing or self.visibility == "contextual",
             f"influence.selectors: {', '.join(choosing)}: chooses entries of a key-value cache, which there are only under "

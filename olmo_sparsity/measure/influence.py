@@ -1,52 +1,35 @@
-"""Measures the influence of long-range tokens and writes the tables."""
+"""Measures the influence of long-range tokens on a model, and writes the tables."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
-
-import numpy as np
-import pyarrow as pa
+from typing import Any
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
-from olmo_sparsity.measure.influence_tables import InfluenceTables
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows, try_selectors
-from olmo_sparsity.measure.setup.fit import fit_entries
-from olmo_sparsity.measure.setup.opened_model import (
-    OpenedModel,
-    identity,
-    open_model,
-)
-from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.passes import windows_per_block
-from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
-from olmo_sparsity.records.own_selectors import own_entries, sources_of
-from olmo_sparsity.records.selectors import needs_of
-from olmo_sparsity.records.window_input import needs_pass
+from olmo_sparsity.measure.opening import OpenedModel, identity, open_model
+from olmo_sparsity.measure.parts import MeasurementPlan, PreparedMeasurement, run_measurement
+from olmo_sparsity.measure.windows_measured import WindowsToMeasure
+from olmo_sparsity.measure.work import WHOLE, Share
+from olmo_sparsity.records.measured import MeasuredLengths
+from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, num_evaluations
+from olmo_sparsity.selectors.own import own_entries, sources_of
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
-from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
+from olmo_sparsity.text.null_contexts import draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 from olmo_sparsity.text.units import WORD
 
 logger = logging.getLogger(__name__)
 
 MANY_K = 16  # more of them would make a folder's name too long; its end, the fingerprint, tells them apart
+TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
 # Keys of ``influence`` that are resolved when the model is opened; ``identity`` holds what they become.
 RESOLVED = ("local_len", "full_len", "anchor", "precision")
 
 
 def measure(
-    config: Config,
-    run: Path,
-    *,
-    out: Optional[Path] = None,
-    overwrite: bool = False,
-    share: Share = WHOLE,
+    config: Config, run: Path, *, out: Path | None = None, overwrite: bool = False, share: Share = WHOLE
 ) -> Path:
     """Measure the influence of long-range tokens on a model, and return the folder of the tables.
 
@@ -64,17 +47,16 @@ def measure(
     """
     settings = config.with_measured_k().influence
     opened = open_model(config, run)
-    run_id = influence_run_id(settings, opened)
-    # The folder's name stays when the source of one's own selector changes: a resume with another source is then refused.
+    # The folder's name stays when the source of a selector of one's own changes: a resume with another source is then refused.
     name_id = influence_run_id(settings, opened, with_sources=False)
     folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=name_id)
     plan = MeasurementPlan(
         kind="influence",
-        run_id=run_id,
+        run_id=influence_run_id(settings, opened),
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(settings, opened, folder=folder),
+        prepare=lambda: _prepare(settings, opened, folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
@@ -82,20 +64,16 @@ def measure(
 def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sources: bool = True) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on.
 
-    Args:
-        settings: what is measured.
-        opened: the model, and its text.
-        with_sources: whether the sources of selectors of one's own are part of it.
+    ``with_sources``: also of the sources of selectors of one's own.
     """
     store = opened.text.store
-    resolved = {**to_dict(settings), **dict.fromkeys(RESOLVED)}
     return fingerprint(
         SCHEMA_VERSION,
-        resolved,
+        {**to_dict(settings), **dict.fromkeys(RESOLVED)},
         identity(opened),
         store.tokens_sha256,
         store.split,
-        *([WORD.pattern] if settings.unit == "word" else []),  # by another rule, other groups
+        *([WORD.pattern] if settings.unit == "word" else []),  # by another rule, other candidates
         *(sources_of(settings.selectors) if with_sources else ()),
     )
 
@@ -104,14 +82,8 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
     """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
 
     Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
-
-    Args:
-        settings: what is measured.
-        opened: the model.
-        trained: the lengths of the run.
-        run_id: the fingerprint.
     """
-    lengths = opened.lengths
+    lengths, ks = opened.lengths, settings.k
     source = re.sub(r"[^A-Za-z0-9]+", "-", Path(opened.text.source).name).strip("-")[:40] or "text"
     parts = [source, opened.text.split]
     if opened.record is not None or (lengths.local_len, lengths.full_len) != (trained.local_len, trained.full_len):
@@ -122,89 +94,52 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
         parts.append(settings.visibility)
     if opened.anchor is not None:
         parts.append("bos")
-    ks = settings.k
     names = "-".join(map(str, ks)) if len(ks) <= MANY_K else f"{ks[0]}to{ks[-1]}of{len(ks)}"
     return "-".join([*parts, f"n{settings.num_windows}", f"k{names}", f"seed{settings.seed}", run_id[:6]])
 
 
-def _prepare(
-    settings: InfluenceConfig,
-    opened: OpenedModel,
-    *,
-    folder: Path,
-) -> PreparedMeasurement:
+def _prepare(settings: InfluenceConfig, opened: OpenedModel, folder: Path) -> PreparedMeasurement:
     windows = opened.windows(settings)
-    num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         logger.info(
-            f"the text has only {len(windows):,} windows, from {num_documents:,} documents, not the {settings.num_windows:,} "
-            "requested; a larger influence.max_windows_per_document allows more of each document"
+            f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
+            f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
         )
     null_contexts = draw_null_contexts(
         windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
-    )
-    evaluator_that_fits = functools.cache(lambda: opened.evaluator(settings))  # on a GPU making one runs the model
-    fit = fit_entries(
-        opened,
-        windows,
-        before_comparing=lambda: try_selectors(
-            evaluator_that_fits(), null_contexts, settings=settings, tokenizer=opened.tokenizer
-        ),
     )
     if null_contexts.kind != settings.null_context:
         logger.info(
             f"influence.null_context = {settings.null_context}: all text is one document, so its tokens are shuffled instead"
         )
-    train_overlap_W = None
+    training_store, train_overlap_W = opened.text.training_store, None
     # A window with its target may be too short to hold what is looked for.
-    training_store = opened.text.training_store
     if settings.train_overlap and training_store is not None and windows.full_len + 1 >= NGRAM:
         train_overlap_W = windows_in_training(windows, training_store)
+    fit = opened.fit(windows)
+    measured = WindowsToMeasure(
+        opened.engine(settings), null_contexts, settings, opened.lengths, opened.tokenizer, opened.text.split,
+        train_overlap_W,
+    )  # fmt: skip
+    measured.try_selectors()
     logger.info(
-        f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
+        f"{folder}: {len(windows):,} windows of {windows.num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
-    return prepare_windows(
-        settings,
-        opened,
-        evaluator=evaluator_that_fits(),
-        null_contexts=null_contexts,
-        fit=fit,
-        train_overlap_W=train_overlap_W,
-    )
+    return prepared_windows(measured, opened, fit=fit)
 
 
-def prepare_windows(
-    settings: InfluenceConfig,
-    opened: OpenedModel,
-    *,
-    evaluator: Evaluator,
-    null_contexts: NullContexts,
-    fit: dict[str, Any],
-    train_overlap_W: Optional[np.ndarray] = None,
-) -> PreparedMeasurement:
-    """Return the measurement of chosen windows; ``influence`` and the Python functions measure by it.
-
-    Args:
-        settings: what to measure.
-        opened: the model, and the text of the windows.
-        evaluator: of this model.
-        null_contexts: the windows and their null contexts.
-        fit: what ``fit_entries`` found of the model.
-        train_overlap_W: bool; windows that share text with training. None: not known.
-    """
-    windows, lengths = null_contexts.windows, opened.lengths
-    tokens_per_window = tokens_of_influence(settings, lengths)
-    tables = InfluenceTables(
-        null_contexts, settings, lengths, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
-    )
+def prepared_windows(measured: WindowsToMeasure, opened: OpenedModel, *, fit: dict[str, Any]) -> PreparedMeasurement:
+    """Return the measurement of chosen windows; ``influence`` and the Python functions measure by it."""
+    settings, windows = measured.settings, measured.null_contexts.windows
+    tokens = tokens_per_window(settings, opened.lengths)
     return PreparedMeasurement(
         num_windows=len(windows),
-        part_size=part_size(settings.windows_per_part, tokens_per_window),
-        measure_part=InfluenceParts(evaluator, tables).of_windows,
-        tokens_per_window=tokens_per_window,
+        part_size=max(1, min(settings.windows_per_part, TOKENS_PER_PART // tokens)),
+        measure_part=measured.tables_of,
+        tokens_per_window=tokens,
         manifest_entries={
-            "influence": {**to_dict(settings), "null_context": null_contexts.kind},
+            "influence": {**to_dict(settings), "null_context": measured.null_contexts.kind},
             **({"own_selectors": own} if (own := own_entries(settings.selectors)) else {}),
             "num_documents": windows.num_documents,
             "windows_sha256": windows.sha256,
@@ -214,38 +149,10 @@ def prepare_windows(
     )
 
 
-@dataclass(frozen=True)
-class InfluenceParts:
-    """Measures the windows of a part, and returns their tables.
-
-    Attributes:
-        evaluator: the model.
-        tables: of the measurement; it knows the windows and the settings.
-    """
-
-    evaluator: Evaluator
-    tables: InfluenceTables
-
-    def of_windows(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        """Return every table of the windows with these numbers (int64), by its name."""
-        per_block = len(window_ids_W)
-        if self.evaluator.goes_on_from_prefix or needs_pass(needs_of(self.tables.settings.selectors)):
-            # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
-            per_block = windows_per_block(self.evaluator, self.tables.windows.full_len)
-        blocks = [
-            self._of_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
-        ]
-        return {name: pa.concat_tables([block[name] for block in blocks]) for name in blocks[0]}
-
-    def _of_block(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        settings = self.tables.settings
-        batches = batches_of_contexts(
-            self.tables.null_contexts,
-            window_ids_W,
-            seed=settings.seed,
-            device=self.evaluator.model.device,
-            unit=settings.unit,
-            tokenizer=self.tables.tokenizer,
-        )
-        part = measure_windows(self.evaluator, batches, settings=settings, last_n=self.tables.lengths.last_n)
-        return self.tables.of_part(window_ids_W, part)
+def tokens_per_window(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+    """Return about how many tokens the model runs for a window: the size of parts, and the pace of the bar within one."""
+    contexts, draws = 2, settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
+    labels = {name: contexts + (draws if SELECTORS[name].sees_target else 0) for name in settings.selectors}
+    rows = sum(number * len(settings.k) for number in labels.values())
+    rows += contexts * sum(num_evaluations(name, lengths.num_long_range, settings=settings) for name in labels)
+    return contexts * lengths.full_len + sum(lengths.last_n) + rows * (lengths.local_len + 1)

@@ -15,7 +15,7 @@ import torch
 from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
 from olmo_sparsity.config.synthetic import Place
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.measurement import is_measured, measure_parts
+from olmo_sparsity.measure.parts import is_measured, measure_parts
 from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
@@ -24,7 +24,7 @@ from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.synthetic.background import Background, open_background
 from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, generated_sha256
-from olmo_sparsity.synthetic.evaluation import Responses, respond
+from olmo_sparsity.synthetic.evaluation import Responses, respond, with_scaled_rotation
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of
 
@@ -214,10 +214,6 @@ def _answers(config: Config, opened: SyntheticRun, *, cell: Cell) -> Responses:
     settings, model = config.synthetic, opened.model
     placed = evaluated_sequences(config, cell.length, cell.k, place=cell.place, background=opened.background)
     if settings.scaling_factor(cell.length) > 1:
-        from olmo_sparsity.model.rope_scaling import (
-            with_scaled_rotation,  # it needs libraries that other runs do not need
-        )
-
         row_len = settings.row_len(settings.train_lengths[1], settings.max_sparsity)
         model = with_scaled_rotation(
             model, method=settings.rope_scaling, factor=settings.scaling_factor(cell.length), row_len=row_len

@@ -1,7 +1,4 @@
-"""How the work of a measurement is cut: into parts, by the tokens that a window takes, and into the shares of processes.
-
-Both are functions of the configuration and the command line alone, so that every process cuts a measurement into the same parts.
-"""
+"""Which parts of a measurement each of several processes measures: a function of the command line alone."""
 
 from __future__ import annotations
 
@@ -11,20 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
-from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import (
-    NULL_DRAWS,
-    SELECTORS,
-    ScoringSize,
-    names_where,
-    needs_of,
-)
-from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.torchrun import current_process
-
-TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
 
 
 @dataclass(frozen=True)
@@ -72,52 +57,3 @@ def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mappin
             "choose another with --out DIR"
         )
     return share
-
-
-def part_size(windows_per_part: int, tokens_per_window: int) -> int:
-    """Return the number of windows of one part: at least one."""
-    return max(1, min(windows_per_part, TOKENS_PER_PART // tokens_per_window))
-
-
-def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
-    """Return about how many tokens the model runs for a window of ``olmo-sparsity influence``, under both contexts.
-
-    Args:
-        settings: what is measured.
-        lengths: of the windows.
-    """
-    seeing = names_where(lambda selector: selector.sees_target, settings.selectors)
-    real = _tokens_of_choices(settings, lengths, settings.selectors)
-    prefix = lengths.num_long_range if settings.visibility == "contextual" else 0  # once for all rows of a window
-    long = lengths.local_len if prefix else lengths.full_len
-    tokens = 2 * (real + long + prefix) + lengths.local_len + sum(lengths.last_n) - lengths.full_len
-    draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
-    tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=True)
-    return tokens
-
-
-def _tokens_of_choices(
-    settings: InfluenceConfig, lengths: MeasuredLengths, selectors: list[str], *, is_shared: bool = False
-) -> int:
-    """Return the tokens that selectors and the sets they choose take under one context, for one label.
-
-    Args:
-        settings: what is measured.
-        lengths: of the windows.
-        selectors: the selectors.
-        is_shared: the unmaskings of single tokens have been evaluated for another label.
-    """
-    local, many = lengths.local_len, lengths.num_long_range
-    total = sum(SELECTORS[name].num_tokens(settings, lengths) for name in selectors)
-    if needs_pass(needs_of(selectors)):
-        total += lengths.full_len  # one pass serves all of them
-    if any(SELECTORS[name].singles for name in selectors) and not is_shared:
-        total += many * (local + 1)  # one pass serves all of them
-    tokens_of_sets = sum(local + (k if settings.visibility == "hidden" else 0) for k in settings.k if k < many)
-    return total + len(selectors) * tokens_of_sets
-
-
-def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) -> int:
-    """Return what a selector's scores cost in a window, in forward passes over one row."""
-    size = ScoringSize(num_groups, max_k=min(max(settings.k), num_groups), lasso_masks=settings.lasso_masks)
-    return SELECTORS[name].num_evaluations(size)

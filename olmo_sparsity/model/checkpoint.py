@@ -16,16 +16,19 @@ import shutil
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 import yaml
-from olmo import config as olmo_config
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
 from olmo_sparsity.storage.typed import check_type
+
+if TYPE_CHECKING:
+    from olmo import config as olmo_config
+
+    from olmo_sparsity.model.olmo import OLMoWithPositions
 
 logger = logging.getLogger(__name__)
 
@@ -289,9 +292,13 @@ def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
     Raises:
         UserError: a file is missing, cut short or changed, or holds more than tensors.
     """
+    from olmo.config import ModelConfig  # not at import: a pretrained model is measured without ai2-olmo
+
+    from olmo_sparsity.model.olmo import OLMoWithPositions
+
     verify_checkpoint(checkpoint)
     raw = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
-    model = OLMoWithPositions(olmo_config.ModelConfig.new(**raw), init_params=False)
+    model = OLMoWithPositions(ModelConfig.new(**raw), init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
     return model.to(device).eval().requires_grad_(False)
 

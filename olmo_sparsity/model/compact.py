@@ -1,128 +1,168 @@
-"""The compact path of an OLMo, as fast as the machine allows: only the visible tokens, and nothing twice.
+"""Rows of Llama-shaped models without computing anything twice. Three savings, all exact:
 
-Plain compact rows (``OLMoWithPositions.last_logits``) leave three savings, all of them exact:
+- In the last layer only the last token's query, output and MLP are computed.
+- A candidate that sees only the anchor and itself has keys and values that depend on its ID and position alone. So the rows
+  {j} + local tokens of a window differ in one entry, and j is never run among the local tokens.
+- In the first layer queries, keys and values depend on ID and position alone. So these rows share the
+  local tokens' attention among themselves and to the anchor; j adds one term to each softmax.
 
-- In the last layer only the last token's query, attention output and MLP reach its logits.
-- A token with no visible token before it attends only to itself, so the keys and values it adds to every layer depend
-  only on its id and position. In a row {j} + local tokens, j is such a token.
-- In the first layer queries, keys and values depend only on id and position. So the rows {j} + local of one window share
-  those of the local tokens, and the attention among them; j adds one term to each softmax.
-
-Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary tables hold half a head: ``e`` is E / 2.
+Numbers have the dtype of the weights; the sums of a softmax are fp32.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 
-from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.model.olmo_layers import LayerKeysValues, mlp, queries_keys_values
+from olmo_sparsity.model.causal_lm import CausalLM
+from olmo_sparsity.model.taps import KeysValues
 
-
-def last_logits(model: OLMoWithPositions, tokens_RY: torch.Tensor, *, positions_RY: torch.Tensor) -> torch.Tensor:
-    """Return logits after the last token of each row under plain causal attention, fp32 [R, V]."""
-    x_RYD = model.embed(tokens_RY, positions_RY)
-    return model.logits_of(model.last_hidden(x_RYD, tables=model.position_tables(positions_RY)))
+FAMILIES = ("Llama", "Olmo", "Olmo2", "Qwen2", "Qwen3", "Mistral")
 
 
-def _keys_values_alone(
-    model: OLMoWithPositions, tokens_RP: torch.Tensor, *, positions_RP: torch.Tensor
-) -> list[LayerKeysValues]:
-    """Return the keys and values in every layer of tokens that attend only to themselves; [R, P, H, E] each."""
-    x_RPD, tables = model.embed(tokens_RP, positions_RP), model.position_tables(positions_RP)
-    keys_values = []
-    for block in model.transformer.blocks:
-        _, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=x_RPD.shape[-2])
-        keys_values.append((k_RPHE, v_RPHE))
-        x_RPD = x_RPD + block.attn_out(v_RPHE.flatten(-2))
-        x_RPD = x_RPD + mlp(block, x_RPD)
-    return keys_values
+class Compact:
+    """The layers of a Llama-shaped model, run piece by piece."""
+
+    def __init__(self, model: CausalLM):
+        self.body, self.head = model.raw.model, model.raw.get_output_embeddings()
+        self.layers = list(self.body.layers)
+
+    @staticmethod
+    def supports(model: CausalLM) -> bool:
+        """Whether the layers are of a known family, and none sees a window only."""
+        known = model.architecture in [f"{family}ForCausalLM" for family in FAMILIES]
+        return known and not model.has_window and len(getattr(model.raw, "hf_device_map", {})) <= 1
+
+    def logits(
+        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, prefix: Optional[KeysValues] = None
+    ) -> torch.Tensor:
+        """Logits [B, V] of causal rows behind a prefix that all see."""
+        return self._last_logits(*self._embedded(tokens_BY, positions_BY), prefix)
+
+    def singles(
+        self, tokens_WT: torch.Tensor, *, local_len: int, num_anchors: int, rows_per_pass: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (some of the candidates' places in the windows, logits [W, j, V] of rows of the anchor, {j}, local tokens)."""
+        (num_windows, length), first = tokens_WT.shape, self.layers[0]
+        places = torch.arange(length, device=tokens_WT.device)
+        anchor, far, local = places.split([num_anchors, length - num_anchors - local_len, local_len])
+        shared = torch.cat([anchor, local])
+        x_WYD, tables = self._embedded(tokens_WT[:, shared], shared[None])
+        q, k, v = self._projected(first, x_WYD, tables, local_len)
+        among_WLHE, log_sum = _attend_with_sums(q, k, v, first.self_attn.scaling)
+        x_WLD, tables = x_WYD[:, num_anchors:], tuple(table[:, num_anchors:] for table in tables)
+        for places_j in far.split(max(1, rows_per_pass // num_windows)):
+            seen_jP = torch.cat([anchor.expand(len(places_j), -1), places_j[:, None]], dim=1)
+            entries = self._entries(tokens_WT[:, seen_jP].flatten(0, 1), seen_jP.repeat(num_windows, 1))
+            k_WHjE, v_WHjE = (
+                _per_query_head(of[:, :, -1].unflatten(0, (num_windows, -1)).transpose(1, 2), q) for of in entries[0]
+            )
+            # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
+            share_WHLj = torch.sigmoid(_scores(q, k_WHjE, first.self_attn.scaling) - log_sum[..., None]).type_as(v)
+            out_WjLHE = torch.lerp(
+                among_WLHE[:, None], v_WHjE.transpose(1, 2)[:, :, None], share_WHLj.permute(0, 3, 2, 1)[..., None]
+            )
+            x_RLD = self._after_attention(first, x_WLD[:, None], out_WjLHE).flatten(0, 1)
+            yield places_j, self._last_logits(x_RLD, tables, entries, from_layer=1).unflatten(0, (num_windows, -1))
+
+    def _entries(self, tokens_RP: torch.Tensor, positions_RP: torch.Tensor) -> KeysValues:
+        """Keys and values of causal rows in each layer, [R, H, P, E]."""
+        (x_RPD, tables), found = self._embedded(tokens_RP, positions_RP), []
+        for layer in self.layers:
+            q, k, v = self._projected(layer, x_RPD, tables, x_RPD.shape[1])
+            found.append((k, v))
+            if layer is not self.layers[-1]:
+                x_RPD = self._after_attention(layer, x_RPD, _attend(q, k, v, layer.self_attn.scaling))
+        return found
+
+    def _last_logits(
+        self, x_RYD: torch.Tensor, tables: Any, prefix: Optional[KeysValues], *, from_layer: int = 0
+    ) -> torch.Tensor:
+        for number, layer in list(enumerate(self.layers))[from_layer:]:
+            num_queries = 1 if layer is self.layers[-1] else x_RYD.shape[1]
+            q, k, v = self._projected(layer, x_RYD, tables, num_queries)
+            if prefix is not None:
+                k, v = (torch.cat(both, dim=2) for both in zip(prefix[number], (k, v), strict=True))
+            x_RYD = self._after_attention(layer, x_RYD[:, -num_queries:], _attend(q, k, v, layer.self_attn.scaling))
+        logits: torch.Tensor = self.head(self.body.norm(x_RYD[:, -1]))
+        return logits
+
+    def _embedded(self, tokens_RY: torch.Tensor, positions_RY: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The states before the first layer, and cosines and sines [R, Y, E]."""
+        x_RYD = self.body.embed_tokens(tokens_RY)
+        return x_RYD, self.body.rotary_emb(x_RYD, position_ids=positions_RY)
+
+    def _projected(
+        self, layer: Any, x_RYD: torch.Tensor, tables: Any, num_queries: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries of the last tokens, keys and values of all, [R, heads, ..., E] each."""
+        normed, (cos, sin) = layer.input_layernorm(x_RYD) if hasattr(layer, "input_layernorm") else x_RYD, tables
+        q, k, v = (
+            _heads(layer.self_attn, states, name)
+            for states, name in ((normed[:, -num_queries:], "q"), (normed, "k"), (normed, "v"))
+        )
+        return _rotated(q, cos[:, -num_queries:], sin[:, -num_queries:]), _rotated(k, cos, sin), v
+
+    def _after_attention(self, layer: Any, x_RYD: torch.Tensor, out_RYHE: torch.Tensor) -> torch.Tensor:
+        """The states behind a layer, from those before it and the outputs of its attention."""
+        out_RYD = layer.self_attn.o_proj(out_RYHE.flatten(-2))
+        if hasattr(layer, "post_feedforward_layernorm"):  # norms behind, as in OLMo 2
+            x_RYD = x_RYD + layer.post_attention_layernorm(out_RYD)
+            return x_RYD + layer.post_feedforward_layernorm(layer.mlp(x_RYD))
+        x_RYD = x_RYD + out_RYD
+        return x_RYD + layer.mlp(layer.post_attention_layernorm(x_RYD))
 
 
-def _attention_scores(q_WQHE: torch.Tensor, k_WYHE: torch.Tensor) -> torch.Tensor:
-    """Return attention scores before the softmax, fp32 [W, H, Q, Y]."""
-    q_WHQE, k_WHYE = q_WQHE.transpose(1, 2), k_WYHE.transpose(1, 2)
-    return (q_WHQE @ k_WHYE.transpose(2, 3)).float() / math.sqrt(q_WHQE.shape[-1])
+def _heads(attention: Any, x_RYD: torch.Tensor, name: str) -> torch.Tensor:
+    """Queries, keys or values before their rotation, [R, heads, Y, E]."""
+    x_RYD = getattr(attention, f"{name}_proj")(x_RYD)
+    clip, norm = getattr(attention.config, "clip_qkv", None), getattr(attention, f"{name}_norm", None)
+    x_RYD = x_RYD if clip is None else x_RYD.clamp(-clip, clip)
+    if norm is not None and norm.weight.shape[0] == x_RYD.shape[-1]:  # over all heads together, as in OLMo 2
+        x_RYD, norm = norm(x_RYD), None
+    x_RYHE = x_RYD.unflatten(-1, (-1, attention.head_dim))
+    return (x_RYHE if norm is None else norm(x_RYHE)).transpose(1, 2)
+
+
+def _rotated(x_RHYE: torch.Tensor, cos_RYE: torch.Tensor, sin_RYE: torch.Tensor) -> torch.Tensor:
+    first, second = x_RHYE.chunk(2, dim=-1)
+    return (x_RHYE * cos_RYE[:, None] + torch.cat([-second, first], dim=-1) * sin_RYE[:, None]).type_as(x_RHYE)
+
+
+def _per_query_head(x_RHYE: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    times = q.shape[1] // x_RHYE.shape[1]
+    return x_RHYE if times == 1 else x_RHYE.repeat_interleave(times, dim=1)
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Scores before the softmax, fp32 [R, heads, Q, Y]."""
+    return (q @ _per_query_head(k, q).transpose(2, 3)).float() * scaling
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Causal attention of the last Q of Y tokens, [R, Q, heads, E]."""
+    k, v = _per_query_head(k, q), _per_query_head(v, q)
+    (num_queries, num_keys), mask = (q.shape[2], k.shape[2]), None
+    if num_queries == 1 and q.device.type == "cpu":  # too little work for the fused kernel
+        weights = ((k @ q.transpose(2, 3))[..., 0].float() * scaling).softmax(dim=-1).type_as(v)
+        return (weights[:, :, None] @ v).transpose(1, 2)
+    if num_queries not in (1, num_keys):
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device).tril(num_keys - num_queries)
+    is_causal = num_queries == num_keys
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scaling).transpose(1, 2)
 
 
 def _attend_with_sums(
-    q_WQHE: torch.Tensor, k_WYHE: torch.Tensor, *, v_WYHE: torch.Tensor
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (causal attention of the last Q of Y tokens, [W, Q, H, E]; the log of each softmax's sum, fp32 [W, H, Q])."""
-    num_queries, num_keys = q_WQHE.shape[1], k_WYHE.shape[1]
-    ones_QY = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q_WQHE.device)
-    later_QY = ones_QY.triu(num_keys - num_queries + 1)
-    scores_WHQY = _attention_scores(q_WQHE, k_WYHE).masked_fill(later_QY, -math.inf)
-    log_sum_WHQ = scores_WHQY.logsumexp(dim=-1)
-    weights_WHQY = (scores_WHQY - log_sum_WHQ[..., None]).exp().type_as(v_WYHE)
-    return (weights_WHQY @ v_WYHE.transpose(1, 2)).transpose(1, 2), log_sum_WHQ
-
-
-def single_logits(
-    model: OLMoWithPositions,
-    tokens_WT: torch.Tensor,
-    *,
-    candidates_WJ: torch.Tensor,
-    local_len: int,
-    rows_per_pass: int,
-) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-    """Compute the logits of the rows {j} + local tokens, for J candidates of each window.
-
-    Args:
-        model: the model.
-        tokens_WT: int64, the windows, without their targets.
-        candidates_WJ: int64, long-range positions.
-        local_len: L.
-        rows_per_pass: rows of one forward pass.
-
-    Yields:
-        (windows, candidates, their logits, fp32 [w, j, V]) of each pass.
-    """
-    num_windows, num_candidates = candidates_WJ.shape
-    windows_per_pass = max(1, rows_per_pass // num_candidates)
-    local_L = torch.arange(tokens_WT.shape[1] - local_len, tokens_WT.shape[1], device=tokens_WT.device)
-    tables = model.position_tables(local_L)
-    block = model.transformer.blocks[0]
-    for begin in range(0, num_windows, windows_per_pass):
-        windows = slice(begin, begin + windows_per_pass)
-        tokens_wT, candidates_wJ = tokens_WT[windows], candidates_WJ[windows]
-        x_wLD = model.embed(tokens_wT[:, -local_len:], local_L)
-        q_wLHE, k_wLHE, v_wLHE = queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len)
-        among_wLHE, log_sum_wHL = _attend_with_sums(q_wLHE, k_wLHE, v_WYHE=v_wLHE)
-        for first in range(0, num_candidates, rows_per_pass):
-            candidates = slice(first, first + rows_per_pass)
-            candidates_wj = candidates_wJ[:, candidates]
-            alone = _keys_values_alone(model, tokens_wT.gather(1, candidates_wj), positions_RP=candidates_wj)
-            k_wjHE, v_wjHE = alone[0]
-            # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
-            share_wHLj = torch.sigmoid(_attention_scores(q_wLHE, k_wjHE) - log_sum_wHL[..., None]).type_as(v_wLHE)
-            share_wjLH = share_wHLj.permute(0, 3, 2, 1)
-            attended_wjLHE = torch.lerp(among_wLHE[:, None], v_wjHE[:, :, None], share_wjLH[..., None])
-            x_rLD = (x_wLD[:, None] + block.attn_out(attended_wjLHE.flatten(-2))).flatten(0, 1)
-            x_rLD = x_rLD + mlp(block, x_rLD)
-            prefix = [(k_wjHE.flatten(0, 1)[:, None], v_wjHE.flatten(0, 1)[:, None]) for k_wjHE, v_wjHE in alone]
-            hidden_rD = model.last_hidden(x_rLD, tables=tables, prefix=prefix, from_layer=1)
-            yield windows, candidates, model.logits_of(hidden_rD.view(len(tokens_wT), -1, hidden_rD.shape[-1]))
-
-
-def all_but_one_logits(
-    model: OLMoWithPositions, tokens_WT: torch.Tensor, *, num_long_range: int
-) -> Iterator[torch.Tensor]:
-    """Yield the logits with every token visible but one, fp32 [W, V], for each long-range position.
-
-    What precedes the hidden token is computed once.
-    """
-    positions_T = torch.arange(tokens_WT.shape[1], device=tokens_WT.device)
-    tables = model.position_tables(positions_T)
-    embedded_WTD = model.embed(tokens_WT, positions_T)
-    keys_values = model.all_keys_values(tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range])
-    for j in range(num_long_range):
-        hidden_WD = model.last_hidden(
-            embedded_WTD[:, j + 1 :],
-            tables=tables.last(len(positions_T) - j - 1),
-            prefix=[(k_WMHE[:, :j], v_WMHE[:, :j]) for k_WMHE, v_WMHE in keys_values],
-        )
-        yield model.logits_of(hidden_WD)
+    """Causal attention of the last Q of Y tokens, [R, Q, heads, E]; the log of each softmax's sum, fp32 [R, heads, Q]."""
+    num_queries, num_keys = q.shape[2], k.shape[2]
+    later = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device).triu(num_keys - num_queries + 1)
+    scores = _scores(q, k, scaling).masked_fill(later, -math.inf)
+    log_sum = scores.logsumexp(dim=-1)
+    weights = (scores - log_sum[..., None]).exp().type_as(v)
+    return (weights @ _per_query_head(v, q)).transpose(1, 2), log_sum

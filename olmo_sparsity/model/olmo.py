@@ -5,7 +5,6 @@ The suffix of a tensor's name is its shape; the letters are listed in the docstr
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from typing import Optional
@@ -17,17 +16,6 @@ from olmo.model import BufferCache, OLMo, RotaryEmbedding
 from torch import nn
 
 from olmo_sparsity.config import Config
-from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits, requiring_grad
-from olmo_sparsity.model.causal_model import KeysValues
-from olmo_sparsity.model.observation import Observer
-from olmo_sparsity.model.olmo_layers import (
-    LayerKeysValues,
-    PositionTables,
-    attend,
-    attention_of_last,
-    mlp,
-    queries_keys_values,
-)
 
 
 class _Rotation:
@@ -197,177 +185,6 @@ class OLMoWithPositions(OLMo):
     def max_position(self) -> int:
         """The number of position IDs."""
         return self.config.max_sequence_length
-
-    def last_logits(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, bias_BTT: Optional[torch.Tensor] = None
-    ) -> torch.Tensor:
-        """Return the logits [B, V] of the last token, under causal attention or a bias; see ``CausalModel``.
-
-        With a bias, every token must be allowed to attend to itself: torch lets a token that may attend to nothing attend to
-        everything.
-        """
-        bias_B1TT = None if bias_BTT is None else bias_BTT[:, None]
-        with requiring_grad(self.transformer.wte, bias_BTT):
-            logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_B1TT, last_logits_only=True)
-        return logits_B1V[:, 0, : self.vocab_size]
-
-    def keys_values(
-        self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
-    ) -> KeysValues:
-        """Return the keys and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
-        layers = self.all_keys_values(tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
-        return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
-
-    def own_last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Return the logits [B, V] of the last token of whole texts; no layer has a window."""
-        return self.last_logits(tokens_BT, positions_BT)
-
-    def last_logits_after(
-        self,
-        tokens_BY: torch.Tensor,
-        positions_BY: torch.Tensor,
-        *,
-        prefix: KeysValues,
-        prefix_positions_BP: Optional[torch.Tensor] = None,
-    ) -> torch.Tensor:
-        """Return the logits [B, V] of the last token, fp32; every token sees all of the prefix and those before it."""
-        return self._last_logits(tokens_BY, positions_BY, prefix=prefix)
-
-    def attention_states(
-        self,
-        tokens_BY: torch.Tensor,
-        positions_BY: torch.Tensor,
-        *,
-        prefix: Optional[KeysValues],
-        loss: LossOfLogits,
-    ) -> list[AttentionState]:
-        """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
-        blocks, tables = self.transformer.blocks, self.position_tables(positions_BY)
-        x_BYD, probes = self.embed(tokens_BY, positions_BY), AttentionProbes()
-        with torch.enable_grad():
-            for layer, block in enumerate(blocks):
-                num_queries = 1 if block is blocks[-1] else x_BYD.shape[1]
-                q_BQHE, k_BYHE, v_BYHE = queries_keys_values(block, x_BYD, tables=tables, num_queries=num_queries)
-                q_BHQE, k_BHYE, v_BHYE = (x.transpose(1, 2) for x in (q_BQHE, k_BYHE, v_BYHE))
-                if prefix is not None:
-                    k_BHYE, v_BHYE = torch.cat([prefix[layer][0], k_BHYE], 2), torch.cat([prefix[layer][1], v_BHYE], 2)
-                out_BHQE = probes.attend(q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5)
-                x_BYD = x_BYD[:, -num_queries:] + block.attn_out(out_BHQE.transpose(1, 2).flatten(2))
-                x_BYD = x_BYD + mlp(block, x_BYD)
-            return probes.states(loss(self.logits_of(self.transformer.ln_f(x_BYD[:, -1]))))
-
-    @torch.no_grad()
-    def observe(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, observer: Observer) -> None:
-        """Run whole windows under causal attention, and let the observer read every layer; see ``CausalModel``."""
-        x_BTD, tables = self.embed(tokens_BT, positions_BT), self.position_tables(positions_BT)
-        for block in self.transformer.blocks:
-            observer.states(x_BTD)
-            q_BTHE, k_BTHE, v_BTHE = queries_keys_values(block, x_BTD, tables=tables, num_queries=x_BTD.shape[1])
-            q_BHTE, k_BHTE, v_BHTE = (x.transpose(1, 2) for x in (q_BTHE, k_BTHE, v_BTHE))
-            observer.layer(q_BHTE, k_BHTE, v_BHTE, scaling=q_BHTE.shape[-1] ** -0.5)
-            x_BTD = x_BTD + block.attn_out(attend(q_BTHE, k_BTHE, v_RYHE=v_BTHE))
-            x_BTD = x_BTD + mlp(block, x_BTD)
-        observer.states(self.transformer.ln_f(x_BTD))
-
-    def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
-        """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""
-        if self.transformer.wte.weight.dtype == dtype:
-            return self
-        copied = copy.deepcopy(self).to(dtype)
-        copied._sin, copied._cos = self._sin, self._cos
-        return copied
-
-    def last_logits_and_attention(
-        self,
-        tokens_BT: torch.Tensor,
-        positions_BT: torch.Tensor,
-        *,
-        prefix: Optional[KeysValues] = None,
-        prefix_positions_BP: Optional[torch.Tensor] = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits [B, V] and the attention [B, T] of the last token, fp32, in one pass; see ``CausalModel``.
-
-        Fused attention kernels return no weights: those of the last token are computed from its queries and the keys. They
-        sum to 1.
-        """
-        layers_BT: list[torch.Tensor] = []
-        logits_BV = self._last_logits(tokens_BT, positions_BT, prefix=prefix, attention=layers_BT)
-        return logits_BV, torch.stack(layers_BT).mean(dim=0)
-
-    def _last_logits(
-        self,
-        tokens_BY: torch.Tensor,
-        positions_BY: torch.Tensor,
-        *,
-        prefix: Optional[KeysValues],
-        attention: Optional[list[torch.Tensor]] = None,
-    ) -> torch.Tensor:
-        """Return the logits [B, V] of the last token, fp32, and append its attention in each layer, if asked for."""
-        layers = None
-        if prefix is not None:
-            layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
-        x_BYD, tables = self.embed(tokens_BY, positions_BY), self.position_tables(positions_BY)
-        return self.logits_of(self.last_hidden(x_BYD, tables=tables, prefix=layers, attention=attention))
-
-    def position_tables(self, positions_RY: torch.Tensor) -> PositionTables:
-        """Return the tables at position IDs (int64), of half a head: both halves turn by the same angles."""
-        half = self._sin.shape[-1] // 2
-        return PositionTables(self._sin[positions_RY, None, :half], self._cos[positions_RY, None, :half])
-
-    def last_hidden(
-        self,
-        x_RYD: torch.Tensor,
-        *,
-        tables: PositionTables,
-        prefix: Optional[list[LayerKeysValues]] = None,
-        from_layer: int = 0,
-        attention: Optional[list[torch.Tensor]] = None,
-    ) -> torch.Tensor:
-        """Return the last token's state after the last layer and its norm, [R, D].
-
-        Args:
-            x_RYD: states of the computed tokens before ``from_layer``.
-            tables: of the computed tokens.
-            prefix: keys and values in every layer of the P tokens before them.
-            from_layer: the first layer to run.
-            attention: of each layer that runs, the attention of the last token is appended, the mean of heads, fp32 [R, P + Y].
-        """
-        blocks = self.transformer.blocks
-        for layer in range(from_layer, len(blocks)):
-            block = blocks[layer]
-            num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
-            q_RQHE, k_RYHE, v_RYHE = queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
-            if prefix is not None:
-                k_RPHE, v_RPHE = prefix[layer]
-                k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
-            if attention is not None:
-                attention.append(attention_of_last(q_RQHE.transpose(1, 2), k_RYHE.transpose(1, 2)))
-            x_RYD = x_RYD[:, -num_queries:] + block.attn_out(attend(q_RQHE, k_RYHE, v_RYHE=v_RYHE))
-            x_RYD = x_RYD + mlp(block, x_RYD)
-        return self.transformer.ln_f(x_RYD[:, -1])
-
-    def logits_of(self, x_RD: torch.Tensor) -> torch.Tensor:
-        """Return logits fp32 [..., V] of the states [..., D], without the embedding's padding entries."""
-        return F.linear(x_RD, self.output_weight)[..., : self.config.vocab_size].float()
-
-    def all_keys_values(
-        self,
-        tokens_RP: torch.Tensor,
-        *,
-        positions_RP: torch.Tensor,
-        allowed_RPP: Optional[torch.Tensor] = None,
-    ) -> list[LayerKeysValues]:
-        """Return keys and values of tokens in every layer, [R, P, H, E] each, under causal attention or to what is allowed."""
-        x_RPD, tables = self.embed(tokens_RP, positions_RP), self.position_tables(positions_RP)
-        blocks = self.transformer.blocks
-        keys_values = []
-        for block in blocks:
-            q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
-            keys_values.append((k_RPHE, v_RPHE))
-            if block is not blocks[-1]:
-                x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE, allowed_RQY=allowed_RPP))
-                x_RPD = x_RPD + mlp(block, x_RPD)
-        return keys_values
 
 
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:

@@ -6,6 +6,7 @@ No code of a model is run: ``trust_remote_code`` stays off. Weights are read fro
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import os
@@ -22,11 +23,10 @@ from transformers.utils import logging as transformers_logging
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model import rope_scaling
-from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left, gguf_read_once
 from olmo_sparsity.model.model_files import ModelFiles, check_exported, download, find_files
-from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.files import sha256_text
 
@@ -56,7 +56,7 @@ class PretrainedModel:
             is not known.
     """
 
-    model: CausalModel
+    model: CausalLM
     tokenizer: Tokenizer
     record: ModelRecord
     bos_id: int
@@ -161,7 +161,7 @@ def _open_with_transformers(
         settings.train_len is not None and original is None and rope_scaling.rope_parameters(config) is not None
     )
     is_longer = can_be_longer and own_max_position is not None and (longest or 0) > own_max_position
-    model = TransformersModel(raw, max_position=longest if is_longer else own_max_position)
+    model = CausalLM(raw, max_position=longest if is_longer else own_max_position)
     _check_same_vocabulary(name, own.tokenizer, vocab_size=model.vocab_size)
     record = ModelRecord(
         name=name,
@@ -184,6 +184,30 @@ def _open_with_transformers(
         can_be_longer=can_be_longer,
         rows_have_bos=rows_have_bos,
     )
+
+
+def from_memory(raw: Any, tokenizer: Any, *, name: str) -> PretrainedModel:
+    """Take a model and a tokenizer of transformers that are in memory; the model stays where it is, in its dtype.
+
+    Raises:
+        UserError: the tokenizer is not one that the library ``tokenizers`` can run, or the model takes no position IDs.
+    """
+    own, model = _own_tokenizer(tokenizer, name=name), CausalLM(raw)
+    _check_same_vocabulary(name, own.tokenizer, vocab_size=model.vocab_size)
+    sha256 = hashlib.sha256()
+    for key, weight in sorted(raw.state_dict().items()):
+        sha256.update(key.encode() + weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    record = ModelRecord(
+        name=name,
+        revision=None,
+        weights_sha256=sha256.hexdigest(),
+        architecture=model.architecture,
+        num_parameters=model.num_parameters,
+        dtype=str(model.dtype).removeprefix("torch."),
+        max_position=model.max_position,
+        tokenizer_sha256=sha256_text(own.tokenizer.to_str()),
+    )
+    return PretrainedModel(model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token)
 
 
 def _dtype(precision: Precision, device: torch.device, *, rows_have_bos: Optional[bool]) -> torch.dtype:
@@ -260,7 +284,11 @@ def _open_tokenizer(folder: Path, *, name: str, safe: dict[str, Any]) -> _OwnTok
     Raises:
         UserError: there is none that the library ``tokenizers`` can run, or it has no token that ends texts.
     """
-    theirs = transformers.AutoTokenizer.from_pretrained(folder, **safe)
+    return _own_tokenizer(transformers.AutoTokenizer.from_pretrained(folder, **safe), name=name)
+
+
+def _own_tokenizer(theirs: Any, *, name: str) -> _OwnTokenizer:
+    """Return the tokenizer of a model without what truncates, pads or reads special tokens; see ``_open_tokenizer``."""
     if not theirs.is_fast:
         raise UserError(
             f"{name}: its tokenizer ({type(theirs).__name__}) cannot be run by the library tokenizers; write it as a "

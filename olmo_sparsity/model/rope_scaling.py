@@ -6,15 +6,9 @@ of training, and sharpens the attention (Peng et al. 2023, arXiv 2309.00071).
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Optional
 
-import torch
-from transformers import PreTrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.olmo import OLMoWithPositions
 
 SLIDING = "sliding_attention"  # layers that see no farther than their window have no longer contexts
 BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of texts beyond the original positions
@@ -83,32 +77,6 @@ def check_scaled(model: Any, *, name: str, method: str) -> None:
             f"{name}: pretrained.rope_scaling = {method}: transformers does not scale the positions of such a model "
             f"({type(model).__name__})"
         )
-
-
-def with_scaled_rotation(model: OLMoWithPositions, *, method: str, factor: float, row_len: int) -> OLMoWithPositions:
-    """Return a copy of an OLMo whose rotary positions are scaled.
-
-    Args:
-        model: the model; its positions are rotary.
-        method: ``linear`` or ``yarn``.
-        factor: by which the context grows.
-        row_len: tokens of a row of training, which ``yarn`` asks for.
-    """
-    parameters = {"rope_type": method, "rope_theta": float(model.config.rope_theta), "factor": factor}
-    if method == "yarn":
-        parameters["original_max_position_embeddings"] = row_len
-    config = PreTrainedConfig(
-        hidden_size=model.config.d_model,
-        num_attention_heads=model.config.n_heads,
-        max_position_embeddings=row_len,
-        rope_parameters=parameters,
-    )
-    frequencies_e, sharpness = ROPE_INIT_FUNCTIONS[method](config, model.device)
-    ids_P = torch.arange(model.max_position, device=model.device, dtype=torch.float)
-    angles_PE = torch.outer(ids_P, frequencies_e).repeat(1, 2)
-    scaled = copy.deepcopy(model)
-    scaled._sin, scaled._cos = sharpness * angles_PE.sin(), sharpness * angles_PE.cos()
-    return scaled
 
 
 def _scalings(model: Any) -> list[str]:

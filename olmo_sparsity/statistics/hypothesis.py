@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import Lengths
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.statistics.frames import CONTEXTS
 from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS, Sums, bootstrap, document_units, with_seeds
 from olmo_sparsity.statistics.quantities import COLUMNS

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import DAMPING
-from olmo_sparsity.records.selectors import CONTROLS
+from olmo_sparsity.selectors import CONTROLS
 from olmo_sparsity.statistics.frames import CONTEXTS, LISTS, NUMBERS, PREFIX, Frames, read_frames
 from olmo_sparsity.statistics.intervals import (
     MIN_DOCUMENTS,

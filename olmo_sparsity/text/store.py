@@ -223,3 +223,29 @@ def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> T
         split=split,
         tokens_sha256=entry.tokens_sha256,
     )
+
+
+COUNTED_AT_ONCE = 2**24  # tokens
+_counted: dict[tuple[str, str], np.ndarray] = {}  # by hash and split of the store
+
+
+def token_counts(store: TokenStore) -> np.ndarray:
+    """Return how often each token occurs in the documents of a store, int64, up to the largest token ID; counted once."""
+    key = (store.tokens_sha256, store.split)
+    if key not in _counted:
+        follows_G = np.append(
+            store.begins_G[1:] == store.ends_G[:-1], False
+        )  # documents that lie side by side are one span
+        ends_g = store.ends_G[~follows_G]
+        begins_g = store.begins_G[np.append(True, ~follows_G[:-1])]
+        counts_V = np.zeros(1, dtype=np.int64)
+        for begin, end in zip(begins_g.tolist(), ends_g.tolist(), strict=True):
+            for first in range(begin, end, COUNTED_AT_ONCE):
+                more_V = np.bincount(store.tokens[first : min(first + COUNTED_AT_ONCE, end)], minlength=len(counts_V))
+                more_V[: len(counts_V)] += counts_V
+                counts_V = more_V
+        np.subtract.at(
+            counts_V, store.tokens[store.ends_G - 1], 1
+        )  # the token that closes a document is none of its text
+        _counted[key] = counts_V
+    return _counted[key]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import printable
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.statistics.spectrum import TOLERANCE, TOLERANCES
 from olmo_sparsity.text.places import EncodedText
 from olmo_sparsity.text.words import alone
@@ -60,7 +60,7 @@ def explored(
         "selectors": [
             {
                 "name": name,
-                "definition": SELECTORS[name].definition,
+                "definition": SELECTORS[name].meaning,
                 "sees_target": SELECTORS[name].sees_target,
                 "positions": [positions.tolist() for positions in of[name]["positions"]],
                 "ranks": None

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from olmo_sparsity.config.units import counted, units_of
 from olmo_sparsity.progress import stages
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.selectors import meaning_of
 from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.frames import five_windows
 from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS
@@ -71,10 +71,7 @@ def write_report(tables: Path, page: Path, *, overwrite: bool = False) -> Path:
             k=k,
             picked=picked,
             tables=[recovered_table(frame), spectrum_table(frame)],
-            selectors={
-                name: SELECTORS[name].meaning.format(unit=counted(1, manifest).removeprefix("1 "), units=many)
-                for name in shown_selectors(frame)
-            },
+            selectors={name: meaning_of(name, manifest) for name in shown_selectors(frame)},
             checks=list(_checks(frame, selector, k, picked)),
             caution="" if gate(frame) == "above" else caution(frame),
             numbers=dict(_numbers(frame, selector, k)),

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from olmo_sparsity.errors import printable_lines
-from olmo_sparsity.records.selectors import CONTROLS
+from olmo_sparsity.selectors import CONTROLS
 from olmo_sparsity.statistics.compare import CHOSEN, ENDS, Comparison
 from olmo_sparsity.statistics.enough import few, share_at
 from olmo_sparsity.statistics.quantities import QUANTITIES, first_blind, gate, pick, selectors_of, shown_ks

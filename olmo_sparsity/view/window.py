@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.selectors import CONTROLS
+from olmo_sparsity.selectors import CONTROLS
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.tables.reading import read_manifest, run_of_tables
 from olmo_sparsity.tables.reading import read_windows as read_rows

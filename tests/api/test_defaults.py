@@ -25,13 +25,13 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "windows_from_table": {},
     "windows_from_texts": {"num_windows": 100, "source": "texts"},
     "windows_from_tokens": {"source": "tokens"},
+    "selector": {},
     "Results.save": {"overwrite": False},
-    "Selector": {"needs": ("token_ids", "texts", "positions"), "sees_target": False},
 }
 COMMANDS: dict[str, dict[str, Any]] = {
+    "hypothesis": {"selector": "kl"},
     "list": {"folder": Path("runs")},
     "show": {"context": "real"},
-    "hypothesis": {"selector": "kl"},
 }
 
 

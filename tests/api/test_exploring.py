@@ -107,7 +107,7 @@ def test_mistakes_are_one_line(model: api.Model) -> None:
         (TEXT, {"selectors": [5]}, r"^selectors\[0\] = 5: must be text$"),
         (
             TEXT,
-            {"selectors": ["kl", api.Selector(len, name="mine")]},
+            {"selectors": ["kl", api.Selector("mine", len)]},
             r"^selectors\[1\] = mine: explore takes built-in",
         ),
         (TEXT, {"k": [13]}, r"influence\.k"),

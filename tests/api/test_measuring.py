@@ -13,12 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Messages
-from known_selectors import only_here as only_here
 
 from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.own_selectors import declare_recorded, names_of, own_entries
-from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.quantities import pick, read_estimates
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
@@ -183,7 +180,7 @@ def loss_by_definition(model: api.Model, tokens: Sequence[int], visible: Sequenc
     """Run the visible tokens alone, at their position IDs."""
     positions = [*sorted(visible), *range(12, 20)]
     seen = torch.tensor([[tokens[i] for i in positions]])
-    logits = model.evaluator.model.last_logits(seen, torch.tensor([positions]))
+    logits = model.engine.model.logits(seen, torch.tensor([positions]))
     return float(torch.nn.functional.cross_entropy(logits.float(), torch.tensor([tokens[-1]])))
 
 
@@ -361,19 +358,6 @@ def test_windows_that_share_text_are_told_unless_their_documents_are_named(
     assert not [line for line in messages if "doc_ids" in line]
     api.windows_from_tokens(model, np.stack([tokens[:21], tokens[8:29]]))
     assert messages[-1].startswith("token_ids: some rows share 13 tokens in a row; if they are of one document, name")
-
-
-@pytest.mark.usefixtures("only_here")
-def test_a_selector_that_only_tables_name_is_not_measured_by_configuration(
-    tiny_run: Path, windows: api.ChosenWindows
-) -> None:
-    names_of([api.Selector(len, name="mine")])
-    model = api.open_model(tiny_run, overrides=["influence.selectors=[mine,random]"])
-    entries = own_entries(["mine"])
-    del SELECTORS["mine"]
-    declare_recorded(entries, where="x")
-    with pytest.raises(UserError, match=r"^selectors\[0\] = mine: only tables name it; give the function itself$"):
-        api.measure(model, windows)
 
 
 def test_scores_of_few_groups_take_all(model: api.Model, windows: api.ChosenWindows) -> None:

@@ -155,24 +155,28 @@ OWN = [
     Case("influence --selector words.jsonl:f", "'words.jsonl:f' is not one of 'unmask-one'"),
     Case(
         f"{INFLUENCE} --selector own.py:",
-        "own.py: nothing is named so there; there are f",
+        "own.py: no function or selector is named so there",
         file("own.py", "def f(w): ..."),
     ),
     Case(
         f"{INFLUENCE} --selector own.py:g",
-        "own.py: nothing is named g there; there are f",
+        "own.py: no function or selector is named g there",
         file("own.py", "def f(w): ..."),
     ),
-    Case(f"{INFLUENCE} --selector own.py:f", "own.py:1: f must take one argument", file("own.py", "def f(): ...")),
+    Case(
+        f"{INFLUENCE} --selector own.py:f",
+        "own.py: TypeError: f() takes 0 positional arguments",
+        file("own.py", "def f(): ..."),
+    ),
     Case(f"{INFLUENCE} --selector own.py:f", "own.py:2: SyntaxError: ", file("own.py", "\ndef f(:")),
     Case(
         f"{INFLUENCE} --selector own.py:f",
-        "own.py:2: selector f: KeyError: 'x'",
+        "own.py:2: KeyError: 'x', in the selector f",
         file("own.py", "def f(window):\n    return {}['x']"),
     ),
     Case(
         f"{INFLUENCE} --selector own.py:f",
-        "own.py:1: selector f returned scores of shape (20,); one for each long-range token is asked for, (12,)",
+        "own.py: the selector f returned scores of shape (1, 20), not (1, 12)",
         file("own.py", "def f(window): return window.token_ids"),
     ),
     Case(

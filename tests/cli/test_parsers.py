@@ -15,7 +15,7 @@ from olmo_sparsity.config import DataConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import share_of_process
-from olmo_sparsity.records.selectors import ALL_SELECTORS
+from olmo_sparsity.selectors import ALL_SELECTORS
 from olmo_sparsity.text.places import EncodedText, place_at
 from olmo_sparsity.text.vocabulary import tokenizer_text
 from olmo_sparsity.torchrun import current_process

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from known_selectors import only_here as only_here
 from shown_commands import ROOT, first_block
 
 from olmo_sparsity import api
 from olmo_sparsity.cli.app import main
-from olmo_sparsity.measure import measurement
-from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.records.window_input import NEEDS
+from olmo_sparsity.measure import parts
+from olmo_sparsity.measure.scores import Scores
+from olmo_sparsity.selectors import SELECTORS
+from olmo_sparsity.selectors.registry import OBSERVED
 from olmo_sparsity.statistics.quantities import read_estimates
 from olmo_sparsity.view.tables import shown_selectors
 
@@ -28,6 +29,15 @@ COMMAND = (
     "influence --run {run} --selector kl --selector random --selector my_selector.py:unusual --num-windows 40 --out {out} "
     "influence.windows_per_part=10 influence.resampled_draws=0 influence.train_overlap=false"
 )
+
+
+@pytest.fixture
+def only_here() -> Iterator[None]:
+    """Selectors that the test declares are gone after it."""
+    before = dict(SELECTORS)
+    yield
+    SELECTORS.clear()
+    SELECTORS.update(before)
 
 
 @pytest.fixture
@@ -55,16 +65,16 @@ def test_it_is_interrupted_continued_shown_and_refused_when_its_source_changes(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(COMMAND.format(run="run", out="whole"), monkeypatch, capfd)
-    write_part, written = measurement.write_part, []
+    write_part, written = parts.write_part, []
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         if len(written) == 4:
             raise KeyboardInterrupt
         written.append(write_part(*arguments, **named))
 
-    monkeypatch.setattr(measurement, "write_part", interrupted)
+    monkeypatch.setattr(parts, "write_part", interrupted)
     assert "continues from here" in run(COMMAND.format(run="run", out="again"), monkeypatch, capfd, code=130)
-    monkeypatch.setattr(measurement, "write_part", write_part)
+    monkeypatch.setattr(parts, "write_part", write_part)
     assert len(tables(workplace / "again")) == 4
 
     source = (workplace / "my_selector.py").read_bytes()
@@ -99,18 +109,20 @@ def test_from_python_it_gives_the_same_choices(
     results = api.measure(model, windows, selectors=[space["unusual"], "random"], k=[1, 4])
     columns = ["window_id", "positions"]
     of_run = measured.selections.query("selector == 'unusual' and context == 'real'")
-    of_python = results.selections.query("selector == 'unusual_keys' and context == 'real'")
+    of_python = results.selections.query("selector == 'unusual' and context == 'real'")
     for (_, one), (_, other) in zip(of_run[columns].iterrows(), of_python[columns].iterrows(), strict=True):
         assert one["positions"][:4].tolist() == other["positions"].tolist()
-    assert results.manifest["own_selectors"]["unusual_keys"]["sha256"] is None  # typed in
-    late = api.Selector(lambda window: window.positions[: window.num_long_range], name="late")
+    assert results.manifest["own_selectors"]["unusual"]["sha256"] is None  # typed in
+    late = api.selector("late")(lambda s: [range(s.num_candidates)] * s.num_windows)
     named = api.scores(model, windows, selectors=[late])
     assert (named["score"] == named["position"]).all()
 
 
-def test_the_page_names_every_need() -> None:
-    shown = re.findall(r"^\| (`.*?`) \| ", PAGE.read_text(encoding="utf-8"), re.M)
-    assert set(NEEDS) <= set(re.findall(r"`(\w+)`", " ".join(shown)))
+def test_the_page_names_what_a_selector_can_ask() -> None:
+    inner = {"of_label", "label", "read", "singles", "are_singles_known", "losses_short_WA", "losses_long_WA"}
+    asked = {name for name in vars(Scores) if name[0] != "_"} - inner - {"kl_short_to_long"}
+    named = re.findall(r"`(\w+)(?:\(\w+\))?`", PAGE.read_text(encoding="utf-8"))
+    assert asked | {*OBSERVED, "max_k"} <= set(named)
 
 
 def test_a_run_that_it_trains_does_not_need_it(

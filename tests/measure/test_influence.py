@@ -1,4 +1,4 @@
-"""The influence tables against the definitions, window by window; null context, parts, interruptions, other text."""
+"""A measurement from its configuration to its folder: finished, resumed, refused; and the fingerprint of all it depends on."""
 
 from __future__ import annotations
 
@@ -9,214 +9,181 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import Messages, write_corpus
+from tiny_pretrained import BOS, save_llama
 
-from olmo_sparsity.config import Config, ContextConfig, PoseConfig
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import influence
-from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.setup.opened_model import lengths_record
-from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.window_batch import WindowBatch
-from olmo_sparsity.storage.files import read_json, sha256_text
+from olmo_sparsity.measure.influence import default_name, influence_run_id, measure, tokens_per_window
+from olmo_sparsity.measure.opening import open_model
+from olmo_sparsity.progress import listening
+from olmo_sparsity.selectors import ALL_SELECTORS
+from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.text import corpus
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 LOCAL, FULL, M = 8, 20, 12
+TABLES = ("windows", "selections")
 
 
-def with_settings(config: Config, **changes: object) -> Config:
-    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+def changed(config: Config, section: str = "influence", **values: Any) -> Config:
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
 
 
-def rows_of(tables: Path, table: str) -> list[dict]:
-    return read_table(tables, table).to_pylist()
+def rows_of(tables: Path, table: str = "windows") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read_table(tables, table).to_pylist()
+    return found
+
+
+def part_bytes(tables: Path) -> dict[str, bytes]:
+    return {
+        f"{path.parent.name}/{path.name}": path.read_bytes()
+        for table in TABLES
+        for path in (tables / table).glob("*.parquet")
+    }
 
 
 def test_the_manifest_says_what_was_measured(tiny_run: Path, tiny_tables: Path, tiny_config: Config) -> None:
-    manifest, windows = read_json(tiny_tables / "manifest.json"), rows_of(tiny_tables, "windows")
+    manifest, windows = read_json(tiny_tables / "manifest.json"), rows_of(tiny_tables)
     assert manifest["context"] == {
-        "local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "pose_method": "pose", "num_chunks": 3,
-        "pose_contents": "contiguous", "num_long_range": 12,
-    }  # fmt: skip
+        "local_len": LOCAL,
+        "full_len": FULL,
+        "train_len": 8,
+        "max_position": 20,
+        "pose_method": "pose",
+        "num_chunks": 3,
+        "pose_contents": "contiguous",
+        "num_long_range": M,
+    }
     documents = {row["doc_id"] for row in windows}
-    assert (
-        (manifest["num_windows"], manifest["num_documents"]) == (len(windows), len(documents)) == (60, len(documents))
-    )
-    assert len(documents) < 60 and manifest["influence"]["null_context"] == "document"
+    assert (manifest["num_windows"], manifest["num_documents"], manifest["status"]) == (60, len(documents), "complete")
     assert (manifest["run"], manifest["split"], manifest["source"]) == ("tiny", "validation", tiny_config.data.source)
-    assert {(row["split"], row["source"]) for row in windows} == {("validation", "words.jsonl")}
     trained = read_json(tiny_run / "manifest.json")
-    assert manifest["num_parameters"] == trained["num_parameters"]
-    assert manifest["checkpoint"]["step"] == 12 == tiny_config.training.steps
-    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
-    assert manifest["tokenizer_sha256"] == sha256_text(tokenizer.to_str()) != manifest["tokens_sha256"]
+    assert manifest["num_parameters"] == trained["num_parameters"] and manifest["checkpoint"]["step"] == 12
     assert (manifest["num_parts"], manifest["windows_per_part"]) == (3, 25)
-    settings = manifest["influence"]
-    assert (settings["k"], settings["seed"], settings["resampled_draws"]) == ([1, 2, 8], 0, 2)
-
-
-@pytest.mark.parametrize("is_stated", [False, True])
-def test_lengths_of_the_manifest_each_stand_under_their_name(is_stated: bool) -> None:
-    lengths = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20)).measured_lengths
-    pose = None if is_stated else PoseConfig(method="pose", num_chunks=3, contents="matched")
-    opened: Any = SimpleNamespace(lengths=lengths, max_position=70, pose=pose)
-    rest = {"pose_method": "pose", "num_chunks": 3, "pose_contents": "matched"}
-    assert lengths_record(opened) == {
-        "local_len": 10, "full_len": 50, "train_len": 20, "max_position": 70, "num_long_range": 40,
-        **({"train_len_is_stated": True} if is_stated else rest),
-    }  # fmt: skip
-
-
-def test_a_run_that_is_the_current_directory_has_its_name(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(shutil.copytree(tiny_run, tmp_path / "mine", symlinks=True))
-    tables = measure(with_settings(tiny_config, num_windows=4, k=[1], selectors=["random"]), Path())
-    assert read_json(tables / "manifest.json")["run"] == "mine"
-
-
-def test_measurements_of_several_lengths_share_targets_and_foreign_text(
-    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
-) -> None:
-    settings = {"full_len": 14, "min_preceding": FULL, "num_windows": 6, "k": [2], "selectors": ["nearest", "random"]}
-    shorter = measure(with_settings(tiny_config, **settings), tiny_run, out=tmp_path / "shorter")
-    pairs = list(zip(rows_of(shorter, "windows"), rows_of(tiny_tables, "windows")[:6], strict=True))
-    for one, other in pairs:
-        assert [one[name] for name in ("doc_id", "target_id", "null_doc_id")] == [
-            other[name] for name in ("doc_id", "target_id", "null_doc_id")
-        ]
-        assert one["start_token"] == other["start_token"] + 6
-        assert one["token_ids"] == other["token_ids"][6:] and one["null_token_ids"] == other["null_token_ids"][6:]
-    shorts = [[row["loss_short_nats"] for row in pair] for pair in pairs]
-    assert shorts == [pytest.approx([pair[0], pair[0]], abs=1e-5) for pair in shorts]  # the local tokens are the same
+    assert manifest["influence"]["k"] == [1, 2, 8] and not {"model", "fit", "own_selectors"} & set(manifest)
 
 
 def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Path, tiny_run: Path) -> None:
-    manifest = read_json(tiny_run / "manifest.json")
-    store = open_store(Path(manifest["token_store"]), "validation")
-    training = {f"{i:016x}" for i in open_store(Path(manifest["token_store"]), "train").doc_ids_G.tolist()}
-    where = {f"{i:016x}": n for n, i in enumerate(store.doc_ids_G.tolist())}
-    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
-    assert read_json(tiny_tables / "manifest.json")["tokenizer_sha256"] == sha256_text(tokenizer.to_str())
-    windows = rows_of(tiny_tables, "windows")
-    assert [w["window_id"] for w in windows] == list(range(60))
+    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
+    where, tokenizer = (
+        {f"{i:016x}": n for n, i in enumerate(store.doc_ids_G.tolist())},
+        read_tokenizer(tiny_run / "tokenizer.json"),
+    )
+    windows = rows_of(tiny_tables)
+    assert [window["window_id"] for window in windows] == list(range(60))
     for window in windows:
         begin = store.begins_G[where[window["doc_id"]]] + window["start_token"]
         assert store.tokens[begin : begin + FULL + 1].tolist() == [*window["token_ids"], window["target_id"]]
-        assert window["doc_id"] not in training
-        assert window["null_doc_id"] != window["doc_id"]
         null = store.tokens[store.begins_G[where[window["null_doc_id"]]] : store.ends_G[where[window["null_doc_id"]]]]
-        text = " ".join(map(str, null.tolist()))
-        assert " ".join(map(str, window["null_token_ids"])) in text
-        assert len(window["null_token_ids"]) == M
+        assert " ".join(map(str, window["null_token_ids"])) in " ".join(map(str, null.tolist()))
+        assert window["null_doc_id"] != window["doc_id"] and len(window["null_token_ids"]) == M
         assert tokenizer.decode([window["target_id"]]) == window["target_text"]
-        assert "".join(window["token_texts"]) == tokenizer.decode(window["token_ids"])
 
 
-def test_the_masked_path_gives_the_same_tables(
+def test_a_finished_measurement_is_left_as_it_is(
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, messages: Messages
+) -> None:
+    """The model does not run."""
+    before, ran = part_bytes(tiny_tables), []
+    with listening(ran.append):
+        assert measure(tiny_config, tiny_run) == tiny_tables
+    assert ran == [] and part_bytes(tiny_tables) == before
+    assert [line for line in messages if "already measured (60 windows); nothing to do" in line]
+
+
+def test_missing_parts_are_measured_again_and_give_the_same_bytes(
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
+) -> None:
+    tables = Path(shutil.copytree(tiny_tables, tmp_path / "tables"))
+    whole, kept = part_bytes(tables), part_path(tables, "windows", part=1).stat().st_mtime_ns
+    for part in (0, 2):
+        part_path(tables, "windows", part=part).unlink()
+    part_path(tables, "selections", part=2).unlink()
+    assert measure(tiny_config, tiny_run, out=tables) == tables
+    assert part_bytes(tables) == whole and any(
+        "2 of 3 parts are gone; measuring them again" in line for line in messages
+    )
+    assert part_path(tables, "windows", part=1).stat().st_mtime_ns == kept
+
+
+def test_other_settings_and_folders_are_refused_before_anything_is_deleted(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    masked = measure(with_settings(tiny_config, path="masked"), tiny_run, out=tmp_path / "masked")
-    for ours, theirs in zip(rows_of(tiny_tables, "windows"), rows_of(masked, "windows"), strict=True):
-        for column in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats"):
-            assert ours[column] == pytest.approx(theirs[column], abs=1e-5)
-    same = [
-        np.abs(np.subtract(a["loss_sparse_nats"], b["loss_sparse_nats"])).max() < 1e-5
-        for a, b in zip(rows_of(tiny_tables, "selections"), rows_of(masked, "selections"), strict=True)
-        if a["positions"] == b["positions"]  # scores that differ by rounding may swap two positions
-    ]
-    assert all(same)
-    assert len(same) > 400
-
-
-def test_an_interrupted_measurement_does_the_missing_parts_only(
-    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    measured = influence.measure_windows
-    calls: list[int] = []
-
-    def counted(evaluator: Evaluator, batches: dict[str, WindowBatch], **options: Any) -> object:
-        if len(calls) == 1 and not out.joinpath("resumed").exists():
-            raise KeyboardInterrupt
-        calls.append(int(batches["real"].window_ids_W[0]))
-        return measured(evaluator, batches, **options)
-
-    monkeypatch.setattr(influence, "measure_windows", counted)
-    with pytest.raises(KeyboardInterrupt):
-        measure(tiny_config, tiny_run, out=out)
-    with pytest.raises(UserError, match="unfinished"):
-        read_table(out, "windows")
-    (out / "resumed").touch()
-    measure(tiny_config, tiny_run, out=out)
-    assert calls == [0, 25, 50]
-    for table in ("windows", "selections"):
-        assert read_table(out, table).equals(read_table(tiny_tables, table))
-        for part in range(3):
-            assert (
-                part_path(out, table, part=part).read_bytes() == part_path(tiny_tables, table, part=part).read_bytes()
-            )
+    copy = Path(shutil.copytree(tiny_tables, tmp_path / "copy"))
+    with pytest.raises(
+        UserError,
+        match=r"measured with other settings, another model or other text; choose another folder with --out DIR",
+    ):
+        measure(changed(tiny_config, seed=5), tiny_run, out=copy)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for folder, said in ((tmp_path / "mine", "is no influence folder"), (tiny_run, r"is no influence folder .*'run'")):
+        with pytest.raises(UserError, match=said):
+            measure(tiny_config, tiny_run, out=folder, overwrite=True)
+    (tmp_path / "short.jsonl").write_text('{"text": "much too short"}\n')
+    with pytest.raises(UserError, match="too small"):
+        measure(changed(tiny_config, data=str(tmp_path / "short.jsonl")), tiny_run, out=copy, overwrite=True)
+    assert part_bytes(copy) == part_bytes(tiny_tables)
+    with pytest.raises(UserError, match="this run has no checkpoint"):
+        measure(tiny_config, tmp_path / "nowhere")
+    few = changed(tiny_config, seed=5, num_windows=5, selectors=["random"])
+    assert measure(few, tiny_run, out=copy, overwrite=True) == copy
+    assert read_json(copy / "manifest.json")["num_windows"] == 5 == len(rows_of(copy))
 
 
 def test_more_windows_begin_with_the_same_ones(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    fewer = measure(with_settings(tiny_config, num_windows=25), tiny_run, out=tmp_path / "fewer")
-    first, of_all = (read_table(tables, "windows").drop_columns("weight") for tables in (fewer, tiny_tables))
-    assert first.equals(of_all.slice(0, 25))  # weights depend on how many draws there were
+    few = measure(
+        changed(tiny_config, num_windows=9, selectors=["random"], resampled_draws=0), tiny_run, out=tmp_path / "few"
+    )
+    names = ["doc_id", "start_token", "token_ids", "null_token_ids"]
+    assert [[row[name] for name in names] for row in rows_of(few)] == [
+        [row[name] for name in names] for row in rows_of(tiny_tables)[:9]
+    ]
 
 
-def test_the_kind_of_the_null_context_is_in_tables_and_manifest(
+def test_measurements_of_several_lengths_share_targets_and_foreign_text(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
 ) -> None:
-    assert read_json(tiny_tables / "manifest.json")["influence"]["null_context"] == "document"
-    settings = {"null_context": "shuffled", "selectors": ["random"], "resampled_draws": 0}
-    tables = measure(with_settings(tiny_config, **settings), tiny_run, out=tmp_path / "shuffled")
-    windows = rows_of(tables, "windows")
-    assert read_json(tables / "manifest.json")["influence"]["null_context"] == "shuffled"
-    for window in windows:
-        assert window["null_doc_id"] == window["doc_id"]
-        assert sorted(window["null_token_ids"]) == sorted(window["token_ids"][:M])
-    assert any(window["null_token_ids"] != window["token_ids"][:M] for window in windows)
-
-
-def test_other_text_is_measured_without_what_was_trained_on(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path
-) -> None:
-    own = Path(tiny_config.data.source)
-    mixed = tmp_path / "mixed.jsonl"
-    mixed.write_text(own.read_text() + write_corpus(tmp_path / "new.jsonl", 40, seed=99).read_text())
-    tables = measure(
-        with_settings(tiny_config, data=str(mixed), num_windows=5000, max_windows_per_document=1),
-        tiny_run,
-        out=tmp_path / "t",
-    )
-    windows = rows_of(tables, "windows")
-    training = {
-        f"{i:016x}" for i in open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train").doc_ids_G
+    settings: dict[str, Any] = {
+        "full_len": 14,
+        "min_preceding": FULL,
+        "num_windows": 6,
+        "k": [2],
+        "selectors": ["nearest", "random"],
     }
-    assert windows
-    assert {w["split"] for w in windows} == {"held-out"}
-    assert not {w["doc_id"] for w in windows} & training
-    assert not {w["null_doc_id"] for w in windows} & training
-    documents = [d for d in corpus.read_documents(tiny_config.data) if corpus.split_of(d, 30) == "train"]
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps({"text": d.text}) + "\n" for d in documents[:9]))
-    own_text = with_settings(tiny_config, data=str(tmp_path / "own.jsonl"))
-    with pytest.raises(UserError, match="left out: the model was trained on them"):
-        measure(own_text, tiny_run, out=tmp_path / "x")
-    assert not (tmp_path / "x").exists()
+    shorter = measure(changed(tiny_config, **settings), tiny_run, out=tmp_path / "shorter")
+    for one, other in zip(rows_of(shorter), rows_of(tiny_tables)[:6], strict=True):
+        assert all(one[name] == other[name] for name in ("doc_id", "target_id", "null_doc_id"))
+        assert one["token_ids"] == other["token_ids"][6:] and one["null_token_ids"] == other["null_token_ids"][6:]
+        assert one["loss_short_nats"] == pytest.approx(
+            other["loss_short_nats"], abs=1e-5
+        )  # the local tokens are the same
+
+
+def test_one_document_has_a_shuffled_null_context(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
+) -> None:
+    one = write_corpus(tmp_path / "one.jsonl", 1, seed=3)
+    config = changed(tiny_config, data=str(one), num_windows=9, selectors=["random"], resampled_draws=0)
+    tables = measure(config, tiny_run, out=tmp_path / "tables")
+    assert read_json(tables / "manifest.json")["influence"]["null_context"] == "shuffled"
+    assert any("influence.null_context = document: all text is one document" in line for line in messages)
+    for window in rows_of(tables):
+        assert window["null_doc_id"] == window["doc_id"] and sorted(window["null_token_ids"]) == sorted(
+            window["token_ids"][:M]
+        )
 
 
 def test_windows_that_overlap_with_training_text_are_marked(
     tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    """Half of the texts to measure begin or end with words that the model was trained on."""
+    """Half of the texts end with words that the model was trained on."""
     store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train")
     tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
     documents = [store.tokens[a : b - 1].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)]
@@ -225,40 +192,180 @@ def test_windows_that_overlap_with_training_text_are_marked(
     mixed = [f"{text} {tokenizer.decode(documents[i])}" if i % 2 else text for i, text in enumerate(new)]
     source = tmp_path / "mixed.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in mixed))
-    few = with_settings(tiny_config, data=str(source), selectors=["random"], resampled_draws=0)
-    windows = rows_of(measure(few, tiny_run, out=tmp_path / "checked"), "windows")
+    few = changed(tiny_config, data=str(source), selectors=["random"], resampled_draws=0)
+    windows = rows_of(measure(few, tiny_run, out=tmp_path / "checked"))
     for window in windows:
         tokens = [*window["token_ids"], window["target_id"]]
         assert window["train_overlap"] == any(tuple(tokens[i : i + 13]) in trained for i in range(len(tokens) - 12))
     assert 10 < sum(window["train_overlap"] for window in windows) < 50
-    unchecked = measure(with_settings(few, train_overlap=False), tiny_run, out=tmp_path / "unchecked")
-    assert {window["train_overlap"] for window in rows_of(unchecked, "windows")} == {None}
-    short = measure(with_settings(few, full_len=11, k=[1]), tiny_run, out=tmp_path / "short")
-    assert {window["train_overlap"] for window in rows_of(short, "windows")} == {None}  # too short to hold 13 tokens
+    unchecked = measure(changed(few, train_overlap=False, num_windows=5), tiny_run, out=tmp_path / "unchecked")
+    short = measure(
+        changed(few, full_len=11, k=[1], num_windows=5), tiny_run, out=tmp_path / "short"
+    )  # cannot hold 13 tokens
+    assert {window["train_overlap"] for tables in (unchecked, short) for window in rows_of(tables)} == {None}
 
 
-def test_finished_foreign_and_missing_folders(
-    messages: Messages, tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
+# Pretrained models.
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = save_llama(
+        tmp_path_factory.mktemp("models") / "llama", [json.loads(line)["text"] for line in corpus_file.open()]
+    )
+    few = changed(tiny_config, num_windows=12, windows_per_part=5, selectors=["kl", "random"], resampled_draws=0)
+    return dataclasses.replace(few, pretrained=PretrainedConfig(str(folder)))
+
+
+def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "llama"
+    tables = measure(pretrained, run)
+    manifest, of_folder = read_json(tables / "manifest.json"), read_json(run / "manifest.json")
+    assert of_folder == {"kind": "pretrained", "status": "complete", "model": manifest["model"]}
+    assert manifest["model"]["name"] == pretrained.pretrained.model
+    assert (manifest["visibility"], manifest["anchor"]["text"], manifest["split"]) == ("hidden", BOS, "measured")
+    assert manifest["context"] == {
+        "local_len": LOCAL,
+        "full_len": FULL,
+        "train_len": None,
+        "max_position": 64,
+        "num_long_range": M,
+    }
+    assert manifest["fit"]["anchor"]["num_windows"] == 12 and (manifest["precision"], manifest["run"]) == (
+        "fp32",
+        "llama",
+    )
+    assert not {"checkpoint", "pose"} & set(manifest) and tables.name.startswith("words-jsonl-measured-8of20-bos-n12-")
+    assert {(row["gain_beyond_nats"], row["train_overlap"]) for row in rows_of(tables)} == {(None, None)}
+    whole = part_bytes(tables)
+    part_path(tables, "windows", part=1).unlink()
+    assert measure(pretrained, run) == tables and part_bytes(tables) == whole
+    contextual = measure(changed(pretrained, visibility="contextual"), run)
+    assert "8of20-contextual-bos-n12" in contextual.name
+    for one, other in zip(
+        rows_of(contextual), rows_of(tables), strict=True
+    ):  # nothing or everything visible: both definitions agree
+        for name in ("loss_short_nats", "loss_long_nats"):
+            assert one[name] == pytest.approx(other[name], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"influence": InfluenceConfig(full_len=4096)}, "--full-len 63 or less"),
+        ({"influence": InfluenceConfig(data="nowhere.txt")}, "nowhere.txt"),
+        ({"influence": InfluenceConfig(k=[13])}, "there are only M = 12 long-range tokens"),
+        (
+            {"influence": InfluenceConfig(full_len=50, k=[1], data="short")},
+            "0 of its 3 documents hold a window of 50 tokens",
+        ),
+        ({"pretrained": PretrainedConfig("no/where/llama")}, "no/where/llama"),
+        ({"pretrained": PretrainedConfig("empty")}, "empty"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(
+    changes: dict[str, Any], said: str, pretrained: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages.clear()
-    assert measure(tiny_config, tiny_run) == tiny_tables
-    assert "already measured (60 windows)" in messages[0]
-    copy = Path(shutil.copytree(tiny_tables, tmp_path / "copy"))
-    with pytest.raises(UserError, match="other settings"):
-        measure(with_settings(tiny_config, seed=5), tiny_run, out=copy)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is no influence folder"):
-        measure(tiny_config, tiny_run, out=tmp_path / "mine", overwrite=True)
-    with pytest.raises(UserError, match=r"is no influence folder .*'run'"):
-        measure(tiny_config, tiny_run, out=tiny_run, overwrite=True)
-    assert (tiny_run / "checkpoints").is_dir()
-    (tmp_path / "short.jsonl").write_text('{"text": "much too short"}\n')
-    short = with_settings(tiny_config, data=str(tmp_path / "short.jsonl"))
-    with pytest.raises(UserError, match="too small"):  # detected before anything is deleted
-        measure(short, tiny_run, out=copy, overwrite=True)
-    assert read_table(copy, "windows").num_rows == 60
-    with pytest.raises(UserError, match="this run has no checkpoint"):
-        measure(tiny_config, tmp_path / "nowhere")
-    assert measure(with_settings(tiny_config, seed=5, num_windows=5), tiny_run, out=copy, overwrite=True) == copy
-    assert read_json(copy / "manifest.json")["num_windows"] == 5
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "text.jsonl").write_text('{"text": "much too short"}\n' * 3)
+    with pytest.raises(UserError, match=said) as caught:
+        measure(dataclasses.replace(pretrained, **changes), tmp_path / "runs" / "llama")
+    assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
+
+
+# Fingerprints, names, sizes of parts.
+
+
+def run_id(config: Config, run: Path) -> str:
+    return influence_run_id(config.influence, open_model(config, run))
+
+
+def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    earlier = Path(shutil.copytree(tiny_run, tmp_path / "earlier" / tiny_run.name, symlinks=True))
+    shutil.rmtree(earlier / "checkpoints" / "step12")
+    measurements = {"as it is": (tiny_config, tiny_run), "weights": (tiny_config, earlier)}
+    settings: dict[str, Any] = {
+        "local_len": 6,
+        "full_len": 19,
+        "precision": "bf16",
+        "visibility": "contextual",
+        "seed": 1,
+        "num_windows": 61,
+        "k": [1],
+        "selectors": ["kl"],
+        "max_windows_per_document": 3,
+        "targets": "word-start",
+        "null_context": "shuffled",
+        "resampled_draws": 1,
+        "lasso_masks": 7,
+        "min_preceding": 20,
+        "train_overlap": False,
+        "unit": "word",
+    }
+    measurements |= {key: (changed(tiny_config, **{key: value}), tiny_run) for key, value in settings.items()}
+    measurements["training rows"] = (changed(tiny_config, "context", train_len=14), tiny_run)
+    measurements["anchor"] = (changed(tiny_config, full_len=19, anchor="bos"), tiny_run)
+    source = tmp_path / "text.jsonl"
+    for seed in (5, 6):  # the same file with other text
+        write_corpus(source, 30, seed=seed)
+        measurements[f"text {seed}"] = (changed(tiny_config, data=str(source)), tiny_run)
+        names = {run_id(*measurements[f"text {seed}"])}
+        assert len(names) == 1
+        measurements[f"text {seed}"] = (
+            changed(tiny_config, data=str(shutil.copy(source, tmp_path / f"{seed}.jsonl"))),
+            tiny_run,
+        )
+    found: dict[str, str] = {}
+    for name, (config, run) in measurements.items():
+        assert found.setdefault(run_id(config, run), name) == name
+    renamed = Path(shutil.copytree(tiny_run, tmp_path / "renamed", symlinks=True))
+    same = changed(tiny_config, local_len=8, full_len=20, precision="fp32", anchor="none")
+    assert found[run_id(same, renamed)] == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "trained", "expected"),
+    [
+        ({}, {}, (8, 20), "c4-en-val-n5-k1-4-seed3-012345"),
+        ({}, {}, (8, 21), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
+        ({}, {"record": "a model"}, (8, 20), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
+        ({"unit": "word", "visibility": "contextual"}, {}, (8, 20), "c4-en-val-word-contextual-n5-k1-4-seed3-012345"),
+        ({"unit": "block:4"}, {"anchor": "bos"}, (8, 20), "c4-en-val-block4-bos-n5-k1-4-seed3-012345"),
+        ({"k": [*range(1, 18)]}, {}, (8, 20), "c4-en-val-n5-k1to17of17-seed3-012345"),
+        ({}, {"text": SimpleNamespace(source="/a/__.b/--", split="val")}, (8, 20), "text-val-n5-k1-4-seed3-012345"),
+        ({}, {"text": SimpleNamespace(source="x" * 50, split="val")}, (8, 20), "x" * 40 + "-val-n5-k1-4-seed3-012345"),
+    ],
+)
+def test_the_name_of_a_folder_tells_what_differs(
+    settings: dict[str, Any], fields: dict[str, Any], trained: tuple[int, int], expected: str
+) -> None:
+    of_text = SimpleNamespace(source="/data/c4.en", split="val")
+    plain = {"lengths": SimpleNamespace(local_len=8, full_len=20), "text": of_text, "record": None, "anchor": None}
+    opened: Any = SimpleNamespace(**(plain | fields))
+    named = InfluenceConfig(**({"num_windows": 5, "k": [1, 4], "seed": 3} | settings))
+    assert default_name(named, opened, trained=ContextConfig(*trained), run_id="0123456789ab") == expected
+
+
+def test_parts_are_smaller_where_windows_take_more() -> None:
+    def tokens(*selectors: str, local_len: int = 64, full_len: int = 128) -> int:
+        lengths = Config(context=ContextConfig(local_len=local_len, full_len=full_len)).measured_lengths
+        return tokens_per_window(InfluenceConfig(selectors=list(selectors)), lengths)
+
+    one = {name: tokens(name) for name in ALL_SELECTORS}
+    assert min(one.values()) == one["nearest"] < one["kl"] < one["unmask-one"] < one["greedy"]
+    assert tokens("kl", "greedy") > one["greedy"]
+    assert tokens("kl", full_len=1024) > 10 * tokens("kl")
+
+
+def test_every_k_of_a_grid_is_measured_and_recorded(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    config = changed(tiny_config, num_windows=2, selectors=["nearest"], k_grid="all", resampled_draws=0)
+    tables = measure(config, tiny_run, out=tmp_path / "tables")
+    influence = read_json(tables / "manifest.json")["influence"]
+    assert (influence["k"], influence["k_grid"]) == ([*range(1, 13)], None)
+    for grid, ks in {"all": [*range(1, 13)], "geometric": [1, 2, 4, 8, 12]}.items():
+        assert changed(tiny_config, k_grid=grid).with_measured_k().influence.k == ks
+    assert changed(tiny_config, k_grid="all", unit="block:5").with_measured_k().influence.k == [1, 2, 3]

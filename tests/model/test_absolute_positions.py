@@ -1,4 +1,4 @@
-"""Learned absolute positions: against OLMo's own, on all paths of the engine, and their logits."""
+"""Learned absolute positions: against OLMo's own, and their logits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from olmo.model import OLMo
 from tiny_models import NORMED, PLAIN, VOCAB, build
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, single_losses, target_losses
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 ABSOLUTE = dataclasses.replace(PLAIN, position_embedding="absolute")
-LOCAL = 4
 
 
 @pytest.fixture(params=[ABSOLUTE, dataclasses.replace(NORMED, position_embedding="absolute")], ids=["olmo1", "qk-norm"])
@@ -61,36 +58,6 @@ def test_position_logits_are_the_last_state_times_the_embedding_of_positions(mod
     torch.testing.assert_close(of_positions, expected, rtol=0, atol=0)
     last = model.logits_and_position_logits(tokens(), positions, last_only=True)
     torch.testing.assert_close(last[1][:, 0], of_positions[:, -1], rtol=1e-4, atol=1e-5)
-
-
-def test_all_paths_of_the_engine_agree(model: OLMoWithPositions) -> None:
-    windows = tokens()
-    targets_W = torch.tensor([5, 6, 7])
-    candidates_WJ = torch.arange(8).expand(3, -1)
-
-    def summed_loss(which: slice, logits_wV: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(logits_wV, targets_W[which], reduction="sum")
-
-    found = {}
-    for path in ("compact", "plain", "masked"):
-        evaluator = Evaluator(model, LOCAL, path=path)
-        pairs_WNS = torch.tensor([[[0, 5], [2, 7]]]).expand(3, -1, -1)
-        found[path] = (
-            single_losses(evaluator, windows, targets_W=targets_W, candidates_WJ=candidates_WJ)[0],
-            target_losses(evaluator, windows, targets_W=targets_W, visible_WNS=pairs_WNS)[0],
-            all_but_one_losses(evaluator, windows, labels_WA=targets_W[:, None]),
-            gate_gradients(evaluator, windows, loss_function=summed_loss),
-        )
-    for path in ("compact", "plain"):
-        for actual, expected in zip(found[path], found["masked"], strict=True):
-            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-5)
-
-
-def test_keys_and_values_continue_a_row(model: OLMoWithPositions) -> None:
-    positions = torch.arange(12).expand(3, -1)
-    prefix = model.keys_values(tokens()[:, :8], positions[:, :8])
-    after = model.last_logits_after(tokens()[:, 8:], positions[:, 8:], prefix=prefix)
-    torch.testing.assert_close(after, model.last_logits(tokens(), positions), rtol=1e-4, atol=1e-5)
 
 
 def test_the_name_of_the_parameter_is_olmos(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Models without positions: against transformers and OLMo, what their position IDs do, checkpoints, refusals.
 
-``reference.py`` has the formula. They are among the ``KINDS`` that paths and selectors are compared with it for.
+``reference.py`` has the formula.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import pytest
 import torch
 import transformers
 from olmo.model import OLMo
-from tiny_models import NO_POSITIONS, PLAIN, VOCAB, build
+from tiny_models import NO_POSITIONS, PLAIN, VOCAB, build, last_logits
 
 from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.model.checkpoint import CheckpointInfo, CheckpointState, load_model, save_checkpoint
-from olmo_sparsity.model.olmo import OLMoWithPositions
 
 CPU = torch.device("cpu")
 LENGTH = 12
@@ -31,11 +30,6 @@ def tokens() -> torch.Tensor:
 
 def in_order() -> torch.Tensor:
     return torch.arange(LENGTH).expand(3, -1)
-
-
-@torch.no_grad()
-def last_logits(model: OLMoWithPositions, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    return model.last_logits(token_ids, positions)
 
 
 @torch.no_grad()
@@ -57,6 +51,7 @@ def test_logits_are_those_of_transformers() -> None:
     assert (llama(input_ids=tokens()).logits - expected).abs().max() > 1e-2
 
 
+@torch.no_grad()
 def test_a_model_without_positions_does_not_know_the_ids_nor_the_order() -> None:
     model = build(NO_POSITIONS).eval()
     gaps = torch.arange(LENGTH).mul(2).expand(3, -1)
@@ -78,6 +73,7 @@ def test_the_logits_of_chosen_tokens_are_those_of_the_whole_row() -> None:
     torch.testing.assert_close(of_chosen, whole[chosen], atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
 def test_olmo_runs_the_checkpoint_as_its_own(tmp_path: Path) -> None:
     model = build(NO_POSITIONS).eval()
     info = CheckpointInfo(step=1, tokens=0, seconds=0.0, run_id="0123")
@@ -100,7 +96,3 @@ def test_positions_that_are_not_rotary_are_not_exported(positions: str) -> None:
 def test_a_model_without_positions_has_no_pose(pose: PoseConfig) -> None:
     with pytest.raises(UserError, match=r"^model\.position_embedding = none: [^\n]* set pose\.num_chunks=1[^\n]*$"):
         Config(model=NO_POSITIONS, pose=pose)
-
-
-def test_without_positions_keys_may_be_bf16() -> None:
-    assert build(NO_POSITIONS).in_dtype(torch.bfloat16).transformer.wte.weight.dtype == torch.bfloat16

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from known_selectors import only_here as only_here
 from unlike_tables import unlike_manifest, unlike_rows, write_rows
 
 from olmo_sparsity.errors import UserError
@@ -125,10 +124,8 @@ def test_what_cannot_be_compared(first: str, second: str, said: str, pair: tuple
         compare(first.format(*pair), second.format(*pair))
 
 
-@pytest.mark.usefixtures("only_here")
 def test_a_selector_of_the_user_with_another_source_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    look = {"color": "#AA3377", "marker": "$a$", "on_light": "#aa3377", "on_dark": "#e58fc0"}
-    entry = {"file": "own.py", "meaning": "mine", "look": look, "sees_target": False, "needs": []}
+    entry = {"file": "own.py", "meaning": "mine", "sees_target": False}
     folders = [
         written(tmp_path / name, seed=seed, own_selectors={"mine": {**entry, "sha256": sha256}})
         for seed, (name, sha256) in enumerate((("a", "1"), ("b", "2"), ("c", "1")))

@@ -21,7 +21,7 @@ from made_up import made_up_tables
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import run
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.measurement import is_measured
+from olmo_sparsity.measure.parts import is_measured
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
 from olmo_sparsity.tables.merging import check_tables, read_verified_part
 from olmo_sparsity.tables.parts import part_path, write_part

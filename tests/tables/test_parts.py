@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import measurement as parts
+from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.measurement import is_measured, measure_parts
+from olmo_sparsity.measure.parts import is_measured, measure_parts
 from olmo_sparsity.measure.work import Share, share_of_process
 from olmo_sparsity.model.devices import take_own_gpu
 from olmo_sparsity.storage.files import HOST, partial_path, read_json, remove_leftovers

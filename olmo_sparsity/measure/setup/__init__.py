@@ -1,1 +1,0 @@
-"""What is opened and checked before anything is measured: the model, its text, whether it can be measured."""

@@ -1,0 +1,251 @@
+"""Every path of the engine against the definition: masks that are written out, on models of many families."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any, Optional
+
+import pytest
+import torch
+import torch.nn.functional as F
+from defined import FULL, LOCAL, PATHS, M, kl, log_probs, random_sets, windows
+from transformers_models import BOS, VOCAB, build, build_raw
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.engine import Engine
+from olmo_sparsity.model.causal_lm import CausalLM
+from olmo_sparsity.model.compact import Compact
+
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 0}  # of log-probabilities of all tokens, also of very unlikely ones
+W = 3
+FAMILIES = [
+    "llama", "olmo", "olmo-2", "qwen-3", "gpt-2", "gpt-neox", "gemma-2", "gpt-oss", "mistral, window of 10",
+    "gemma-3, window of 7", "gpt-oss, window of 10",
+]  # fmt: skip
+family = pytest.mark.parametrize("kind", FAMILIES)
+visible = pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+anchored = pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+
+
+@functools.cache
+def model_of(kind: str) -> CausalLM:
+    return build(kind)
+
+
+def in_order(passes: Any, num_rows: int) -> torch.Tensor:
+    """The rows of all passes, each of which comes once."""
+    found = torch.full((num_rows, VOCAB), torch.nan)
+    for *where, log_p_rV in passes:
+        rows = where[0] if len(where) == 1 else where[0] * M + where[1]
+        assert found[rows].isnan().all()
+        found[rows] = log_p_rV
+    return found
+
+
+@family
+@visible
+@anchored
+def test_every_path_gives_what_the_definition_gives(kind: str, visibility: Any, anchor_id: Optional[int]) -> None:
+    model, (tokens_WT, _) = model_of(kind), windows(W)
+    defined = functools.partial(log_probs, model.raw, visibility=visibility, anchor_id=anchor_id)
+    windows_R, shown_RM = torch.tensor([0, 1, 2, 2, 0, 1, 1, 0]), random_sets(8)
+    expected = defined(tokens_WT[windows_R], shown_RM)
+    of_window = torch.arange(W).repeat_interleave(M)
+    singles = defined(tokens_WT[of_window], torch.eye(M).repeat(W, 1))
+    spans = [(0, 1), (3, 5), (M - 2, M)]
+    but_spans = torch.ones(len(spans), M)
+    for number, (first, end) in enumerate(spans):
+        but_spans[number, first:end] = 0
+    without = defined(tokens_WT.repeat_interleave(len(spans), dim=0), but_spans.repeat(W, 1)).unflatten(0, (W, -1))
+    for path in PATHS:
+        for batch_tokens in (4096, 60):
+            engine = Engine(model, LOCAL, visibility, anchor_id, path, batch_tokens)
+            torch.testing.assert_close(in_order(engine.log_probs(tokens_WT, windows_R, shown_RM), 8), expected, **CLOSE)
+        torch.testing.assert_close(in_order(engine.log_probs_of_singles(tokens_WT), W * M), singles, **CLOSE)
+        for some_w, number, log_p_wV in engine.log_probs_of_all_but(tokens_WT, spans):
+            torch.testing.assert_close(log_p_wV, without[some_w, number], **CLOSE)
+        torch.testing.assert_close(engine.short(tokens_WT), defined(tokens_WT, torch.zeros(W, M)), **CLOSE)
+        for num in (1, LOCAL, FULL):
+            latest = defined(tokens_WT[:, -num:], torch.ones(W, 0))
+            torch.testing.assert_close(engine.last(tokens_WT, num), latest, **CLOSE)
+
+
+@family
+@visible
+@anchored
+def test_attention_is_that_of_the_last_token_over_all_layers_and_heads(
+    kind: str, visibility: Any, anchor_id: Optional[int]
+) -> None:
+    model, (tokens_WT, _) = model_of(kind), windows(W)
+    front = [] if anchor_id is None else [torch.full((W, 1), anchor_id)]
+    raw = copy.deepcopy(model.raw)
+    raw.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = raw(torch.cat([*front, tokens_WT], dim=1), output_attentions=True)
+    expected = torch.stack([layer[:, :, -1].mean(dim=1) for layer in output.attentions]).mean(dim=0)
+    for path in PATHS:
+        engine = Engine(model, LOCAL, visibility, anchor_id, path, batch_tokens=60)
+        log_p_WV, attention_WM = engine.long_and_attention(tokens_WT)
+        torch.testing.assert_close(attention_WM, expected[:, len(front) : len(front) + M], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(log_p_WV, output.logits[:, -1].log_softmax(dim=-1), **CLOSE)
+
+
+def losses_of(labels_WA: torch.Tensor) -> Any:
+    def losses(some_w: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
+        labels = labels_WA[some_w].unbind(1)
+        return torch.stack([F.cross_entropy(logits_wV, of_label, reduction="sum") for of_label in labels])
+
+    return losses
+
+
+@visible
+@anchored
+def test_gradients_are_derivatives_by_gates(visibility: Any, anchor_id: Optional[int]) -> None:
+    """Against finite differences in float64, which GPT-2 computes in all of its layers."""
+    (tokens_WT, _), labels_WA = windows(W), torch.tensor([[5, 6], [7, 8], [9, 10]])
+    exact = copy.deepcopy(model_of("gpt-2").raw).double()
+
+    def losses(gate: float) -> torch.Tensor:
+        log_p_RV = log_probs(
+            exact, tokens_WT.repeat_interleave(M, dim=0), gate * torch.eye(M).repeat(W, 1).double(), visibility=visibility,
+            anchor_id=anchor_id,
+        )  # fmt: skip
+        return -log_p_RV.gather(1, labels_WA.repeat_interleave(M, dim=0)).unflatten(0, (W, M)).permute(2, 0, 1)
+
+    expected = (4 * losses(1e-8) - losses(2e-8) - 3 * losses(0.0)) / 2e-8
+    for path in PATHS:
+        engine = Engine(model_of("gpt-2"), LOCAL, visibility, anchor_id, path)
+        found = engine.gradients(tokens_WT, losses_of(labels_WA))
+        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=5e-3)
+
+
+@family
+@visible
+@anchored
+def test_gradients_of_the_local_tokens_alone_are_those_under_gates(
+    kind: str, visibility: Any, anchor_id: Optional[int]
+) -> None:
+    (tokens_WT, _), labels_WA = windows(W), torch.tensor([[5], [7], [9]])
+    plain, masked = (
+        Engine(model_of(kind), LOCAL, visibility, anchor_id, path, batch_tokens=200).gradients(
+            tokens_WT, losses_of(labels_WA)
+        )
+        for path in ("plain", "masked")
+    )
+    torch.testing.assert_close(
+        plain, masked, atol=1e-4, rtol=2e-2
+    )  # a gate of 1e-10 is not quite 0: weights differ 1e8-fold
+    assert plain.shape == (1, W, M) and masked.abs().max() > 1e-3
+
+
+@anchored
+def test_patching_moves_the_output_of_attention_towards_that_with_the_token(anchor_id: Optional[int]) -> None:
+    """In a model of one layer, where nothing before it moves: the slope of KL(p_all, p) along the blend of both outputs."""
+    model, (tokens_WT, _) = build("gpt-2", n_layer=1), windows(2)
+    exact = copy.deepcopy(model.raw).double()
+    outputs: dict[str, torch.Tensor] = {}
+
+    def run(shown_RM: torch.Tensor, out: Optional[torch.Tensor] = None) -> torch.Tensor:
+        def hook(module: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            outputs["read"] = inputs[0]
+            return inputs if out is None else (out,)
+
+        with exact.transformer.h[0].attn.c_proj.register_forward_pre_hook(hook):
+            rows = tokens_WT.repeat_interleave(len(shown_RM) // 2, dim=0)
+            return log_probs(exact, rows, shown_RM.double(), visibility="contextual", anchor_id=anchor_id)
+
+    long = run(torch.ones(2, M)).repeat_interleave(M, dim=0)
+    shown_WM = torch.zeros(2, M, dtype=torch.bool)
+    shown_WM[:, [2, 9]] = True
+    beside_RM = shown_WM.repeat_interleave(M, dim=0)
+    run(beside_RM)
+    without = outputs["read"]
+    run(beside_RM | torch.eye(M, dtype=torch.bool).repeat(2, 1))
+    towards = outputs["read"] - without
+    up, down = (kl(long, run(beside_RM, without + step * towards)) for step in (1e-5, -1e-5))
+    expected = torch.from_numpy((up - down) / 2e-5).view(2, M)
+    p_long_WV = long[::M].float().exp()
+    engine = Engine(model, LOCAL, "contextual", anchor_id)
+    found = engine.patching(
+        tokens_WT, shown_WM, lambda some_w, logits_wV: F.cross_entropy(logits_wV, p_long_WV[some_w], reduction="sum")
+    )
+    # A token that is shown already is counted twice by its weight; no selector asks about it.
+    torch.testing.assert_close(found[~shown_WM].double(), expected[~shown_WM], atol=1e-5, rtol=1e-3)
+
+
+@anchored
+def test_what_is_observed_of_layers_and_heads(anchor_id: Optional[int]) -> None:
+    model, (tokens_WT, _) = model_of("llama"), windows(W)
+    front = [] if anchor_id is None else [torch.full((W, 1), anchor_id)]
+    raw = copy.deepcopy(model.raw)
+    raw.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = raw(torch.cat([*front, tokens_WT], dim=1), output_attentions=True, output_hidden_states=True)
+    far = slice(len(front), len(front) + M)
+    weights = torch.stack(output.attentions, dim=1)[..., far].numpy()  # [W, layers, heads, T, M]
+    needs = frozenset({"attention", "accumulated_attention", "observed_attention", "queries", "keys", "hidden_states"})
+    found = Engine(model, LOCAL, anchor_id=anchor_id, batch_tokens=60).observed(tokens_WT, needs)
+    assert found["attention"] == pytest.approx(weights[..., -1, :], abs=1e-5)
+    assert found["accumulated_attention"] == pytest.approx(weights.sum(axis=-2), abs=1e-5)
+    assert found["observed_attention"] == pytest.approx(weights[..., -LOCAL:, :].sum(axis=-2), abs=1e-5)
+    states = torch.stack(output.hidden_states, dim=1)[:, :, far].numpy()
+    assert found["hidden_states"] == pytest.approx(states, abs=1e-4)
+    keys = torch.from_numpy(found["keys"]).repeat_interleave(2, dim=2)  # two heads of queries share one of keys
+    scores = (torch.from_numpy(found["queries"])[..., None, :] * keys).sum(dim=-1) / keys.shape[-1] ** 0.5
+    among_far = weights[..., -1, :] / weights[..., -1, :].sum(axis=-1, keepdims=True)
+    assert scores.softmax(dim=-1).numpy() == pytest.approx(among_far, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gemma-2", "gpt-oss"])
+def test_attention_that_is_more_than_a_softmax_is_not_read(kind: str) -> None:
+    tokens_WT, _ = windows(W)
+    engine = Engine(model_of(kind), LOCAL, "contextual")
+    with pytest.raises(UserError, match="cannot be read of such a model; leave out the selectors that need them"):
+        engine.observed(tokens_WT, frozenset({"keys"}))
+    with pytest.raises(UserError, match="cannot be read of this model"):
+        engine.patching(tokens_WT, torch.zeros(W, M, dtype=torch.bool), losses_of(torch.ones(W, 1, dtype=torch.int64)))
+
+
+class SmallMemory(CausalLM):
+    """Runs out of memory where a pass has more tokens than it can hold."""
+
+    most, refused = 4 * (LOCAL + 1), 0
+
+    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
+        if tokens_BT.numel() > self.most:
+            self.refused += 1
+            raise torch.OutOfMemoryError
+        return super()._run(tokens_BT, positions_BT, **options)
+
+
+def test_passes_are_halved_where_memory_runs_out() -> None:
+    tokens_WT, _ = windows(W)
+    model = SmallMemory(build_raw("gpt-2"))
+    engine = Engine(model, LOCAL, path="plain")
+    expected = in_order(Engine(model_of("gpt-2"), LOCAL, path="plain").log_probs_of_singles(tokens_WT), W * M)
+    torch.testing.assert_close(in_order(engine.log_probs_of_singles(tokens_WT), W * M), expected, **CLOSE)
+    tries = model.refused
+    assert 0 < tries < 10 and 1 < engine.rows_per_pass(LOCAL + 1) <= 4
+    in_order(engine.log_probs_of_singles(tokens_WT), W * M)
+    assert model.refused == tries  # later passes have the size that fits
+    model.most = LOCAL
+    with pytest.raises(torch.OutOfMemoryError):  # a single row is too much
+        list(engine.log_probs_of_singles(tokens_WT))
+
+
+def test_the_compact_path_is_for_known_layers_that_see_everything() -> None:
+    compact = {kind for kind in FAMILIES if Compact.supports(model_of(kind))}
+    assert compact == {"llama", "olmo", "olmo-2", "qwen-3"}
+    assert Engine(model_of("gpt-2"), LOCAL).compact is None and Engine(model_of("llama"), LOCAL).compact is not None
+    assert Engine(model_of("llama"), LOCAL, path="plain").compact is None
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt-2"])
+def test_bf16_weights_give_nearly_the_same(kind: str) -> None:
+    tokens_WT, targets_W = windows(W)
+    low, high = (
+        Engine(model, LOCAL).short(tokens_WT).gather(1, targets_W[:, None])
+        for model in (build(kind, initializer_range=0.02).in_dtype(torch.bfloat16), build(kind))
+    )
+    assert low.dtype == torch.float32 and 0 < (low - high).abs().max() < 0.5

@@ -1,0 +1,310 @@
+"""What is measured: the model of a run or a pretrained one, its text, its anchor, and its folder of results."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import pytest
+import torch
+from conftest import Messages, write_corpus
+from tiny_models import last_logits
+from transformers_models import byte_tokenizer, save
+
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, PretrainedConfig
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.measure.opening import lengths_record, open_model
+from olmo_sparsity.measure.parts import begin_pretrained
+from olmo_sparsity.measure.text import text_of_run
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text.store import open_store
+
+LOCAL, FULL, M, POSITIONS = 8, 20, 12, 64
+
+
+def with_settings(config: Config, **changes: Any) -> Config:
+    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))
+
+
+def of_model(
+    config: Config, model: Path, *, train_len: Optional[int] = None, scaling: Any = None, **settings: Any
+) -> Config:
+    """The configuration of a measurement of a pretrained model on the text of the tiny run."""
+    scaled = {} if scaling is None else {"rope_scaling": scaling[0], "rope_factor": scaling[1]}
+    named = dataclasses.replace(config, pretrained=PretrainedConfig(str(model), train_len=train_len, **scaled))
+    return with_settings(named, **settings)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama whose tokenizer adds nothing in front of a text."""
+    folder = tmp_path_factory.mktemp("models") / "plain"
+    save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama whose tokenizer adds a BOS."""
+    folder = tmp_path_factory.mktemp("models") / "adding"
+    save(folder, tokenizer=byte_tokenizer(adds_bos=True))
+    return folder
+
+
+@torch.no_grad()
+def test_a_run_is_converted_when_it_is_opened(tiny_config: Config, tiny_run: Path) -> None:
+    opened, trained = (
+        open_model(tiny_config, tiny_run),
+        load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu")),
+    )
+    tokens = torch.randint(3, 300, (3, 10), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([0, 1, 2, 5, 6, 9, 12, 13, 18, 19]).expand(3, -1)
+    expected = last_logits(trained, tokens, positions)
+    torch.testing.assert_close(opened.model.logits(tokens, positions), expected, atol=1e-5, rtol=0)
+    assert (opened.name, opened.precision, opened.pose, opened.record) == ("tiny", "fp32", tiny_config.pose, None)
+    assert opened.model is opened.model and opened.fit(opened.windows(tiny_config.influence)) == {}
+    low = open_model(with_settings(tiny_config, precision="bf16"), tiny_run)
+    assert (low.precision, low.model.dtype) == ("bf16", torch.bfloat16)
+    engine = opened.engine(dataclasses.replace(tiny_config.influence, path="masked", batch_tokens=77))
+    assert (engine.local_len, engine.path, engine.batch_tokens, engine.anchor_id) == (LOCAL, "masked", 77, None)
+
+
+ANCHORS: list[tuple[str, str, str, bool]] = [
+    ("run", "auto", "hidden", False),
+    ("run", "auto", "contextual", False),
+    ("run", "bos", "hidden", True),
+    ("bos run", "auto", "hidden", True),
+    ("bos run", "none", "hidden", False),
+    ("export", "auto", "contextual", False),
+    ("bos export", "auto", "hidden", True),
+    ("plain", "auto", "hidden", False),
+    ("plain", "auto", "contextual", True),
+    ("plain", "none", "contextual", False),
+    ("adding", "auto", "hidden", True),
+    ("adding", "none", "hidden", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "setting", "visibility", "has_anchor"), ANCHORS)
+def test_the_anchor(
+    kind: str,
+    setting: str,
+    visibility: str,
+    has_anchor: bool,
+    tiny_config: Config,
+    tiny_run: Path,
+    bos_config: Config,
+    bos_run: Path,
+    plain: Path,
+    adding: Path,
+    tmp_path: Path,
+) -> None:
+    """`auto`: as the rows of training began; of other models as the tokenizer says, or under contextual visibility."""
+    settings = {"anchor": setting, "visibility": visibility, "full_len": 19}
+    config, run = (bos_config, bos_run) if "bos" in kind else (tiny_config, tiny_run)
+    if "export" in kind:
+        config, run = of_model(config, export_hf(run, tmp_path / "hf").folder), tmp_path / "results"
+    elif "run" not in kind:
+        config, run = of_model(config, plain if kind == "plain" else adding), tmp_path / "results"
+    opened = open_model(with_settings(config, **settings), run)
+    expected = "<|endoftext|>" if "run" in kind or "export" in kind else "<s>"
+    assert opened.bos.text == expected and opened.tokenizer.token_to_id(expected) == opened.bos.id
+    assert opened.anchor == (opened.bos if has_anchor else None) and opened.anchor_id == (
+        opened.bos.id if has_anchor else None
+    )
+
+
+def test_rows_that_have_too_few_positions(tiny_config: Config, tiny_run: Path, adding: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^full_len = 20 with the anchor '<\|endoftext\|>' in front: .* 20 positions; .*--full-len 19 or less$",
+    ):
+        open_model(with_settings(tiny_config, anchor="bos"), tiny_run)
+    with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
+        with_settings(tiny_config, full_len=21)
+    said = r"^full_len = 64 with the anchor '<s>' in front: .*--full-len 63 or less; more are measured of a model with rotary"
+    with pytest.raises(UserError, match=said):
+        open_model(of_model(tiny_config, adding, full_len=POSITIONS), tmp_path)
+    open_model(of_model(tiny_config, adding, full_len=POSITIONS - 1), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("train_len", "full_len", "beyond"),
+    [
+        (24, 23, None),
+        (23, 23, "its stated training row"),
+        (90, 64, "its positions"),
+        (23, 64, "its stated training row and its positions"),
+    ],
+)
+def test_a_stated_row_allows_longer_windows_and_a_warning_says_beyond_what(
+    train_len: int,
+    full_len: int,
+    beyond: Optional[str],
+    tiny_config: Config,
+    adding: Path,
+    tmp_path: Path,
+    messages: Messages,
+) -> None:
+    opened = open_model(of_model(tiny_config, adding, train_len=train_len, full_len=full_len), tmp_path)
+    warnings = [
+        line.split(f"rows of up to {full_len + 1} tokens go beyond ")[1].split(": ")[0]
+        for line in messages
+        if "go beyond" in line
+    ]
+    assert warnings == ([] if beyond is None else [beyond])
+    assert opened.lengths.train_len == train_len and opened.max_position == POSITIONS
+    assert opened.model.max_position == max(POSITIONS, full_len + 1)
+
+
+def test_a_row_is_stated_of_a_pretrained_model_only(tiny_config: Config, tiny_run: Path) -> None:
+    alone = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(None, train_len=12))
+    with pytest.raises(UserError, match="are about a pretrained model, and none is named"):
+        open_model(alone, tiny_run)
+
+
+# The text.
+
+
+def test_a_run_is_measured_on_text_that_it_was_not_trained_on(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    own = open_model(tiny_config, tiny_run).text
+    assert (own.source, own.split, own.excluded_ids_G) == (tiny_config.data.source, "validation", None)
+    store = Path(read_json(tiny_run / "manifest.json")["token_store"])
+    assert own.store.tokens_sha256 == open_store(store, "validation").tokens_sha256
+    trained = open_store(store, "train").doc_ids_G
+    assert own.training_store is not None and own.training_store.doc_ids_G.tolist() == trained.tolist()
+    assert not set(own.store.doc_ids_G) & set(trained)
+    new = write_corpus(tmp_path / "new.jsonl", 40, seed=99)
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text(Path(tiny_config.data.source).read_text() + new.read_text())
+    config = with_settings(tiny_config, data=str(mixed), num_windows=5000, max_windows_per_document=1)
+    opened = open_model(config, tiny_run)
+    assert (opened.text.source, opened.text.split) == (str(mixed), "held-out")
+    windows = opened.windows(config.influence)
+    measured = {*windows.store.doc_ids_G[windows.document_W].tolist()}
+    assert (
+        measured
+        and not measured & set(trained.tolist())
+        and set(trained.tolist()) & set(windows.store.doc_ids_G.tolist())
+    )
+
+
+def test_text_that_cannot_be_told_from_that_of_training_is_refused(tiny_config: Config, tiny_run: Path) -> None:
+    manifest = read_json(tiny_run / "manifest.json")
+    with pytest.raises(
+        UserError, match="has changed since this run was trained on it, so it is unknown which documents"
+    ):
+        text_of_run(tiny_config.data, InfluenceConfig(), run=tiny_run, manifest={**manifest, "tokens_sha256": "other"})
+    with pytest.raises(
+        UserError, match="was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
+    ):
+        text_of_run(tiny_config.data, InfluenceConfig(), run=tiny_run, manifest={"run_id": "0"})
+
+
+def test_token_files_of_a_run_that_are_gone_are_made_again(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
+) -> None:
+    config = dataclasses.replace(
+        tiny_config, data=dataclasses.replace(tiny_config.data, cache_dir=str(tmp_path / "cache"))
+    )
+    manifest = {**read_json(tiny_run / "manifest.json"), "token_store": str(tmp_path / "gone")}
+    text = text_of_run(config.data, InfluenceConfig(), run=tiny_run, manifest=manifest)
+    assert text.store.tokens_sha256 == open_model(tiny_config, tiny_run).text.store.tokens_sha256
+    assert any("the token files of this run are gone; preparing the text again" in line for line in messages)
+
+
+def test_a_pretrained_model_is_measured_on_text_by_its_own_tokenizer(
+    tiny_config: Config, plain: Path, tmp_path: Path
+) -> None:
+    few = write_corpus(tmp_path / "few.jsonl", 9)
+    opened = open_model(of_model(tiny_config, plain, data=str(few), max_documents=4), tmp_path / "results")
+    text = opened.text
+    assert (text.source, text.split, text.training_store, text.excluded_ids_G) == (str(few), "measured", None, None)
+    pairs = zip(text.store.begins_G.tolist(), text.store.ends_G.tolist(), strict=True)
+    found = [opened.tokenizer.decode(text.store.tokens[begin : end - 1].tolist()) for begin, end in pairs]
+    assert found == [json.loads(line)["text"] for line in few.open()][:4]
+    assert not (tmp_path / "results").exists()
+
+
+# Folders of results.
+
+
+def test_a_folder_holds_the_results_of_one_model(
+    tiny_config: Config, plain: Path, adding: Path, tmp_path: Path
+) -> None:
+    run, config = tmp_path / "runs" / "begun", of_model(tiny_config, plain, k=[3], train_len=29)
+    opened = open_model(config, run)
+    assert opened.record is not None
+    begin_pretrained(config, run, record=opened.record, tokenizer=opened.tokenizer)
+    kept = load_config(run / "config.yaml")
+    assert kept == dataclasses.replace(
+        config, name="begun", pretrained=PretrainedConfig(str(plain)), influence=InfluenceConfig()
+    )
+    written = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert set(written) == {"manifest.json", "config.yaml", "tokenizer.json"}
+    (run / "tokenizer.json").unlink()
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=config.training.steps + 1))
+    begin_pretrained(other, run, record=opened.record, tokenizer=opened.tokenizer)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == written  # as it was begun
+    with pytest.raises(
+        UserError, match=r"holds the results of .*plain with other weights or another tokenizer; .*--run DIR$"
+    ):
+        open_model(of_model(tiny_config, adding), run)
+    with pytest.raises(
+        UserError, match=r"with pretrained.rope_scaling = none, not yarn:2; choose another folder with --run DIR$"
+    ):
+        open_model(of_model(tiny_config, plain, scaling=("yarn", 2.0)), run)
+    for changes in ({"weights_sha256": "1"}, {"tokenizer_sha256": "1"}):  # another process has begun it in the meantime
+        with pytest.raises(UserError, match="with other weights or another tokenizer"):
+            begin_pretrained(
+                config, run, record=dataclasses.replace(opened.record, **changes), tokenizer=opened.tokenizer
+            )
+
+
+@pytest.mark.parametrize("is_stated", [False, True])
+def test_lengths_of_the_manifest_have_their_names(is_stated: bool) -> None:
+    lengths = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20)).measured_lengths
+    pose = None if is_stated else PoseConfig(method="pose", num_chunks=3, contents="matched")
+    opened: Any = SimpleNamespace(lengths=lengths, max_position=70, pose=pose)
+    rest = (
+        {"train_len_is_stated": True}
+        if is_stated
+        else {"pose_method": "pose", "num_chunks": 3, "pose_contents": "matched"}
+    )
+    assert lengths_record(opened) == {
+        "local_len": 10,
+        "full_len": 50,
+        "train_len": 20,
+        "max_position": 70,
+        "num_long_range": 40,
+        **rest,
+    }
+
+
+def test_checks_are_kept_and_first_tokens_compared_again_where_there_are_more_windows(
+    tiny_config: Config, adding: Path, tmp_path: Path
+) -> None:
+    config = of_model(tiny_config, adding, num_windows=9)
+    opened = open_model(config, tmp_path)
+    of_five = opened.windows(dataclasses.replace(config.influence, num_windows=5))
+    first = opened.fit(of_five)
+    assert {check["name"] for check in first["fit"]["checks"]} >= {
+        "position IDs in use",
+        "later tokens seen by earlier ones, nats",
+    }
+    assert first["fit"]["anchor"]["num_windows"] == 5 and first["fit"]["anchor"]["chosen"] == "bos"
+    assert opened.fit(of_five, known=first) == first
+    more = opened.fit(opened.windows(config.influence), known=first)
+    assert more["fit"]["checks"] == first["fit"]["checks"] and more["fit"]["anchor"]["num_windows"] == 9
+    full = open_model(of_model(tiny_config, adding, full_len=POSITIONS, anchor="none", num_windows=5), tmp_path)
+    assert (
+        full.fit(full.windows(with_settings(config, num_windows=5).influence))["fit"]["anchor"] is None
+    )  # a BOS has no place
