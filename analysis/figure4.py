@@ -7,8 +7,6 @@ from typing import Optional
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
@@ -17,9 +15,8 @@ from matplotlib.patheffects import withStroke
 
 from olmo_sparsity.config.units import counted, units_of
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.frames import read_windows
+from olmo_sparsity.statistics.frames import read_sparse_gains, read_windows
 from olmo_sparsity.statistics.quantities import pick, read_estimates, selectors_of, shown_ks
-from olmo_sparsity.tables.reading import list_rows, read_parts
 
 from .drawing import INK, WIDTH, main_selectors, new_figure, picked_by, sample_of, styled
 
@@ -47,7 +44,7 @@ def figure(tables: Path, selector: Optional[str] = None) -> Figure:
     long_W, weight_W = (
         read_windows(tables, ["window_id", "gain_long_nats", "weight"])[["gain_long_nats", "weight"]].to_numpy().T
     )
-    sparse_KW = _sparse_gains(tables, selector, ks)
+    sparse_KW = read_sparse_gains(tables, selector, ks).to_numpy(float).T
     low, high = np.percentile(np.concatenate([long_W, *sparse_KW]), SHOWN)
     drawn, axes = new_figure(
         1, len(ks), height=1.0 + WIDTH / max(len(ks), 3), sharex=True, sharey=True, layout="compressed",
@@ -70,16 +67,6 @@ def figure(tables: Path, selector: Optional[str] = None) -> Figure:
     bar = drawn.colorbar(clouds[0], ax=axes, label="windows in a hexagon", format="{x:.0f}", aspect=30, shrink=0.8)
     bar.minorticks_off()
     return drawn
-
-
-def _sparse_gains(tables: Path, selector: str, ks: list[int]) -> np.ndarray:
-    """The sparse gains at these k under the real context by rising window_id, nats [K, W]."""
-    is_wanted = (pc.field("selector") == selector) & (pc.field("context") == "real")
-    columns = ["window_id", "selector", "context", "k", "gain_sparse_nats"]
-    parts = [part.filter(is_wanted) for part in read_parts(tables, "selections", columns=columns)]
-    rows = pa.concat_tables(parts).sort_by("window_id")
-    measured = rows["k"][0].as_py()
-    return list_rows(rows["gain_sparse_nats"]).T[[measured.index(k) for k in ks]].astype(float)
 
 
 def _cloud(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import os
 import tempfile
@@ -242,12 +240,12 @@ def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
     Raises:
         UserError: the selector was not measured.
     """
-    inside = importlib.util.find_spec("olmo_sparsity.analysis") is not None  # of an installed wheel
-    script = importlib.import_module("olmo_sparsity.analysis.figure4" if inside else "analysis.figure4")
+    from olmo_sparsity.view.report import analysis  # templates are for pages alone
+
     with tempfile.TemporaryDirectory() as saved:
         if isinstance(results, Results):
             tables = results.save(Path(saved) / "influence")
         else:
             tables = find_tables(Path(os.path.expanduser(results)))
-        figure: Figure = script.figure(tables, selector)
+        figure: Figure = analysis("figure4").figure(tables, selector)
     return figure

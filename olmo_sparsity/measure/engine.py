@@ -77,6 +77,10 @@ class Engine:
         """The layers run piece by piece; None: the plain path."""
         return Compact(self.model) if self.path == "compact" and Compact.supports(self.model) else None
 
+    @property
+    def _logits(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        return self.model.logits if self.compact is None else self.compact.logits
+
     def rows_per_pass(self, row_len: int) -> int:
         """Rows of so many tokens in one pass."""
         return max(1, min(self.batch_tokens // row_len, LOGIT_ELEMENTS // self.model.vocab_size))
@@ -138,8 +142,7 @@ class Engine:
             return _normalized(self.model.logits(tokens_RT, positions_RT, mask_RTT))
         places_RY = places_of(shown_RT)
         tokens_ran(places_RY.numel())
-        run = self.model.logits if self.compact is None else self.compact.logits
-        return _normalized(run(tokens_RT.gather(1, places_RY), places_RY))
+        return _normalized(self._logits(tokens_RT.gather(1, places_RY), places_RY))
 
     def _after_prefixes(
         self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor, rows_r: torch.Tensor
@@ -242,11 +245,10 @@ class Engine:
     def last(self, tokens_WT: torch.Tensor, num: int) -> torch.Tensor:
         """Log-probabilities with the last ``num`` tokens alone, directly behind the anchor, as a training row begins; [W, V]."""
         tokens_Wn, positions_Wn = with_anchor(tokens_WT[:, tokens_WT.shape[1] - num :], self.anchor_id)
-        run_rows = self.model.logits if self.compact is None else self.compact.logits
 
         def run(rows: torch.Tensor) -> torch.Tensor:
             tokens_ran(tokens_Wn[rows].numel())
-            return _normalized(run_rows(tokens_Wn[rows], positions_Wn[rows]))
+            return _normalized(self._logits(tokens_Wn[rows], positions_Wn[rows]))
 
         all_rows = torch.arange(len(tokens_WT), device=tokens_WT.device)
         return torch.cat([log_p for _, log_p in self._passes(all_rows, tokens_Wn.shape[1], run)])

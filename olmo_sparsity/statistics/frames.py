@@ -7,7 +7,7 @@ Letters of shapes: W windows; S selections (a selector, context and k); N number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -295,14 +295,16 @@ def read_windows(tables: Path, columns: Optional[list[str]] = None) -> pd.DataFr
     return pa.concat_tables(read_parts(tables, "windows", columns=columns)).sort_by("window_id").to_pandas()
 
 
+def read_sparse_gains(tables: Path, selector: str, ks: Sequence[int]) -> pd.DataFrame:
+    """The sparse gains of a selector under the real context, a column for each k, by rising window_id."""
+    is_wanted = (pc.field("selector") == selector) & (pc.field("context") == "real")
+    columns = ["window_id", "selector", "context", "k", "gain_sparse_nats"]
+    rows = pa.concat_tables(part.filter(is_wanted) for part in read_parts(tables, "selections", columns=columns))
+    gains = pd.DataFrame(list_rows(rows["gain_sparse_nats"]), rows["window_id"].to_numpy(), rows["k"][0].as_py())
+    return gains[list(ks)].sort_index()
+
+
 def five_windows(tables: Path, selector: str, k: int) -> dict[str, int]:
     """Windows at five quantiles of a selector's sparse gain at k, by their names in ``QUANTILES``; ties: the first."""
-    ids, gains = [], []
-    is_wanted = (pc.field("selector") == selector) & (pc.field("context") == "real")
-    for part in read_parts(tables, "selections", columns=["window_id", "selector", "context", "k", "gain_sparse_nats"]):
-        rows = part.filter(is_wanted)
-        ids.append(rows["window_id"].to_numpy())
-        gains.append(list_rows(rows["gain_sparse_nats"])[:, rows["k"][0].as_py().index(k)])
-    ids_W, gains_W = np.concatenate(ids), np.concatenate(gains)
-    order = np.lexsort((ids_W, gains_W))
-    return {name: int(ids_W[order[round(share * (len(order) - 1))]]) for name, share in QUANTILES.items()}
+    windows = read_sparse_gains(tables, selector, [k])[k].sort_values(kind="stable").index
+    return {name: int(windows[round(share * (len(windows) - 1))]) for name, share in QUANTILES.items()}

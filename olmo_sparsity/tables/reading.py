@@ -271,23 +271,9 @@ def read_windows(folder: Path, table: str, *, window_ids: Collection[int]) -> li
     return [row for part in parts for row in part.filter(is_wanted).to_pylist()]
 
 
-def read_window(folder: Path, table: str, *, window_id: int) -> list[dict[str, Any]]:
-    """Return the rows of one window. See ``read_windows``."""
-    return read_windows(folder, table, window_ids=[window_id])
-
-
 def list_rows(column: pa.ChunkedArray) -> np.ndarray:
     """Convert a column of lists of equal length to one array [R, length]."""
     return np.asarray(pc.list_flatten(column).to_numpy().reshape(len(column), -1))
-
-
-def padded_rows(column: pa.ChunkedArray) -> np.ndarray:
-    """Convert a column of lists to one array [R, length of the longest], with 0 behind the shorter ones."""
-    lengths_R = pc.list_value_length(column).to_numpy()
-    values = pc.list_flatten(column).to_numpy()
-    rows = np.zeros((len(column), int(lengths_R.max(initial=0))), dtype=values.dtype)
-    rows[np.arange(rows.shape[1]) < lengths_R[:, None]] = values
-    return rows
 
 
 class ChoiceRows(NamedTuple):

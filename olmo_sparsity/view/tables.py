@@ -134,24 +134,26 @@ def print_table(table: pd.DataFrame, console: SafeConsole) -> None:
 
 def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "text") -> None:
     """Print what a measurement found: answers, two tables and a caution; with ``every`` all numbers in place of the tables."""
-    manifest, found = frame.attrs["manifest"], answers(frame)
+    if form == "csv":
+        print(printable_lines(frame.to_csv(index=False)), end="")
+        return
+    manifest, found, warning = frame.attrs["manifest"], answers(frame), caution(frame)
+    if form == "json":
+        facts = {"manifest": manifest, "answers": [asdict(answer) for answer in found], "caution": warning}
+        print(json_of(facts, frame))
+        return
     title = measured_line(manifest, frame)
     tables = every_table(frame) if every else [recovered_table(frame), spectrum_table(frame)]
     tables = [table for table in tables if len(table)]
-    notes = [line for line in (seeing_line(frame), caution(frame), first_token_line(manifest)) if line]
-    if form == "json":
-        facts = {"manifest": manifest, "answers": [asdict(answer) for answer in found], "caution": caution(frame)}
-        print(json_of(facts, frame))
-    elif form == "csv":
-        print(printable_lines(frame.to_csv(index=False)), end="")
-    elif form == "text":
+    notes = [line for line in (seeing_line(frame), warning, first_token_line(manifest)) if line]
+    if form == "text":
         _print_screen(title, found, tables, [*notes, MORE])
-    else:
-        lines = [f"{of.question} {' '.join(filter(None, (of.verdict, of.number)))}. {of.sentence}" for of in found]
-        start = "%" if form == "tex" else "-"
-        texts = [table.to_latex(index=False, escape=True) if form == "tex" else markdown_of(table) for table in tables]
-        text = "".join(f"{start} {line}\n" for line in [title, *lines, *notes]) + "".join(f"\n{of}" for of in texts)
-        print(printable_lines(text), end="")
+        return
+    lines = [f"{of.question} {' '.join(filter(None, (of.verdict, of.number)))}. {of.sentence}" for of in found]
+    start = "%" if form == "tex" else "-"
+    texts = [table.to_latex(index=False, escape=True) if form == "tex" else markdown_of(table) for table in tables]
+    text = "".join(f"{start} {line}\n" for line in [title, *lines, *notes]) + "".join(f"\n{of}" for of in texts)
+    print(printable_lines(text), end="")
 
 
 def _print_screen(title: str, found: list[Answer], tables: list[pd.DataFrame], notes: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from conftest import Messages
 
@@ -19,7 +18,6 @@ from olmo_sparsity.tables.reading import (
     named_tables,
     newest_finished,
     newest_shown,
-    padded_rows,
 )
 
 CONTEXT = {"local_len": 8, "full_len": 20, "num_long_range": 12}
@@ -68,15 +66,6 @@ def test_a_name_means_the_folder_that_has_it_or_the_only_one_that_ends_so(folder
     measurement(tmp_path, "b", finished="2026-01-05")
     assert named_tables(Path("b"), tmp_path) == tmp_path / "influence" / "b"
     assert figures_folder(c / ".." / "c") == tmp_path / "figures" / "c"
-
-
-def test_rows_of_unequal_lengths_are_filled_up_behind() -> None:
-    column = pa.chunked_array(
-        [pa.array([[1, 2], []], pa.list_(pa.int32())), pa.array([[3, 4, 5]], pa.list_(pa.int32()))]
-    )
-    assert padded_rows(column).tolist() == [[1, 2, 0], [0, 0, 0], [3, 4, 5]]
-    assert padded_rows(column).dtype == np.int32
-    assert padded_rows(column.slice(0, 0)).shape == (0, 0)
 
 
 @pytest.mark.parametrize(

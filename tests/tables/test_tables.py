@@ -18,7 +18,7 @@ from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import part_path, write_parquet
-from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
+from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_windows, rows_by_choice
 from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, SCHEMA_VERSION, schemas
 
 
@@ -139,8 +139,8 @@ def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
     for table in ("windows", "selections"):
         expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] == window_id]
         assert len(expected) == (1 if table == "windows" else ROWS_PER_WINDOW)
-        assert read_window(uneven, table, window_id=window_id) == expected
-    assert read_window(uneven, "windows", window_id=90) == []
+        assert read_windows(uneven, table, window_ids=[window_id]) == expected
+    assert read_windows(uneven, "windows", window_ids=[90]) == []
 
 
 @pytest.mark.parametrize("window_ids", [[], [89, 0], range(40, 60), [90, 57, 57], range(90)])
@@ -156,7 +156,7 @@ def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, mon
     monkeypatch.setattr(
         pq.ParquetFile, "read", lambda self, columns=None: read.append(columns) or original_read(self, columns=columns)
     )
-    read_window(uneven, "windows", window_id=52)
+    read_windows(uneven, "windows", window_ids=[52])
     assert read == [["window_id"]] * 3 + [None]
     read.clear()
     read_windows(uneven, "windows", window_ids={52, 3})
