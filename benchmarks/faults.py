@@ -122,7 +122,7 @@ def load_libraries() -> None:
     import olmo_sparsity.cli.app
     import olmo_sparsity.export.hugging_face
     import olmo_sparsity.measure.influence
-    import olmo_sparsity.training.loop
+    import olmo_sparsity.train.loop
     import olmo_sparsity.view.report  # noqa: F401
 
     torch.set_num_threads(1)

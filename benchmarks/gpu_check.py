@@ -33,8 +33,8 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.step import resolve_compile, resolve_precision
+from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.step import resolve_compile, resolve_precision
 
 FALLS_NATS = 0.3  # by how much the mean loss must fall, at least, from the first steps to the last
 BF16_NATS = 0.05  # the largest difference allowed between bf16 and fp32, of the mean loss of the last steps

@@ -20,7 +20,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.selectors import SELECTORS
-from olmo_sparsity.training.loop import train
+from olmo_sparsity.train.loop import train
 
 pytest_plugins = ["guard_fixtures"]
 torch.set_num_threads(1)
@@ -31,8 +31,8 @@ typer.main.get_command = cache(typer.main.get_command)  # before typer.testing t
 LONG = [
     "test_fresh_processes.py",
     "docs/test_commands.py",
-    "training/test_loop.py",
-    "training/test_processes.py",
+    "train/test_loop.py",
+    "train/test_processes.py",
     "text/test_preparation.py",
     "tables/test_parts.py",
     "cli/test_cli.py",

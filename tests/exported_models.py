@@ -7,7 +7,7 @@ import torch
 from tiny_models import last_logits
 
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.training.positions import pose_positions
+from olmo_sparsity.train.positions import pose_positions
 
 TEXTS = [
     "The river's  bridge,   12.5 km\n\n\tlong; naïve e\u0301 日本語",

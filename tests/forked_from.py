@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import olmo_sparsity.measure.influence
 import olmo_sparsity.model.pretrained
-import olmo_sparsity.training.loop
-import olmo_sparsity.training.processes
+import olmo_sparsity.train.loop
+import olmo_sparsity.train.processes
 import olmo_sparsity.view.report  # noqa: F401
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.training import resources
+from olmo_sparsity.train import resources
 
 resources.MATRIX_SIZE["cpu"] = 64  # each process measures the peak of the machine; these report no speed
 CliRunner().invoke(app, ["config"])  # what the first command sets up

@@ -44,7 +44,7 @@ def _kill_what_runs() -> None:
 
 def _slow_down(pause: float) -> None:
     """Pause before every batch of training, so that a signal arrives in the middle of it."""
-    from olmo_sparsity.training import data
+    from olmo_sparsity.train import data
 
     batch_at = data.batch_at
     data.batch_at = lambda *a, **named: (time.sleep(pause), batch_at(*a, **named))[1]

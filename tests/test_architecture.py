@@ -55,7 +55,7 @@ TORCHLESS += [f"analysis.{path.stem}" for path in (ROOT / "analysis").glob("*.py
 def test_what_only_some_selectors_and_figures_need_is_not_imported() -> None:
     """Each takes seconds to import, which every measurement would take longer to begin."""
     code = (
-        "import sys, olmo_sparsity.training.loop, olmo_sparsity.measure.influence\n"
+        "import sys, olmo_sparsity.train.loop, olmo_sparsity.measure.influence\n"
         "assert not {'sklearn', 'matplotlib'} & set(sys.modules)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -65,7 +65,7 @@ SCRIPTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 STARTED_BY = {
     "find_tables.py": "make real",
     "fetch_smollm2.py": "scripts/test_fetch_smollm2.py, since it downloads",
-    "train-slurm.sh": "training/test_processes.py",
+    "train-slurm.sh": "train/test_processes.py",
 }
 # Figure -> (folder of the checkout that it is started in, its arguments); the others are drawn from the demo.
 DEMO = ("runs", ("--run", "demo"))

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from olmo_sparsity.cli.messages import set_up_messages
 from olmo_sparsity.config import Config
 from olmo_sparsity.progress import listening, progress_bar, tokens_ran
-from olmo_sparsity.training.loop import train
+from olmo_sparsity.train.loop import train
 
 
 class Clock:

@@ -16,7 +16,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import Interrupted
 from olmo_sparsity.synthetic.data import SYNTHETIC
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.data import DataSource, TrainingData
+from olmo_sparsity.train.data import DataSource, TrainingData
 
 CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
 

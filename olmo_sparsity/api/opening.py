@@ -134,7 +134,7 @@ def open_model(
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         config = load_config(run / "config.yaml", changes)
         if is_folder_of_kind(run, "run"):
-            from olmo_sparsity.training.run_folder import (
+            from olmo_sparsity.train.run_folder import (
                 check_same_experiment,
             )  # imports olmo, which other models do not need
 

@@ -46,7 +46,7 @@ def needs_training(config: Config, run: Path, *, share: Share, command: str) -> 
         UserError: the run belongs to another experiment, its last checkpoint is gone, or this is one of several processes.
     """
     from olmo_sparsity.storage.folders import manifest_of_kind
-    from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
+    from olmo_sparsity.train.run_folder import check_same_experiment, is_trained
 
     if is_trained(run):
         check_same_experiment(run, config, measured=True)
@@ -139,7 +139,7 @@ def train_first(
         return
     from olmo_sparsity.measure.opening import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind
-    from olmo_sparsity.training.loop import train
+    from olmo_sparsity.train.loop import train
 
     if not needs_training(config, run, share=share, command="olmo-sparsity train"):
         return

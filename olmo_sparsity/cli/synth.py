@@ -74,7 +74,7 @@ def synth_train(
     named = resolve_task(task, config, run, overrides=overrides)
     from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.torchrun import current_process
-    from olmo_sparsity.training.loop import train
+    from olmo_sparsity.train.loop import train
 
     with interruptible():
         train(named.config, named.folder, overwrite=overwrite, process=current_process(), source=SYNTHETIC)
@@ -95,7 +95,7 @@ def synth_eval(
     from olmo_sparsity.measure.work import share_of_process
     from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.synthetic.data import SYNTHETIC
-    from olmo_sparsity.training.loop import train
+    from olmo_sparsity.train.loop import train
     from olmo_sparsity.view.trials import print_accuracies
 
     loaded, folder, _ = named = resolve_task(task, config, run, overrides=overrides)

@@ -46,7 +46,7 @@ def train(
         )
     loaded.pretrained.check_used()
     from olmo_sparsity.torchrun import current_process
-    from olmo_sparsity.training.loop import train as train_model
+    from olmo_sparsity.train.loop import train as train_model
 
     with interruptible():
         train_model(loaded, folder, overwrite=overwrite, process=current_process())

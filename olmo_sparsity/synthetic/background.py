@@ -14,7 +14,7 @@ from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
 from olmo_sparsity.text.verification import verify_prepared
-from olmo_sparsity.training.batches import batch_at, row_source
+from olmo_sparsity.train.batches import batch_at, row_source
 
 NUM_SEEDS = 2**62  # from which that of the rows of text is drawn
 

@@ -25,11 +25,11 @@ from olmo_sparsity.synthetic.sequences import (
     word_tokenizer,
 )
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
-from olmo_sparsity.training.data import TEXT, DataSource, TrainingData
-from olmo_sparsity.training.evaluation import EvaluationRows
-from olmo_sparsity.training.positions import pose_positions, random_positions
-from olmo_sparsity.training.processes import share_of_rows
+from olmo_sparsity.train.batches import IGNORE_INDEX, Batch
+from olmo_sparsity.train.data import TEXT, DataSource, TrainingData
+from olmo_sparsity.train.evaluation import EvaluationRows
+from olmo_sparsity.train.positions import pose_positions, random_positions
+from olmo_sparsity.train.processes import share_of_rows
 
 # The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
 EMBEDDINGS: dict[str, tuple[str, ...]] = {

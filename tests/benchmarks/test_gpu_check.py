@@ -21,8 +21,8 @@ from benchmarks.gpu_check import (
     small,
 )
 from olmo_sparsity.config import Config
-from olmo_sparsity.training import loop, run
-from olmo_sparsity.training import step as optimization
+from olmo_sparsity.train import loop, run
+from olmo_sparsity.train import step as optimization
 
 
 @pytest.fixture(scope="module")

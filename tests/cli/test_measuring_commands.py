@@ -64,7 +64,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_trained_or_opened
     def trained(*_: Any, **named: Any) -> None:
         raise AssertionError("it was trained")
 
-    monkeypatch.setattr("olmo_sparsity.training.loop.train", trained)
+    monkeypatch.setattr("olmo_sparsity.train.loop.train", trained)
     with pytest.raises(UserError, match=said):
         invoke(f"{command} --config {tiny_yaml} --run runs/new", monkeypatch)
     assert not calls and not Path("runs/new").exists()

@@ -14,7 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.training.loop import train
+from olmo_sparsity.train.loop import train
 
 CASES: list[Case] = [
     case for name, rows in vars(mistake_cases).items() if name.isupper() and isinstance(rows, list) for case in rows

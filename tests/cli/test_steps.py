@@ -19,7 +19,7 @@ from olmo_sparsity.measure.work import WHOLE, Share
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path]]:
     """What would be trained."""
     found: list[tuple[Config, Path]] = []
-    monkeypatch.setattr("olmo_sparsity.training.loop.train", lambda config, run: found.append((config, run)))
+    monkeypatch.setattr("olmo_sparsity.train.loop.train", lambda config, run: found.append((config, run)))
     return found
 
 

@@ -23,8 +23,8 @@ from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.vocabulary import vocab_size_of, word_start_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS
-from olmo_sparsity.training.data import open_training_text
-from olmo_sparsity.training.loop import train
+from olmo_sparsity.train.data import open_training_text
+from olmo_sparsity.train.loop import train
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_run_that_the_configuration_does_not_name_is_not_trained(
     command: tuple[str, ...], tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("olmo_sparsity.training.loop.train", no_training)
+    monkeypatch.setattr("olmo_sparsity.train.loop.train", no_training)
     message = said(*command, "--config", str(tiny_yaml), "--run", "runs/tinny")
     assert "runs/tinny: this run is not trained; train it with `olmo-sparsity train --run runs/tinny`" in message
     assert not (tmp_path / "runs").exists()
@@ -217,7 +217,7 @@ def test_a_trained_run_without_its_checkpoints_is_not_trained_again(
     asked: tuple[str, ...], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(run / "checkpoints")
-    monkeypatch.setattr("olmo_sparsity.training.loop.train", no_training)
+    monkeypatch.setattr("olmo_sparsity.train.loop.train", no_training)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     message = said("influence", "--run", str(run), "--k", "2", *asked)
     assert "this run was trained, and its last checkpoint is gone" in message
@@ -237,7 +237,7 @@ def test_what_can_be_refused_is_refused_before_the_training(
     arguments: tuple[str, ...], error: str, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("olmo_sparsity.training.loop.train", no_training)
+    monkeypatch.setattr("olmo_sparsity.train.loop.train", no_training)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "letter.txt").write_text("mine")
     assert error in said(arguments[0], "--config", str(tiny_yaml), *arguments[1:])

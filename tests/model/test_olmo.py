@@ -12,7 +12,7 @@ from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build, last_logits
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.training.positions import pose_positions
+from olmo_sparsity.train.positions import pose_positions
 
 
 def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:

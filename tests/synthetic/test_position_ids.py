@@ -19,7 +19,7 @@ from olmo_sparsity.synthetic.data import (
     training_sequences,
 )
 from olmo_sparsity.synthetic.sequences import parity_sequences, variable_sequences
-from olmo_sparsity.training.batches import IGNORE_INDEX
+from olmo_sparsity.train.batches import IGNORE_INDEX
 
 
 class Scripted(np.random.Generator):

@@ -34,10 +34,10 @@ from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
-from olmo_sparsity.training import loop
-from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.resources import least_bytes
+from olmo_sparsity.train import loop
+from olmo_sparsity.train.evaluation import Evaluation
+from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.resources import least_bytes
 
 
 def tiny(positions: str = "predicted", **keys: Any) -> Config:

@@ -38,8 +38,8 @@ from olmo_sparsity.tables.reading import newest_finished, read_table
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.torchrun import SINGLE_PROCESS
-from olmo_sparsity.training.batches import IGNORE_INDEX
-from olmo_sparsity.training.step import SummedLoss
+from olmo_sparsity.train.batches import IGNORE_INDEX
+from olmo_sparsity.train.step import SummedLoss
 
 MODULUS, ROW, LENGTH = 4, 7, 16
 FIRST_TEXT_ID = 2 + MODULUS  # behind EOS, the query and the values

@@ -31,16 +31,16 @@ from olmo_sparsity.model.checkpoint import CheckpointState, list_checkpoints
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
-from olmo_sparsity.training import loop, processes
-from olmo_sparsity.training import run as training_run
-from olmo_sparsity.training.batches import IGNORE_INDEX
-from olmo_sparsity.training.data import open_training_text
-from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.processes import device_of_process, gradient_accumulation, share_of_rows
-from olmo_sparsity.training.run import LoopState, TrainingRun
-from olmo_sparsity.training.run_folder import run_lock
-from olmo_sparsity.training.step import SummedLoss, build_schedule, build_train_state
+from olmo_sparsity.train import loop, processes
+from olmo_sparsity.train import run as training_run
+from olmo_sparsity.train.batches import IGNORE_INDEX
+from olmo_sparsity.train.data import open_training_text
+from olmo_sparsity.train.evaluation import Evaluation
+from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.processes import device_of_process, gradient_accumulation, share_of_rows
+from olmo_sparsity.train.run import LoopState, TrainingRun
+from olmo_sparsity.train.run_folder import run_lock
+from olmo_sparsity.train.step import SummedLoss, build_schedule, build_train_state
 
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 

@@ -24,14 +24,14 @@ from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training import loop
-from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import TEXT, VALIDATION_SEED, TrainingData
-from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.run import LoopState
-from olmo_sparsity.training.run_folder import begin_run
-from olmo_sparsity.training.step import build_schedule
+from olmo_sparsity.train import loop
+from olmo_sparsity.train.batches import batch_at, row_source
+from olmo_sparsity.train.data import TEXT, VALIDATION_SEED, TrainingData
+from olmo_sparsity.train.evaluation import Evaluation
+from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.run import LoopState
+from olmo_sparsity.train.run_folder import begin_run
+from olmo_sparsity.train.step import build_schedule
 
 
 def assert_equal(a: Any, b: Any) -> None:

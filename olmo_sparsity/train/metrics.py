@@ -17,8 +17,8 @@ from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.typed import check_type, decode_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.processes import broadcast_from_leader
+from olmo_sparsity.train.evaluation import Evaluation
+from olmo_sparsity.train.processes import broadcast_from_leader
 
 EVALUATION_KEYS = tuple(field.name for field in dataclasses.fields(Evaluation))
 

@@ -20,12 +20,12 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.data import VALIDATION_SEED, _evaluation_rows
-from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
-from olmo_sparsity.training.step import SummedLoss
+from olmo_sparsity.train.batches import batch_at, row_source
+from olmo_sparsity.train.data import VALIDATION_SEED, _evaluation_rows
+from olmo_sparsity.train.evaluation import Evaluation
+from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.metrics import StepMetrics, check_trackers, metrics_writer
+from olmo_sparsity.train.step import SummedLoss
 
 
 def with_trackers(config: Config, *trackers: str) -> Config:

@@ -21,9 +21,9 @@ from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
 from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.batches import Batch, batch_at, row_source
-from olmo_sparsity.training.evaluation import EvaluationRows
-from olmo_sparsity.training.processes import share_of_rows
+from olmo_sparsity.train.batches import Batch, batch_at, row_source
+from olmo_sparsity.train.evaluation import EvaluationRows
+from olmo_sparsity.train.processes import share_of_rows
 
 logger = logging.getLogger(__name__)
 

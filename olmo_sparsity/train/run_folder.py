@@ -16,7 +16,7 @@ from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.processes import broadcast_from_leader
+from olmo_sparsity.train.processes import broadcast_from_leader
 
 logger = logging.getLogger(__name__)
 

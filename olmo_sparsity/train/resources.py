@@ -12,7 +12,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import available_bytes
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.data import DataSource
+from olmo_sparsity.train.data import DataSource
 
 BYTES_OF_PARAMETER = 16  # fp32: the weight, its gradient, and the two moments of AdamW
 BYTES_OF_TOKEN = 24  # int64: token, position ID, target

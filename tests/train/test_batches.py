@@ -18,7 +18,7 @@ from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
-from olmo_sparsity.training.batches import IGNORE_INDEX, RowSource, batch_at, row_source
+from olmo_sparsity.train.batches import IGNORE_INDEX, RowSource, batch_at, row_source
 
 
 @pytest.fixture(scope="module")

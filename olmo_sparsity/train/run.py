@@ -23,12 +23,12 @@ from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.data import TrainingData
-from olmo_sparsity.training.evaluation import Evaluation
-from olmo_sparsity.training.processes import all_reduce_sum, broadcast_from_leader, load_state
-from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
-from olmo_sparsity.training.run_folder import begin_run
-from olmo_sparsity.training.step import (
+from olmo_sparsity.train.data import TrainingData
+from olmo_sparsity.train.evaluation import Evaluation
+from olmo_sparsity.train.processes import all_reduce_sum, broadcast_from_leader, load_state
+from olmo_sparsity.train.resources import measured_peak, training_flops_per_token
+from olmo_sparsity.train.run_folder import begin_run
+from olmo_sparsity.train.step import (
     TrainState,
     build_schedule,
     build_train_state,

@@ -33,10 +33,10 @@ from olmo_sparsity.storage.files import remove_leftovers, write_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training.data import TEXT, DataSource, TrainingData, training_batches
-from olmo_sparsity.training.evaluation import Evaluation, evaluate
-from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
-from olmo_sparsity.training.processes import (
+from olmo_sparsity.train.data import TEXT, DataSource, TrainingData, training_batches
+from olmo_sparsity.train.evaluation import Evaluation, evaluate
+from olmo_sparsity.train.metrics import StepMetrics, check_trackers, metrics_writer
+from olmo_sparsity.train.processes import (
     all_reduce_sum,
     any_process,
     broadcast_from_leader,
@@ -45,16 +45,16 @@ from olmo_sparsity.training.processes import (
     process_group,
     share_of_rows,
 )
-from olmo_sparsity.training.resources import check_memory
-from olmo_sparsity.training.run import LoopState, TrainingRun, load_checkpoint, log_settings, prepare_run
-from olmo_sparsity.training.run_folder import (
+from olmo_sparsity.train.resources import check_memory
+from olmo_sparsity.train.run import LoopState, TrainingRun, load_checkpoint, log_settings, prepare_run
+from olmo_sparsity.train.run_folder import (
     check_same_experiment,
     check_same_source,
     check_same_text,
     is_trained,
     run_lock,
 )
-from olmo_sparsity.training.step import deterministic, rows_per_pass_of, train_step
+from olmo_sparsity.train.step import deterministic, rows_per_pass_of, train_step
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from olmo_sparsity.config import SCHEDULERS, Config, TrainingConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training import step as training_step
-from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
-from olmo_sparsity.training.step import (
+from olmo_sparsity.train import step as training_step
+from olmo_sparsity.train.batches import IGNORE_INDEX, Batch
+from olmo_sparsity.train.step import (
     SummedLoss,
     build_optimizer,
     build_schedule,

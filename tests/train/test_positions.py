@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pose_laws import assert_law, law_of_shifts, law_of_starts, rows_of
 
-from olmo_sparsity.training.positions import chunk_shifts, chunk_starts, pose_positions, random_positions, shifted_range
+from olmo_sparsity.train.positions import chunk_shifts, chunk_starts, pose_positions, random_positions, shifted_range
 
 
 @st.composite

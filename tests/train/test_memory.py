@@ -13,10 +13,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import available_bytes
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training import resources
-from olmo_sparsity.training.data import TEXT
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.resources import check_memory, least_bytes
+from olmo_sparsity.train import resources
+from olmo_sparsity.train.data import TEXT
+from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.resources import check_memory, least_bytes
 
 MODEL = "model.d_model, model.n_layers and model.mlp_ratio"
 

@@ -20,8 +20,8 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
-from olmo_sparsity.training.processes import full_tensor, gradient_accumulation, replicate, shard_model, share_of_rows
+from olmo_sparsity.train.batches import IGNORE_INDEX, Batch
+from olmo_sparsity.train.processes import full_tensor, gradient_accumulation, replicate, shard_model, share_of_rows
 
 # Deterministic matrix products on a GPU need it. cuBLAS reads it once, at the first product of the process, so it is set
 # when this module is imported.

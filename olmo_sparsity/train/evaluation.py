@@ -9,9 +9,9 @@ from typing import Optional
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.training.batches import Batch
-from olmo_sparsity.training.processes import all_reduce_sum
-from olmo_sparsity.training.step import SummedLoss, TrainState
+from olmo_sparsity.train.batches import Batch
+from olmo_sparsity.train.processes import all_reduce_sum
+from olmo_sparsity.train.step import SummedLoss, TrainState
 
 DIGITS = 6  # of the losses by position, of which there are many
 

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.training.batches import IGNORE_INDEX
-from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
-from olmo_sparsity.training.step import SummedLoss
+from olmo_sparsity.train.batches import IGNORE_INDEX
+from olmo_sparsity.train.resources import measured_peak, training_flops_per_token
+from olmo_sparsity.train.step import SummedLoss
 
 
 @pytest.mark.parametrize("weight_tying", [True, False])

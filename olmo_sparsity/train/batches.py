@@ -15,7 +15,7 @@ import torch
 from olmo_sparsity.config import PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.store import TokenStore
-from olmo_sparsity.training.positions import chunk_shifts, chunk_starts, random_positions, shifted_range
+from olmo_sparsity.train.positions import chunk_shifts, chunk_starts, random_positions, shifted_range
 
 IGNORE_INDEX = -100  # marks a target that is not trained; torch's cross_entropy ignores it by default
 
