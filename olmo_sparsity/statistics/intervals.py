@@ -27,7 +27,6 @@ NORMAL_ERRORS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)  # from the middle of
 NUM_RESAMPLES = 2000
 SEED = 0
 MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and a gate would pass by chance
-MIN_RATIO_DOCUMENTS = 300  # with fewer, no interval of a ratio with heavy tails covers the truth often enough
 MAX_UNITS = 10_000
 POOL_SEED = 1  # of the assignment of documents to groups
 BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies
@@ -197,8 +196,6 @@ class Ratio:
         is_logarithmic = of_all > NO_LOGARITHM
         low = np.where(is_logarithmic, 1 - of_all * np.exp(half / of_all), 1 - of_all - half)
         high = np.where(is_logarithmic, 1 - of_all * np.exp(-half / of_all), 1 - of_all + half)
-        enough = np.count_nonzero(np.broadcast_to(self.whole, rest.shape), axis=-1) >= MIN_RATIO_DOCUMENTS
-        low, high = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
         return Estimates(1 - of_all, low, high, (high - low) / (2 * NORMAL_ERRORS))
 
 

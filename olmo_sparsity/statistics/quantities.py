@@ -41,7 +41,7 @@ from olmo_sparsity.tables.reading import read_manifest
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 ESTIMATES = "estimates.parquet"
-VERSION = "1"  # of the formulas: a file of estimates that another version made is made again
+VERSION = "2"  # of the formulas: a file of estimates that another version made is made again
 COLUMNS = "quantity selector context k group x value low high se n_windows n_documents".split()  # noqa: SIM905
 ALL, COMPARED = ("window", "last", "damped", "selection"), ("window", "selection")
 FEW = 0.25  # of the long-range tokens: more of them are not few
@@ -118,6 +118,7 @@ class Quantity:
     definition: str = ""
     show: tuple[str, ...] = ("report",)
     needs_gate: bool = False
+    least_documents: int = MIN_DOCUMENTS  # for an interval
     least: float = -np.inf
     most: float = np.inf
 
@@ -150,6 +151,8 @@ def _expected_gain(t: Totals) -> np.ndarray:
 
 
 _SHARE: dict[str, Any] = {"unit": "", "digits": 2, "least": 0.0, "most": 1.0}
+# Few windows hold most of a divergence: with fewer documents no interval covers the truth often enough.
+_HEAVY_TAILS: dict[str, Any] = {"least_documents": 300}
 _ENTRIES = (
     # Means over the windows.
     Quantity(
@@ -247,7 +250,7 @@ _ENTRIES = (
     ),
     Quantity(
         "prediction_recovered", "D(k)", lambda t: Ratio(t["divergence"], t.of_context("kl_short_nats")), "selection",
-        unit="", digits=2, most=1.0, definition="share of the reaction that k tokens reproduce",
+        unit="", digits=2, most=1.0, definition="share of the reaction that k tokens reproduce", **_HEAVY_TAILS,
     ),
     Quantity(
         "gain_over_random_nats", "gain over random", lambda t: t.over_random(), "selection",
@@ -263,11 +266,11 @@ _ENTRIES = (
     ),
     Quantity(
         "expected_gain_nats", "expected gain", _expected_gain, "selection",
-        definition="gain of a blend with the same D(k), which chooses no token",
+        definition="gain of a blend with the same D(k), which chooses no token", **_HEAVY_TAILS,
     ),
     Quantity(
         "gain_over_damping_nats", "gain over damping", lambda t: t.mean("gain") - _expected_gain(t), "selection",
-        definition="sparse gain - expected gain", show=("report", "compare", "figure:gains"),
+        definition="sparse gain - expected gain", show=("report", "compare", "figure:gains"), **_HEAVY_TAILS,
     ),
     Quantity(
         "optimism_nats", "optimism", lambda t: t.mean("optimism"), "selection",
@@ -325,7 +328,7 @@ def estimate(
 
     Returns:
         Columns ``COLUMNS``; one row for each number that exists. ``value``, ``low``, ``high`` and ``se`` are in nats or a
-        share; the last three are missing below 50 documents (of D(k) 300). R(k) has no rows where the interval of the gain at the
+        share; the last three are missing below ``least_documents``. R(k) has no rows where the interval of the gain at the
         gate is not above 0.
     """
     if by is not None:
@@ -352,14 +355,16 @@ def _estimated(frames: Frames, per: Sequence[str], *, seeds: Sequence[Frames] = 
         # Seeds may differ in one of the two long gains and agree in the lower one: the gate passes only where both do.
         gains = [found[name].low for name in ("gate_gain_nats", "long_gain_nats", "long_gain_no_gap_nats")]
         found["gate_gain_nats"] = found["gate_gain_nats"]._replace(low=np.min(gains, axis=0))
-    return _table(frames, found)
+    return _table(frames, found, frames.windows["doc_id"].nunique())
 
 
 def _values(totals: Totals, per: Sequence[str]) -> dict[str, Value]:
     return {name: quantity.value(totals) for name, quantity in QUANTITIES.items() if quantity.per in per}
 
 
-def _table(frames: Frames, found: Mapping[str, Estimates], *, is_difference: bool = False) -> pd.DataFrame:
+def _table(
+    frames: Frames, found: Mapping[str, Estimates], num_documents: int, *, is_difference: bool = False
+) -> pd.DataFrame:
     """Return one row for each value, with what it is of."""
     blends = [(context, weight) for context in CONTEXTS for weight in DAMPING]
     rows_of = {
@@ -375,6 +380,8 @@ def _table(frames: Frames, found: Mapping[str, Estimates], *, is_difference: boo
         if not is_difference:
             for end in ("low", "high"):  # Student's t intervals over seeds may leave the possible values
                 columns[end] = np.clip(columns[end], quantity.least, quantity.most)
+        if num_documents < quantity.least_documents:
+            columns |= {end: np.full_like(columns[end], np.nan) for end in ("low", "high", "se")}
         tables.append(rows_of[quantity.per].assign(quantity=name, **columns))
     return pd.concat(tables)
 
@@ -438,9 +445,8 @@ def _difference(frames: Frames, other: Frames) -> pd.DataFrame:
         return {name: difference(values[0][name], values[1][name]) for name in values[0]}
 
     sums = [[sums_of(of, own)] for of, own in zip(both, units, strict=True)]
-    table = _table(both[0], bootstrap(sums, formula), is_difference=True)
-    if min(len(np.unique(own.unit_W)) for own in units) < MIN_DOCUMENTS:
-        table[["low", "high", "se"]] = np.nan
+    num_documents = min(of.windows["doc_id"].nunique() for of in both)
+    table = _table(both[0], bootstrap(sums, formula), num_documents, is_difference=True)
     return _finished(_gated(table, *(gate(_estimated(of, ["window"])) for of in (frames, other))), frames)
 
 
@@ -455,12 +461,12 @@ def read_estimates(tables: Path) -> pd.DataFrame:
     manifest, path = read_manifest(tables), tables / ESTIMATES
     # A measurement whose parts were measured again has the same run_id, and was finished later.
     key = json.dumps([VERSION, SCHEMA_VERSION, manifest["run_id"], manifest.get("finished"), list(QUANTITIES)])
-    with contextlib.suppress(OSError, pa.ArrowException, KeyError, ValueError):
-        file = pq.read_table(path)
-        metadata = {name.decode(): value.decode() for name, value in file.schema.metadata.items()}
-        if metadata["key"] == key and file.column_names == COLUMNS:
+    # pq.read_table would import pyarrow.dataset.
+    with contextlib.suppress(OSError, pa.ArrowException, KeyError, ValueError), pq.ParquetFile(path) as file:
+        metadata = {name.decode(): value.decode() for name, value in file.metadata.metadata.items()}
+        if metadata["key"] == key and file.schema_arrow.names == COLUMNS:
             selectors = pd.DataFrame(json.loads(metadata["selectors"])).set_index("selector")
-            return _described(_typed(file.to_pandas()), manifest, float(metadata["num_units"]), selectors)
+            return _described(_typed(file.read().to_pandas()), manifest, float(metadata["num_units"]), selectors)
     frames = read_frames(tables)
     with warnings.catch_warnings():  # pandas: columns that hold nothing
         warnings.simplefilter("ignore", FutureWarning)
@@ -488,13 +494,14 @@ def pick(table: pd.DataFrame, quantity: str, **of: Any) -> Optional[pd.Series]:
         ValueError: several rows are left.
     """
     table = pd.DataFrame(table, copy=False)  # without its attributes, which pandas copies at every step
-    is_it = (table["quantity"] == quantity).to_numpy()
-    for name in ("selector", "context", "k", "group", "x"):
-        column, wanted = table[name], of.get(name)
-        is_it &= (column.isna() if wanted is None else column == wanted).to_numpy(bool, na_value=False)
-    if is_it.sum() > 1:
-        raise ValueError(f"{quantity}: {is_it.sum()} rows with {of}")
-    return table.iloc[is_it.argmax()] if is_it.any() else None
+    rows = np.flatnonzero(table["quantity"].to_numpy() == quantity)
+    for name in [name for name in ("selector", "context", "k", "group", "x") if name in table]:
+        column, wanted = table[name].array[rows], of.get(name)
+        is_missing = pd.isna(column)
+        rows = rows[is_missing if wanted is None else np.asarray((column == wanted) & ~is_missing, bool)]
+    if len(rows) > 1:
+        raise ValueError(f"{quantity}: {len(rows)} rows with {of}")
+    return table.iloc[rows[0]] if len(rows) else None
 
 
 def side_of_zero(row: Optional[pd.Series]) -> Gate:
@@ -508,9 +515,8 @@ def side_of_zero(row: Optional[pd.Series]) -> Gate:
 
 def gate(table: pd.DataFrame, quantity: str = "gate_gain_nats") -> Gate:
     """Where the interval of a mean over all windows lies: the gate of a measurement, or that beyond its training row."""
-    rows = table[table["quantity"] == quantity]
-    rows = rows[rows["group"].isna()] if "group" in rows else rows
-    return side_of_zero(rows.iloc[0] if len(rows) and not np.isnan(rows.iloc[0]["value"]) else None)
+    row = pick(table, quantity)
+    return side_of_zero(None if row is None or np.isnan(row["value"]) else row)
 
 
 def shown_ks(table: pd.DataFrame) -> list[int]:
@@ -526,5 +532,5 @@ def selectors_of(table: pd.DataFrame) -> pd.DataFrame:
 
 def first_blind(table: pd.DataFrame) -> Optional[str]:
     """The first measured selector that does not see the target and is no control; None if there is none."""
-    blind = selectors_of(table).query("not sees_target").index
-    return next((name for name in blind if name not in CONTROLS), None)
+    names = [of["selector"] for of in table.attrs["selectors"] if not of["sees_target"]]
+    return next((name for name in names if name not in CONTROLS), None)

@@ -72,8 +72,8 @@ def write_report(tables: Path, page: Path, *, overwrite: bool = False) -> Path:
             picked=picked,
             tables=[recovered_table(frame), spectrum_table(frame)],
             selectors={name: meaning_of(name, manifest) for name in shown_selectors(frame)},
-            checks=list(_checks(frame, selector, k, picked)),
-            caution="" if gate(frame) == "above" else caution(frame),
+            checks=list(_checks(frame, selector, k, picked, seeing_line(frame, enough))),
+            caution="" if gate(frame) == "above" else caution(frame, enough),
             numbers=dict(_numbers(frame, selector, k)),
             definitions={of.header: of.definition for of in QUANTITIES.values() if of.definition},
             classes=CLASSES,
@@ -108,7 +108,7 @@ def _cards(tables: Path, selector: str, k: int, picked: str) -> Iterator[dict[st
         }
 
 
-def _checks(frame: pd.DataFrame, selector: str, k: int, picked: str) -> Iterator[tuple[str, str, str]]:
+def _checks(frame: pd.DataFrame, selector: str, k: int, picked: str, seeing: str) -> Iterator[tuple[str, str, str]]:
     """Each control: its name, whether the numbers passed it, and by how much."""
     is_blind = selector == first_blind(frame)
     counts = is_blind and gate(frame) == "above"  # else there is no gain, or luck in it
@@ -117,7 +117,7 @@ def _checks(frame: pd.DataFrame, selector: str, k: int, picked: str) -> Iterator
         state = MARKS.get(side_of_zero(row), "open") if counts else "open"
         yield name, state, "Not measured." if row is None else claim.format(picked, number(row))
     claim = f"{selector} picks {'without seeing' if is_blind else 'by'} the target."
-    yield "Optimism", "passed" if is_blind else "open", f"{claim} {seeing_line(frame)}"
+    yield "Optimism", "passed" if is_blind else "open", f"{claim} {seeing}"
     documents, overlap = frame["n_documents"].max(), pick(frame, "train_overlap_share")
     shared = "" if overlap is None else f" Windows that share text with training: {overlap['value']:.1%}."
     state = "passed" if documents >= MIN_DOCUMENTS else "failed"

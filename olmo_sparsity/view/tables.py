@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 import numpy as np
 import pandas as pd
@@ -84,11 +84,10 @@ def _shares(
     return table
 
 
-def seeing_line(frame: pd.DataFrame) -> str:
-    """How much of the gain of a selector that sees the target is optimism; empty where none was measured."""
-    seeing = selectors_of(frame).query("sees_target").index
-    name = next((name for name in shown_selectors(frame) if name in seeing), None)
-    k, _ = few(frame)
+def seeing_line(frame: pd.DataFrame, k: Optional[int]) -> str:
+    """How much of the gain of a selector that sees the target is optimism at k; empty where none was measured."""
+    sees = selectors_of(frame)["sees_target"]
+    name = next((name for name in shown_selectors(frame) if sees[name]), None)
     names = ("gain_sparse_nats", "optimism_nats", "corrected_gain_nats")
     gain, optimism, left = (pick(frame, of, selector=name, context="real", k=k) for of in names)
     if k is None or name is None or gain is None or optimism is None:
@@ -137,7 +136,8 @@ def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "tex
     if form == "csv":
         print(printable_lines(frame.to_csv(index=False)), end="")
         return
-    manifest, found, warning = frame.attrs["manifest"], answers(frame), caution(frame)
+    manifest, found, (k, _) = frame.attrs["manifest"], answers(frame), few(frame)
+    warning = caution(frame, k)
     if form == "json":
         facts = {"manifest": manifest, "answers": [asdict(answer) for answer in found], "caution": warning}
         print(json_of(facts, frame))
@@ -145,7 +145,7 @@ def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "tex
     title = measured_line(manifest, frame)
     tables = every_table(frame) if every else [recovered_table(frame), spectrum_table(frame)]
     tables = [table for table in tables if len(table)]
-    notes = [line for line in (seeing_line(frame), warning, first_token_line(manifest)) if line]
+    notes = [line for line in (seeing_line(frame, k), warning, first_token_line(manifest)) if line]
     if form == "text":
         _print_screen(title, found, tables, [*notes, MORE])
         return

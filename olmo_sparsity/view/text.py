@@ -132,9 +132,8 @@ def answers(frame: pd.DataFrame) -> list[Answer]:
     return found
 
 
-def caution(frame: pd.DataFrame) -> str:
-    """What R(k) alone does not tell: whether a choice gains more than damping, and than on foreign text."""
-    k, _ = few(frame)
+def caution(frame: pd.DataFrame, k: Optional[int]) -> str:
+    """What R(k) alone does not tell: whether a choice gains more than damping, and than on foreign text; k as of `few`."""
     if k is None:
         return f"{NO_CHOICE if gate(frame) == 'above' else NO_GAIN} Other numbers of selectors are evidence of nothing."
     at = {"selector": first_blind(frame), "context": "real", "k": k}

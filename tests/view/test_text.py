@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.quantities import COLUMNS
 from olmo_sparsity.view.text import Answer, answers, caution, first_token_line, measured_line, number, percent
 
@@ -160,7 +161,7 @@ def test_what_random_tokens_reach_is_said_beside_the_answer() -> None:
 def test_without_a_gain_no_question_about_few_tokens_is_answered(gate: str) -> None:
     frame = measured(gate=gate)
     assert [answer.verdict for answer in answers(frame)[2:]] == ["DOES NOT APPLY"] * 2
-    assert not floats(caution(frame))
+    assert not floats(caution(frame, few(frame)[0]))
 
 
 def test_selectors_that_see_the_target_answer_nothing() -> None:
@@ -177,9 +178,9 @@ def test_the_caution_holds_both_controls_with_their_intervals() -> None:
     texts = set()
     for side in ("above", "below", "unclear"):
         frame = measured(damping=SIDES[side], excess=(0.02, 0.08))
-        texts.add(re.sub(r"-?[\d.]+", "", caution(frame)))
+        texts.add(re.sub(r"-?[\d.]+", "", caution(frame, few(frame)[0])))
         middle = sum(SIDES[side]) / 2
-        assert floats(caution(frame)) == pytest.approx([middle, *SIDES[side], 0.05, 0.02, 0.08])
+        assert floats(caution(frame, few(frame)[0])) == pytest.approx([middle, *SIDES[side], 0.05, 0.02, 0.08])
     assert len(texts) == 3
 
 
