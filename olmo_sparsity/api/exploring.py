@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.api.arguments import argument, typed
+from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import ChosenWindows, window_at, windows_of_document
 from olmo_sparsity.api.exploration import Exploration
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
@@ -23,8 +23,8 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.measure.parts import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.selectors import SELECTORS, Selector
-from olmo_sparsity.selectors.own import BUILT_IN_ALONE
+from olmo_sparsity.selectors import sources_of
+from olmo_sparsity.selectors.own import names_of
 from olmo_sparsity.storage.files import write_bytes
 from olmo_sparsity.tables.reading import read_manifest, read_table
 from olmo_sparsity.text.places import encode_text
@@ -55,7 +55,7 @@ def explore(
     Args:
         model: the model; its lengths are those of the windows.
         text: one document.
-        selectors: built-in selectors, by name; `random` is measured as well. None: `kl` and `attention` for a run, `attention`
+        selectors: as those of `measure`; `random` is measured as well. None: `kl` and `attention` for a run, `attention`
             and `nearest` for another model.
         k: numbers of visible tokens, or of words, sentences or blocks, rising. None: those of the model's configuration below
             the number of all.
@@ -149,16 +149,7 @@ def _settings(
 ) -> InfluenceConfig:
     if selectors is None:
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
-    for number, given in enumerate(selectors):
-        where = f"selectors[{number}]"
-        if isinstance(given, Selector) or callable(given):
-            shown = getattr(given, "name", None) or getattr(given, "__name__", type(given).__name__)
-        elif (name := argument(given, str, name=where)) in SELECTORS and SELECTORS[name].source is not None:
-            shown = name
-        else:
-            continue
-        raise UserError(f"{where} = {printable(str(shown))}: {BUILT_IN_ALONE}")
-    return settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=0)
+    return settings_of_text(model, names_of(selectors), k=k, seed=seed, unit=unit, resampled_draws=0)
 
 
 def _measured(
@@ -172,7 +163,7 @@ def _measured(
     run_id = run_id_of_windows(model, windows, settings=settings)
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(windows.source).stem).strip("-")[:40] or "text"
     tables = folder / f"{name}-{run_id[:ID_DIGITS]}"
-    if not is_measured(tables, "influence", run_id=run_id):
+    if not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
         prepared, manifest = prepared_tables(model, windows, settings=settings)
         run = Path(model.opened.folder)
         if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):

@@ -28,7 +28,7 @@ from olmo_sparsity.measure.text import MeasuredText
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import SELECTORS
-from olmo_sparsity.selectors.own import names_given
+from olmo_sparsity.selectors.own import names_of
 from olmo_sparsity.tables.schemas import RESAMPLED
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
@@ -248,7 +248,7 @@ def _settings(model: Model, windows: ChosenWindows, **changes: Any) -> Influence
     """
     _check_windows(model, windows)
     changes = {name: value for name, value in changes.items() if value is not None}
-    changes["selectors"] = names_given(changes.get("selectors", model.config.influence.selectors))
+    changes["selectors"] = names_of(changes.get("selectors", model.config.influence.selectors))
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
     return with_settings(model, **changes)
 

@@ -36,7 +36,6 @@ from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import check_before_torch, check_settings, interruptible, train_first
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.selectors import SELECTORS
-from olmo_sparsity.selectors.own import BUILT_IN_ALONE
 
 FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
 
@@ -60,7 +59,6 @@ def explore(
         selector_option(
             SELECTORS,
             default="kl and attention of a run, attention and nearest of --model; the page begins with the first two",
-            refusal=BUILT_IN_ALONE,
         ),
     ] = None,
     k: Annotated[

@@ -22,7 +22,7 @@ from olmo_sparsity.config.measuring import powers_up_to
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.measured import Visibility
 from olmo_sparsity.selectors import ALL_SELECTORS, is_own
-from olmo_sparsity.selectors.own import declared_selectors
+from olmo_sparsity.selectors.own import names_of
 
 RUNS = Path("runs")
 ALL = "all"  # in place of the names of selectors
@@ -150,31 +150,26 @@ KOption = Annotated[
 ]
 
 
-def selector_option(choices: Iterable[str], default: str, *, refusal: Optional[str] = None) -> Any:
+def selector_option(choices: Iterable[str], default: str) -> Any:
     """Return the type of an option ``--selector``, which may be repeated.
 
     Args:
         choices: the names that it takes.
         default: what is measured without it.
-        refusal: why a selector of one's own, FILE.py:NAME, is not taken; None: it is.
     """
     known = tuple(choices)
-    what = "Selector to measure" if refusal else "Selector to measure, or FILE.py:NAME, a selector of your own"
-    shown = "|".join(known if refusal else (*known, "FILE.py:NAME"))
+    shown = "|".join((*known, "FILE.py:NAME"))
 
     def chosen(value: str) -> str:
         if value not in known and not is_own(value):
-            names = ", ".join(map(repr, known)) + ("" if refusal else ", nor FILE.py:NAME")
-            raise typer.BadParameter(f"{printable(value)!r} is not one of {names}.")
-        if value not in known and refusal:
-            raise typer.BadParameter(f"{printable(value)!r}: {refusal}.")
+            raise typer.BadParameter(f"{printable(value)!r} is not one of {', '.join(map(repr, known))}, nor FILE.py:NAME.")
         return value
 
     return typer.Option(
         "--selector",
         metavar=f"[{shown}]",
         parser=chosen,
-        help=f"{what}; repeat the option for several. Default: {default}.",
+        help=f"Selector to measure, or FILE.py:NAME, a selector of your own; repeat the option for several. Default: {default}.",
         show_default=False,
     )
 
@@ -218,7 +213,7 @@ def selectors_named(names: Sequence[str]) -> list[str]:
     others = [name for name in names if name != ALL]
     if ALL in names:
         others = [name for name in others if name not in ALL_SELECTORS]
-    return declared_selectors([*(ALL_SELECTORS if ALL in names else ()), *others])
+    return names_of([*(ALL_SELECTORS if ALL in names else ()), *others])
 
 
 def keys_of_influence(*, k: Optional[str] = None, selector: Optional[list[str]] = None, **given: Any) -> Keys:

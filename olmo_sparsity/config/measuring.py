@@ -164,7 +164,7 @@ class InfluenceConfig:
         own = [name for name in unknown if is_own(name)]
         require(
             not own,
-            f"influence.selectors: {', '.join(own)}: a file is run only where the command line names it, with --selector",
+            f"influence.selectors: {', '.join(own)}: a file is run only where --selector names it",
         )
         require(not unknown, f"influence.selectors: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
         require(

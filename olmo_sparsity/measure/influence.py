@@ -13,8 +13,7 @@ from olmo_sparsity.measure.parts import MeasurementPlan, PreparedMeasurement, ru
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, num_evaluations
-from olmo_sparsity.selectors.own import own_entries, sources_of
+from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
@@ -154,5 +153,5 @@ def tokens_per_window(settings: InfluenceConfig, lengths: MeasuredLengths) -> in
     contexts, draws = 2, settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     labels = {name: contexts + (draws if SELECTORS[name].sees_target else 0) for name in settings.selectors}
     rows = sum(number * len(settings.k) for number in labels.values())
-    rows += contexts * sum(num_evaluations(name, lengths.num_long_range, settings=settings) for name in labels)
+    rows += contexts * sum(SELECTORS[name].num_evaluations(lengths.num_long_range, settings) for name in labels)
     return contexts * lengths.full_len + sum(lengths.last_n) + rows * (lengths.local_len + 1)

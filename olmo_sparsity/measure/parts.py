@@ -31,7 +31,7 @@ from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.selectors.own import sources_of
+from olmo_sparsity.selectors import sources_of
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import unique_name, write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder

@@ -23,7 +23,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import CONTEXTS, Batch, Readings, Scores, divergence, surprisals
 from olmo_sparsity.records.measured import DAMPING, MeasuredLengths
-from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, num_evaluations, rank
+from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, rank
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
@@ -202,7 +202,7 @@ class WindowsToMeasure:
             "context": [context] * num_windows,
             "draw": [max(0, choice.label - 1)] * num_windows,
             "sees_target": [SELECTORS[name].sees_target] * num_windows,
-            "num_evaluations": [num_evaluations(name, scores.num_candidates, settings=self.settings)] * num_windows,
+            "num_evaluations": [SELECTORS[name].num_evaluations(scores.num_candidates, self.settings)] * num_windows,
             "positions": chosen,
             "distance_tokens": [self.lengths.full_len - positions for positions in chosen],
             "scores": [pa.array(of.astype(np.float32), mask=np.isnan(of)) for of in choice.scores_WI],

@@ -1,4 +1,4 @@
-"""Controls: what is chosen without looking at anything."""
+"""Controls, which look at nothing."""
 
 from __future__ import annotations
 

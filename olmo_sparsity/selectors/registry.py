@@ -1,36 +1,38 @@
-"""What a selector is: a function that scores each candidate of each window; the k highest are J_k, so J_1, J_2, ... are nested.
+"""A selector is a function that scores every candidate of every window; the k highest are J_k, so J_1, J_2, ... are nested.
 
-A selector of one's own, in a file that the command line names or a function that is passed from Python, is written in the
-same way as those of the package:
-
-    @selector("my-kl", cost="M + 2")
+    @selector("my-kl", cost=lambda many, settings: many + 2)
     def my_kl(s):
         \"\"\"How far unmasking the token alone moves the prediction towards the full-context one.\"\"\"
         return s.kl_short[:, None] - s.kl_single
 
-``s`` is ``olmo_sparsity.measure.scores.Scores``. A selector returns a score for each candidate, [W, I]; NaN is none. Of equal
-scores the nearer wins.
+``s`` is ``olmo_sparsity.measure.scores.Scores``. The result is [W, I]: a score for each of the I candidates of W windows, NaN
+for a candidate without one. Selectors of the package and of a user's file are written alike.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from olmo_sparsity.errors import UserError, printable
+
 if TYPE_CHECKING:
     from olmo_sparsity.measure.scores import Scores
 
-# What ``Scores.observed`` gives: a pass under full context that reads all layers and heads.
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+# What ``Scores.observed`` reads of all layers and heads, in one pass under full context.
 OBSERVED = (
     *("attention_of_heads", "accumulated_attention", "observed_attention"),
     *("queries", "keys", "values", "hidden_states"),
 )
-ATTENTION = "attention"  # of ``Scores.attention``, read beside the full-context prediction
-Cost = Union[int, Callable[[int, int], int]]  # forward passes; a function of the candidates and the largest k
+ATTENTION = "attention"  # ``Scores.attention``, read together with the full-context prediction
+# Forward passes over one row, for a window of so many candidates under the settings ``influence``.
+Cost = Union[int, Callable[[int, Any], int]]
 
 
 @dataclass(frozen=True)
@@ -39,37 +41,73 @@ class Selector:
 
     name: str
     function: Callable[[Scores], Any]
-    sees_target: bool = False  # it may ask for losses and the target; part of its gain is then optimism
-    cost: str = "0"  # forward passes over one row, for readers; M: the candidates
-    num_evaluations: Cost = 0  # the same, for tables
-    needs: frozenset[str] = frozenset()  # of OBSERVED and ATTENTION, so that one pass serves all selectors
+    sees_target: bool = False  # it may read losses and the target; part of its gain is then optimism
+    cost: Cost = 0
+    needs: frozenset[str] = frozenset()  # of OBSERVED and ATTENTION: one pass reads them for all selectors
     needs_entries: bool = False  # it chooses entries of a key-value cache: contextual visibility
     is_control: bool = False
-    is_extra: bool = False  # not among those that `all` stands for
-    source: Optional[tuple[str, Optional[str]]] = None  # file name and SHA-256 of a selector of one's own
+    is_extra: bool = False  # `all` leaves it out
+    source: Optional[tuple[str, Optional[str]]] = None  # of a user's: file name, and SHA-256 if it is known
+
+    def __post_init__(self) -> None:
+        if NAME.fullmatch(self.name) is None or self.name == "all":
+            raise ValueError(
+                f"{self.name!r}: name a selector by a letter and up to 39 letters, digits, - and _; all is taken"
+            )
+        if not callable(self.function):
+            raise ValueError(f"no function or selector is named {self.name} here")
+        if unknown := self.needs - {ATTENTION, *OBSERVED}:
+            raise ValueError(f"needs = {sorted(unknown)}: must be some of {ATTENTION}, {', '.join(OBSERVED)}")
 
     @property
     def meaning(self) -> str:
         """What the score says: the first paragraph of the function's docstring."""
-        return re.sub(r"\s+", " ", (self.function.__doc__ or f"Score of {self.name}.").strip().split("\n\n")[0])
+        return " ".join((self.function.__doc__ or f"Score of {self.name}.").strip().split("\n\n")[0].split())
+
+    def num_evaluations(self, many: int, settings: Any) -> int:
+        """Cost of the scores of a window with so many candidates, in forward passes over one row."""
+        return self.cost if isinstance(self.cost, int) else self.cost(many, settings)
 
     def score(self, scores: Scores) -> np.ndarray:
-        """Score each candidate of each window, float64 [W, I]."""
-        return np.asarray(self.function(scores), dtype=np.float64)
+        """Score each candidate of each window, float64 [W, I].
+
+        Raises:
+            UserError: the model cannot give what is read, or a user's function fails or returns something else; in one line.
+        """
+        if self.source is None:
+            return np.asarray(self.function(scores), dtype=np.float64)
+        (file, _), code = self.source, getattr(self.function, "__code__", None)
+        try:
+            scores_WI = np.asarray(self.function(scores), dtype=np.float64)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            where = line_of(error, path=code.co_filename if code else "", file=file)
+            raise UserError(f"{where}, in the selector {self.name}") from None
+        shape = (scores.num_windows, scores.num_candidates)
+        if scores_WI.shape != shape:
+            raise UserError(f"{file}: the selector {self.name} returned scores of shape {scores_WI.shape}, not {shape}")
+        if np.isnan(scores_WI).all(axis=1).any() or (np.abs(scores_WI) > np.finfo(np.float32).max).any():
+            raise UserError(f"{file}: the selector {self.name} returned NaN for a whole window, or an infinite score")
+        return scores_WI
 
 
-def selector(name: str, **about: Any) -> Callable[[Callable[[Scores], Any]], Selector]:
+def selector(name: str, *, needs: Iterable[str] = (), **about: Any) -> Callable[[Callable[[Scores], Any]], Selector]:
     """Make a function a selector; ``about``: fields of ``Selector``."""
-    needs = frozenset(about.pop("needs", ()))
-    return lambda function: Selector(name, function, needs=needs, **about)
+    return lambda function: Selector(name, function, needs=frozenset(needs), **about)
 
 
 def rank(scores_WI: np.ndarray) -> np.ndarray:
-    """The candidates of each window by falling score, int64 [W, I]; of equal scores the nearer comes first, NaN last."""
+    """The candidates of each window by falling score, int64 [W, I]; among equal scores the nearest first, NaN last."""
     num = scores_WI.shape[-1]
     return num - 1 - np.argsort(-scores_WI[..., ::-1], axis=-1, kind="stable")
 
 
-def names_of(selectors: Iterable[Selector]) -> list[str]:
-    """The names of selectors, in their order."""
-    return [one.name for one in selectors]
+def line_of(error: BaseException, *, path: str, file: str) -> str:
+    """One line about an error in a user's file, ``FILE:LINE: TypeError: reason``; the line is the last of the file that ran."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    reason = str(error)
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines, reason = [error.lineno], error.msg
+    where = f"{file}:{lines[-1]}" if lines else file
+    return f"{where}: {': '.join(filter(None, (type(error).__name__, printable(' '.join(reason.split()))[:200])))}"

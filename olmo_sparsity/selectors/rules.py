@@ -1,4 +1,4 @@
-"""Rules without a model: how far do they go?"""
+"""Rules that need no model: how far do they go?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BM25_K1, BM25_B = 1.2, 0.75  # as in Lucene
 @selector("same-token", is_extra=True)
 def same_token(s: Scores) -> np.ndarray:
     """1 if the token is among the local tokens, too, else 0: the nearest such tokens, then the nearest others."""
-    far, local = s.token_ids[:, : s.num_long_range], s.token_ids[:, s.num_long_range :]
+    far, local = np.split(s.token_ids, [s.num_long_range], axis=1)
     return s.per_candidate((far[:, :, None] == local[:, None]).any(axis=2).astype(np.float64))
 
 
@@ -31,9 +31,10 @@ def rarest(s: Scores) -> np.ndarray:
 def bm25(s: Scores) -> np.ndarray:
     """BM25 against the local tokens; the documents are the candidates of the window.
 
-    Robertson and Zaragoza 2009, with the inverse document frequency ln(1 + (N - n + 0.5) / (n + 0.5)), which is not negative.
+    Robertson and Zaragoza 2009, https://doi.org/10.1561/1500000019, with the inverse document frequency
+    ln(1 + (N - n + 0.5) / (n + 0.5)), which is not negative.
     """
-    far, local = s.token_ids[:, : s.num_long_range], s.token_ids[:, s.num_long_range :]
+    far, local = np.split(s.token_ids, [s.num_long_range], axis=1)
     return np.stack([_bm25(s, far_M, query_L) for far_M, query_L in zip(far, local, strict=True)])
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.selectors import SELECTORS
-from olmo_sparsity.selectors.own import NAME
+from olmo_sparsity.selectors.registry import NAME
 from olmo_sparsity.statistics.frames import Frames, read_frames
 from olmo_sparsity.statistics.quantities import QUANTITIES, estimate, read_estimates
 from olmo_sparsity.statistics.seeds import SAME_WINDOWS

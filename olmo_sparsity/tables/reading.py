@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.selectors.own import check_recorded
+from olmo_sparsity.selectors import OwnEntries
 from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
+from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
 from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, tables_of
 
@@ -57,7 +58,7 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     if manifest.get("status") != "complete":
         raise UserError(f"{folder}: these tables are unfinished; {run_again(kind, CONTINUES)}")
     need(manifest, *KINDS[kind].needed, where=folder / "manifest.json")
-    check_recorded(manifest.get("own_selectors", {}), where=str(folder / "manifest.json"))
+    check_type(manifest.get("own_selectors", {}), OwnEntries, where=folder / "manifest.json")
     return manifest
 
 

@@ -64,7 +64,7 @@ ARGUMENTS = [
     Case("explore", "explore: missing option '--text'"),
     Case("explore --text words.jsonl --at 1 --out p.html", "explore: --at prints one place and writes no page"),
     Case("explore --text words.jsonl --selector x", "explore: invalid value for '--selector'"),
-    Case("explore --text words.jsonl --selector own.py:mine", "explore takes built-in selectors only"),
+    Case("explore --text words.jsonl --selector own.py:mine", "own.py: cannot read this file"),
     Case("summary --run a --run b --tables x", "summary: with several runs there is no --tables"),
     Case("summary --tables a --tables b", "--tables a --tables b: one measurement is shown at a time"),
     Case("report --tables tables --tables no --out new.html", "one measurement is shown at a time; compare takes two"),
@@ -150,17 +150,17 @@ UNITS = [
 OWN = [
     Case(
         "influence --selector no.py:f",
-        "no.py: cannot read this file (No such file or directory); --selector FILE.py:NAME",
+        "no.py: cannot read this file (No such file or directory); name one as FILE.py:NAME",
     ),
     Case("influence --selector words.jsonl:f", "'words.jsonl:f' is not one of 'unmask-one'"),
     Case(
         f"{INFLUENCE} --selector own.py:",
-        "own.py: no function or selector is named so there",
+        "own.py: '': name a selector by a letter and up to 39",
         file("own.py", "def f(w): ..."),
     ),
     Case(
         f"{INFLUENCE} --selector own.py:g",
-        "own.py: no function or selector is named g there",
+        "own.py: no function or selector is named g here",
         file("own.py", "def f(w): ..."),
     ),
     Case(
@@ -181,10 +181,10 @@ OWN = [
     ),
     Case(
         f"{INFLUENCE} --selector own.py:f --selector ./own.py:f",
-        "./own.py:f: a selector is named f already, own.py:f; rename one",
+        "./own.py:f: another selector is named f; choose another name",
         file("own.py", "def f(window): ..."),
     ),
-    Case(f"{INFLUENCE} influence.selectors=[a.py:f]", "a.py:f: a file is run only where the command line names it"),
+    Case(f"{INFLUENCE} influence.selectors=[a.py:f]", "a.py:f: a file is run only where --selector names it"),
 ]
 
 MODELS = [

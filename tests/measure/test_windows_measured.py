@@ -17,7 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure, damped, draw_labels
 from olmo_sparsity.progress import listening
 from olmo_sparsity.selectors import SELECTORS, rank
-from olmo_sparsity.selectors.own import names_given
+from olmo_sparsity.selectors.own import names_of
 
 ALL = np.arange(6)
 CLOSE = 2e-5
@@ -285,7 +285,7 @@ def test_selectors_that_fail_are_tried_before_anything_long() -> None:
     with pytest.raises(UserError, match=r"leave out the selectors that need them$"):
         refused.try_selectors()
     with pytest.raises(UserError, match=r"ValueError: nothing to say, in the selector failing$"):
-        measurement(selectors=names_given([failing])).try_selectors()
+        measurement(selectors=names_of([failing])).try_selectors()
     ran: list[int] = []
     with listening(ran.append):
         measurement(selectors=["kl", "greedy"]).try_selectors()
