@@ -53,7 +53,7 @@ class Exploration:
             return f"The long context moves {of}"
         k = next((k for k in ks if (moved <= k).mean() >= 0.5), None)
         enough = counted(ks[-1] if k is None else k, self.manifest)
-        half = f"{enough} picked by {name} {'do not ' * (k is None)}suffice for half of these."
+        half = f"Half of these need {'at most' if k else 'more than'} {enough} picked by {name}."
         return f"The long context moves {of} {half}"
 
     def to_html(self) -> str:

@@ -10,11 +10,11 @@ Letters of shapes: W windows; A runs whose reactions are ranked; C contexts, rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pandas as pd
@@ -40,12 +40,32 @@ TARGETS_OF_CELL = 12  # on average at least; of few targets there are fewer bins
 LEAST_REACTION_NATS = 1e-6  # below it rounding decides what share of a reaction a token reproduces
 MIN_SEEDS = 3  # of a model whose seeds an interval includes: without one of two, sparsity and gain would be of one run
 GROUPS = {"dense": [0], "middle": [1], "sparse": [2], CONTRAST: [0, 2]}
-CONTEXTS_OF = {"third_null_gain_nats": [1], "real_minus_null_nats": [0, 1]}  # others are of the real context
-RANGES = {"third_reaction_nats": (0.0, np.inf), "third_sparsity": (-np.inf, 1.0)}  # of the mean of a third
 WINDOW_COLUMNS = [
     *("window_id", "doc_id", "weight", "loss_short_no_gap_nats", "loss_long_nats", "null_loss_long_nats"),
     *("kl_short_nats", "null_kl_short_nats", "entropy_short_nats"),
 ]
+
+
+class OfThird(NamedTuple):
+    """A number of a third of the targets."""
+
+    label: str  # {null}: the text of the null context
+    value: Callable[[Mapping[str, np.ndarray]], np.ndarray]  # of means over the targets, [C, T, ...] -> [T, ...]
+    digits: int = 4
+    contexts: tuple[int, ...] = (0,)
+    least: float = -np.inf
+    most: float = np.inf
+
+
+NUMBERS = {
+    "third_sparsity": OfThird("sparsity, D(1)", lambda of: of["sparsity"][0], digits=2, most=1.0),
+    "third_reaction_nats": OfThird("reaction", lambda of: of["reaction"][0], least=0.0),
+    "third_gain_nats": OfThird("gain", lambda of: of["gain"][0]),
+    "third_null_gain_nats": OfThird("gain, {null}", lambda of: of["gain"][1], contexts=(1,)),
+    "real_minus_null_nats": OfThird("gain minus that", lambda of: of["gain"][0] - of["gain"][1], contexts=(0, 1)),
+    "third_ceiling_gain_nats": OfThird("gain of the ceiling", lambda of: of["ceiling"][0]),
+    "third_share_of_ceiling": OfThird("share of its gain", lambda of: of["gain"][0] / of["ceiling"][0], digits=2),
+}
 
 
 @dataclass(frozen=True)
@@ -160,8 +180,7 @@ def gain_by_sparsity(sparsity: Model, gain: Model, ceiling: Optional[Model], *, 
             run = sparsity.reactions[a]
             values_CW = {"weight": np.ones_like(run.gain_CW), "sparsity": np.nan_to_num(run.sparsity_CW)}
             values_CW |= {"gain": mean(gain, "gain_CW"), "reaction": mean(gain, "reaction_CW")}
-            if ceiling is not None:
-                values_CW["ceiling"] = mean(ceiling, "gain_CW")
+            values_CW["ceiling"] = np.full_like(run.gain_CW, np.nan) if ceiling is None else mean(ceiling, "gain_CW")
             weight_CTW = np.where(third_ACW[a][:, None] == np.arange(len(THIRDS))[:, None], run.weight_W, 0.0)
             for name, of in values_CW.items():
                 total[name] = total.get(name, 0.0) + units.sums(weight_CTW * of[:, None])
@@ -176,21 +195,20 @@ def gain_by_sparsity(sparsity: Model, gain: Model, ceiling: Optional[Model], *, 
         if len(seeds) >= MIN_SEEDS:
             of_others = [sums({**everyone, model: [s for s in seeds if s != seed]}) for seed in seeds]
             without.append([_numbers({name: of.sum(axis=-1) for name, of in one.items()}) for one in of_others])
-    if ceiling is not None:  # a loss has no share
-        has_gain = found["third_ceiling_gain_nats"].value[:3] > 0
-        found["third_share_of_ceiling"].value[~np.append(has_gain, has_gain[0] and has_gain[2])] = np.nan
+    has_gain = found["third_ceiling_gain_nats"].value[:3] > 0  # a loss has no share
+    found["third_share_of_ceiling"].value[~np.append(has_gain, has_gain[0] and has_gain[2])] = np.nan
     rows = []
     for name, estimates in found.items():
         of_models = [np.array([of_seed[name] for of_seed in of_seeds]) for of_seeds in without]
         parts = [((len(of_seeds) - 1) * of_seeds.var(axis=0), len(of_seeds) - 1) for of_seeds in of_models]
         estimates = with_seeds(estimates, parts, num_units=units.num, is_share=False)
-        groups = list(GROUPS.items())[-len(estimates.value) :]
-        for (group, members), value, low, high, se in zip(groups, *estimates, strict=True):
-            contexts = CONTEXTS_OF.get(name, [0])
-            least, most = RANGES.get(name, (-np.inf, np.inf)) if group in THIRDS else (-np.inf, np.inf)
+        contexts, least, most = list(NUMBERS[name].contexts), NUMBERS[name].least, NUMBERS[name].most
+        for (group, members), value, low, high, se in zip(GROUPS.items(), *estimates, strict=True):
+            if group != CONTRAST:
+                low, high = np.clip([low, high], least, most)
             num_units = np.count_nonzero(of_all["weight"][np.ix_(contexts, members)], axis=-1)
             has_interval = np.isfinite([low, high]).all() and num_units.min() >= MIN_DOCUMENTS
-            interval = [max(least, low), min(most, high), se] if has_interval else [np.nan] * 3
+            interval = [low, high, se] if has_interval else [np.nan] * 3
             is_in_W = np.isin(third_ACW[0, contexts], members).any(axis=0)  # as the first run ranks
             rows.append((name, selector, group, value, *interval, is_in_W.sum(), doc_ids[is_in_W].nunique()))
     table = pd.DataFrame(rows, columns=[name for name in COLUMNS if name not in ("context", "k", "x")])
@@ -199,19 +217,10 @@ def gain_by_sparsity(sparsity: Model, gain: Model, ceiling: Optional[Model], *, 
 
 @np.errstate(all="ignore")
 def _numbers(totals: Sums) -> dict[str, np.ndarray]:
-    """Return the quantities of the thirds and sparse minus dense, [4, ...], and the first planned number, [1, ...]."""
+    """Return the numbers of the thirds and sparse minus dense, [4, ...]."""
     means = {name: total / totals["weight"] for name, total in totals.items()}
-    numbers = {
-        "third_gain_nats": means["gain"][0],
-        "third_null_gain_nats": means["gain"][1],
-        "third_reaction_nats": means["reaction"][0],
-        "third_sparsity": means["sparsity"][0],
-    }
-    if "ceiling" in totals:
-        numbers["third_ceiling_gain_nats"] = means["ceiling"][0]
-        numbers["third_share_of_ceiling"] = means["gain"][0] / means["ceiling"][0]
-    numbers = {name: np.concatenate([of, of[2:] - of[:1]]) for name, of in numbers.items()}
-    return numbers | {"real_minus_null_nats": numbers["third_gain_nats"][3:] - numbers["third_null_gain_nats"][3:]}
+    thirds = {name: number.value(means) for name, number in NUMBERS.items()}
+    return {name: np.concatenate([of, of[2:] - of[:1]]) for name, of in thirds.items()}
 
 
 def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> pd.DataFrame:

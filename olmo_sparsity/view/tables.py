@@ -69,7 +69,7 @@ def spectrum_table(frame: pd.DataFrame) -> pd.DataFrame:
     chosen = first_blind(frame)
     rows = {chosen: (chosen, "real"), f"{chosen}, foreign text": (chosen, "null")} if chosen else {}
     rows |= {name: (name, "real") for name in ("random", "nearest") if name in selectors_of(frame).index}
-    return _shares(frame, "spectrum_share", "Predictions k suffices for", rows, [0, *columns_of_k(frame)])
+    return _shares(frame, "spectrum_share", "Predict as all do", rows, [0, *columns_of_k(frame)])
 
 
 def _shares(

@@ -9,17 +9,13 @@ from typing import Any
 import pandas as pd
 
 from olmo_sparsity.records.measured import Lengths
-from olmo_sparsity.statistics.hypothesis import CONTRAST, GROUPS, read_hypothesis
-from olmo_sparsity.statistics.quantities import Gate, pick, side_of_zero
+from olmo_sparsity.statistics.hypothesis import CONTRAST, GROUPS, NUMBERS, read_hypothesis
+from olmo_sparsity.statistics.quantities import pick, side_of_zero
 from olmo_sparsity.statistics.synthetic import read_synthetic
 from olmo_sparsity.view.console import SafeConsole
 from olmo_sparsity.view.tables import json_of, print_table
-from olmo_sparsity.view.text import number
+from olmo_sparsity.view.text import VERDICTS, number
 
-VERDICTS: dict[Gate, str] = {
-    "above": "YES", "below": "NO", "unclear": "NOT SHOWN", "too few": "TOO FEW DOCUMENTS",
-    "not applicable": "THE CEILING DOES NOT GAIN",
-}  # fmt: skip
 NULL = {"document": "foreign text", "shuffled": "shuffled text"}
 GAINS = "{model}: do sparse reactions gain more from beyond the training row, by more than on {null}?"
 SHARES = "{model}: do sparse reactions gain a larger share of the ceiling's gain?"
@@ -30,15 +26,6 @@ MEASURED = (
     "{num_windows:,} targets of {num_documents:,} documents, in thirds of equal reaction, distance and entropy. Gain: loss with "
     "{local_len} tokens minus loss with {full_len}. Seeds: {seeds}."
 )
-# Rows of the table of thirds: label, digits.
-LABELS = {
-    "third_sparsity": ("sparsity, D(1)", 2),
-    "third_reaction_nats": ("reaction", 4),
-    "third_gain_nats": ("gain", 4),
-    "third_null_gain_nats": ("gain, {null}", 4),
-    "third_ceiling_gain_nats": ("gain of the ceiling", 4),
-    "third_share_of_ceiling": ("share of its gain", 2),
-}
 
 
 def print_hypothesis(runs: Sequence[Path], *, selector: str = "kl", as_json: bool = False) -> None:
@@ -58,8 +45,10 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str = "kl", as_json: boo
         sides = [side_of_zero(row) for row in rows]
         verdict = VERDICTS[next((side for side in sides if side != "above"), "above")]
         console.print(question.format(model=model, null=null), style="bold")
-        digits = LABELS.get(names[0], LABELS["third_gain_nats"])[1]
-        console.print(verdict if rows[0] is None else f"{verdict}: sparse minus dense {number(rows[0], digits=digits)}")
+        difference = (
+            "" if rows[0] is None else f": sparse minus dense {number(rows[0], digits=NUMBERS[names[0]].digits)}"
+        )
+        console.print(verdict + difference)
         print_table(_thirds(entry, f"{model} by {sparsity_from}", null), console)
         console.print()
     for model in [model for model in table["sparsity_from"].unique() if of["models"][model] == 1]:
@@ -72,12 +61,11 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str = "kl", as_json: boo
 
 def _thirds(entry: pd.DataFrame, title: str, null: str) -> pd.DataFrame:
     """Values by third; the interval is that of the difference."""
-    rows = entry[entry["quantity"].isin(LABELS)]
-    shown = rows.assign(**{end: rows[end].where(rows["group"] == CONTRAST) for end in ("low", "high")})
-    cells = rows.assign(cell=[number(row, digits=LABELS[row["quantity"]][1]) for _, row in shown.iterrows()])
+    shown = entry.assign(**{end: entry[end].where(entry["group"] == CONTRAST) for end in ("low", "high")})
+    cells = entry.assign(cell=[number(row, digits=NUMBERS[row["quantity"]].digits) for _, row in shown.iterrows()])
     table = cells.pivot(index="quantity", columns="group", values="cell").reindex(columns=list(GROUPS)).fillna("-")
-    table = table.reindex([name for name in LABELS if name in table.index])
-    table.insert(0, title, [LABELS[name][0].format(null=null) for name in table.index])
+    table = table.reindex([name for name in NUMBERS if name in table.index])
+    table.insert(0, title, [NUMBERS[name].label.format(null=null) for name in table.index])
     return table
 
 

@@ -145,8 +145,9 @@ def numbers_by_hand(
         found["third_share_of_ceiling", third] = means["gain", 0, third] / means["ceiling", 0, third]
     for name in {name for name, _ in found}:
         found[name, CONTRAST] = found[name, "sparse"] - found[name, "dense"]
-    first = found["third_gain_nats", CONTRAST] - found["third_null_gain_nats", CONTRAST]
-    return found | {("real_minus_null_nats", CONTRAST): first}
+    for group in (*THIRDS, CONTRAST):
+        found["real_minus_null_nats", group] = found["third_gain_nats", group] - found["third_null_gain_nats", group]
+    return found
 
 
 BY_HAND: dict[tuple[int, int], np.ndarray] = {}  # (id of a run, context) -> thirds
@@ -178,7 +179,7 @@ def test_every_number_and_interval_by_definition(case: str) -> None:
     several = [(model, range(num)) for model, num in zip(models, num_seeds, strict=True) if num >= 3]
     left_out = [[numbers_by_hand(roles, once, without=(model, s)) for s in seeds] for model, seeds in several]
     table = gain_by_sparsity(*roles)
-    assert len(table) == len(everything) == 6 * 4 + 1
+    assert len(table) == len(everything) == 7 * 4
     for key, expected in everything.items():
         parts = [(np.var(resampled[key], ddof=1), NUM_DOCUMENTS - 1)]
         for without in left_out:
