@@ -26,10 +26,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from olmo_sparsity.config import Config, ContextConfig, DataConfig, ModelConfig, PoseConfig, TrainingConfig
 from olmo_sparsity.errors import Interrupted
-from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
@@ -213,7 +213,7 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
         olmo = build_model(olmo_model_config(plain_norms, vocab_size=vocab_size, eos_id=0), 0)
         for parameter in olmo.requires_grad_(False).parameters():
             parameter.mul_(2.0)  # so that attention is not uniform, and predictions differ
-        model = CausalLM(to_transformers(olmo).to(device))
+        model = CausalLM(to_transformers(dataclasses.asdict(olmo.config), olmo.state_dict()).to(device))
         generator = torch.Generator().manual_seed(1)
         tokens_WT = torch.randint(1, vocab_size, (4, full_len), generator=generator).to(device)
         targets_W = torch.randint(1, vocab_size, (4,), generator=generator).to(device)

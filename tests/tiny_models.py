@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig
+from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 
 PLAIN = ModelConfig(d_model=32, n_heads=2, n_layers=3, mlp_ratio=8, init_std=0.2)
@@ -44,3 +46,8 @@ def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: 
 def last_logits(model: OLMoWithPositions, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
     """Logits of the next token without the padding of the vocabulary, [B, V]."""
     return model(tokens_BT, positions_BT, last_logits_only=True)[:, 0, : model.vocab_size]
+
+
+def converted(model: OLMoWithPositions, **named: Any) -> Any:
+    """Return the model as one of transformers."""
+    return to_transformers(dataclasses.asdict(model.config), model.state_dict(), **named)

@@ -139,7 +139,6 @@ def train_first(
         return
     from olmo_sparsity.measure.opening import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind
-    from olmo_sparsity.train.loop import train
 
     if not needs_training(config, run, share=share, command="olmo-sparsity train"):
         return
@@ -147,6 +146,8 @@ def train_first(
     if out is not None and kind is not None:
         is_folder_of_kind(out, kind)
     check_before_training(config)
+    from olmo_sparsity.train.loop import train  # it imports olmo, which measuring does not need
+
     trained = as_trained(named, command="olmo-sparsity train")
     logger.info(f"{run}: not trained yet; training first")
     with interruptible():

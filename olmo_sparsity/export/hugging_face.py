@@ -5,6 +5,7 @@ The folder is loaded and compared with the run's model before it gets its name.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export.conversion import to_transformers, to_transformers_tokenizer
+from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.model_card import ExportedModel, model_card
 from olmo_sparsity.model.checkpoint import (
     CheckpointInfo,
@@ -27,6 +28,7 @@ from olmo_sparsity.model.checkpoint import (
     latest_checkpoint,
     load_model,
 )
+from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, sha256_file, write_json
@@ -92,7 +94,8 @@ def _write(
     loss_nats = manifest.get("validation_loss_nats") if info.step == manifest.get("steps") else None
     rows_have_bos = config.context.bos
     make_folder(partial)
-    to_transformers(model, rows_have_bos=rows_have_bos).save_pretrained(partial)
+    config_of_olmo, weights = dataclasses.asdict(model.config), model.state_dict()
+    to_transformers(config_of_olmo, weights, rows_have_bos=rows_have_bos).save_pretrained(partial)
     to_transformers_tokenizer(
         tokenizer, eos_id=eos_id, rows_have_bos=rows_have_bos, max_position=max_position
     ).save_pretrained(partial)

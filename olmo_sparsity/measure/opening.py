@@ -20,7 +20,8 @@ from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.fit import check_fit, compare_first_tokens, num_compared_windows
 from olmo_sparsity.measure.text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.model.causal_lm import CausalLM
-from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, trained_checkpoint
+from olmo_sparsity.model.convert import open_run
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.records.measured import Anchor, MeasuredLengths, ModelRecord, Visibility
 from olmo_sparsity.storage.files import sha256_text
@@ -241,7 +242,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device) -> OpenedModel
     return OpenedModel(
         name=folder_name(run),
         folder=run,
-        load=lambda: _converted(latest, device),
+        load=lambda: CausalLM(open_run(latest).to(device)),
         weights_sha256=checkpoint.model_sha256,
         num_parameters=manifest["num_parameters"],
         tokenizer=tokenizer,
@@ -255,17 +256,6 @@ def _open_run(config: Config, run: Path, *, device: torch.device) -> OpenedModel
         pose=config.pose,
         checkpoint=checkpoint,
     )
-
-
-def _converted(checkpoint: Path, device: torch.device) -> CausalLM:
-    """Load the model of a run as one of transformers.
-
-    Raises:
-        UserError: its positions are not rotary; such runs are evaluated by `olmo-sparsity synth` alone.
-    """
-    from olmo_sparsity.export.conversion import to_transformers
-
-    return CausalLM(to_transformers(load_model(checkpoint, torch.device("cpu"))).to(device))
 
 
 def _open_pretrained(

@@ -1,8 +1,8 @@
-"""Checkpoints: save, load, verify. They hold tensors only; nothing is unpickled.
+"""Checkpoints of runs: save, verify, load. They hold tensors only; nothing is unpickled.
 
-A checkpoint is a folder in OLMo's layout (``config.yaml``, ``model.pt``, ``optim.pt``), which
-``OLMo.from_checkpoint`` loads. In place of OLMo's pickled trainer state it holds ``train.json``: the step, the training
-time, and the SHA-256 of every file. The folder is renamed to its name when it is complete; ``latest`` links to the newest.
+A checkpoint is a folder in OLMo's layout (``config.yaml``, ``model.pt``, ``optim.pt``), which ``OLMo.from_checkpoint`` loads. In
+place of OLMo's pickled trainer state it holds ``train.json``, with the SHA-256 of every file. The folder is renamed to its
+name when it is complete; ``latest`` links to the newest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -31,42 +32,28 @@ if TYPE_CHECKING:
     from olmo_sparsity.model.olmo import OLMoWithPositions
 
 logger = logging.getLogger(__name__)
-
-FILES = ("config.yaml", "model.pt", "optim.pt")
+MODEL_FILES = ("config.yaml", "model.pt")
+FILES = (*MODEL_FILES, "optim.pt")
 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """The tensors of a checkpoint, on the CPU.
-
-    Attributes:
-        weights: the state dict of the model.
-        optimizer: the state dict of the optimizer, by the names of the parameters.
-    """
+    """The tensors of a checkpoint, on the CPU."""
 
     weights: dict[str, Any]
-    optimizer: dict[str, Any]
+    optimizer: dict[str, Any]  # by the names of the parameters
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What ``train.json`` tells of a checkpoint.
+    """What ``train.json`` tells of a checkpoint."""
 
-    Attributes:
-        step: optimizer steps done.
-        tokens: tokens trained on.
-        seconds: training time, over all interruptions.
-        sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
-        run_id: of the run that saved it.
-        newest_loss_nats: the validation loss of the newest evaluation; None: not evaluated yet.
-    """
-
-    step: int
-    tokens: int
-    seconds: float
-    run_id: str
-    sha256: dict[str, str] = dataclasses.field(default_factory=dict)
-    newest_loss_nats: Optional[float] = None
+    step: int  # optimizer steps done
+    tokens: int  # trained on
+    seconds: float  # of training, over all interruptions
+    run_id: str  # of the run that saved it
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict)  # of each file; filled in when it is saved
+    newest_loss_nats: Optional[float] = None  # on validation text, by the newest evaluation; None: not evaluated yet
 
     @property
     def model_sha256(self) -> str:
@@ -79,18 +66,33 @@ class CheckpointInfo:
         return {"step": self.step, "model_sha256": self.model_sha256}
 
 
-def _has_step(path: Path) -> bool:
-    return re.fullmatch("step[0-9]+", path.name) is not None
-
-
 def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step"))
+    """The step in the name of a checkpoint; -1: it has another name."""
+    match = re.fullmatch("step([0-9]+)", path.name)
+    return -1 if match is None else int(match[1])
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
-    paths = [p for p in folder.glob("step*") if _has_step(p) and (p / "train.json").is_file()]
+    paths = [path for path in folder.glob("step*") if _step_of(path) >= 0 and (path / "train.json").is_file()]
     return sorted(paths, key=_step_of)
+
+
+def latest_checkpoint(folder: Path) -> Optional[Path]:
+    """Return the newest checkpoint of a run, or None."""
+    return next(reversed(list_checkpoints(folder)), None)
+
+
+def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
+    """Return the newest checkpoint of a run; ``command`` trains such a run.
+
+    Raises:
+        UserError: there is none.
+    """
+    latest = latest_checkpoint(run / "checkpoints")
+    if latest is None:
+        raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
+    return latest
 
 
 def save_checkpoint(
@@ -102,24 +104,13 @@ def save_checkpoint(
     keep: int,
     keep_every: Optional[int] = None,
 ) -> Path:
-    """Write a checkpoint and delete older ones.
-
-    Args:
-        folder: of all checkpoints of the run; the new one is ``folder/step{info.step}``, and ``latest`` links to it.
-        info: step, tokens and seconds.
-        config: of the model.
-        state: weights and optimizer state.
-        keep: how many of the newest checkpoints remain.
-        keep_every: checkpoints of steps that are a multiple of this remain, too.
-    """
+    """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``."""
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
     target = folder / f"step{info.step}"
     partial = partial_path(target)
     partial.mkdir()
-    plain = {
-        key: value.value if isinstance(value, Enum) else value for key, value in dataclasses.asdict(config).items()
-    }
+    plain = {name: of.value if isinstance(of, Enum) else of for name, of in dataclasses.asdict(config).items()}
     try:
         write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
         _save_tensors(state.weights, partial / "model.pt")
@@ -127,43 +118,13 @@ def save_checkpoint(
         hashes = {name: sha256_file(partial / name) for name in FILES}
         write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
         if target.exists():
-            _delete_whole(target)
+            _delete(target)
         os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after an error such as a full disk, which it would keep full
     _point_latest(folder, target)
     delete_old_checkpoints(folder, keep=keep, keep_every=keep_every)
     return target
-
-
-def delete_old_checkpoints(folder: Path, *, keep: int, keep_every: Optional[int] = None) -> None:
-    """Delete all checkpoints but the newest ``keep``, and those of steps that are a multiple of ``keep_every``."""
-    for old in list_checkpoints(folder)[:-keep]:
-        if keep_every is None or _step_of(old) % keep_every:
-            _delete_whole(old)
-            logger.debug(f"{old}: deleted, as newer checkpoints exist")
-
-
-def _delete_whole(checkpoint: Path) -> None:
-    """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
-    nameless = partial_path(checkpoint)
-    os.replace(checkpoint, nameless)
-    _delete_nameless(nameless)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete what a process left that was killed while it wrote or deleted a checkpoint. No other process is training."""
-    for path in folder.glob("*.partial"):
-        if PARTIAL_NAME.fullmatch(path.name) and (path.is_dir() or path.is_symlink()):
-            _delete_nameless(path)
-
-
-def _delete_nameless(folder: Path) -> None:
-    """Delete the folder of a checkpoint that has lost its name; of a link to one, the link."""
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder)
 
 
 def _save_tensors(state: dict[str, Any], path: Path) -> None:
@@ -184,30 +145,47 @@ def _point_latest(folder: Path, target: Path) -> None:
     os.replace(link, folder / "latest")
 
 
-def latest_checkpoint(folder: Path) -> Optional[Path]:
-    """Return the newest checkpoint of a run, or None."""
-    paths = list_checkpoints(folder)
-    return paths[-1] if paths else None
+def delete_old_checkpoints(folder: Path, *, keep: int, keep_every: Optional[int] = None) -> None:
+    """Delete all checkpoints but the newest ``keep``, and those of steps that are a multiple of ``keep_every``."""
+    for old in list_checkpoints(folder)[:-keep]:
+        if keep_every is None or _step_of(old) % keep_every:
+            _delete(old)
+            logger.debug(f"{old}: deleted, as newer checkpoints exist")
 
 
-def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
-    """Return the newest checkpoint of a run.
+def _delete(checkpoint: Path) -> None:
+    """Delete a checkpoint; of a link to one, the link. It loses its name first, so that a kill leaves no part under the name."""
+    nameless = partial_path(checkpoint)
+    os.replace(checkpoint, nameless)
+    _delete_nameless(nameless)
 
-    Args:
-        run: its folder.
-        command: what trains such a run, for the error.
 
-    Raises:
-        UserError: there is none.
-    """
-    latest = latest_checkpoint(run / "checkpoints")
-    if latest is None:
-        raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
+def _delete_nameless(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what a process left that was killed while it wrote or deleted a checkpoint. No other process is training."""
+    for path in folder.glob("*.partial"):
+        if PARTIAL_NAME.fullmatch(path.name) and (path.is_dir() or path.is_symlink()):
+            _delete_nameless(path)
+
+
+def checkpoint_to_resume(folder: Path) -> Optional[Path]:
+    """Return the newest checkpoint, verified, or None. What a killed process left is deleted."""
+    _remove_leftovers(folder)
+    latest = latest_checkpoint(folder)
+    if latest is not None:
+        verify_checkpoint(latest)
+        _point_latest(folder, latest)
     return latest
 
 
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
-    """Read ``train.json``. The files of the checkpoint are not verified.
+    """Read ``train.json``. The other files are not verified.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -220,86 +198,58 @@ def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
 
 
 def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> CheckpointInfo:
-    """Check that a checkpoint is one that this run saved, by all that its manifest tells of it, and return its information.
-
-    A checkpoint of another run matches the hashes in its own ``train.json``.
-
-    Args:
-        checkpoint: its folder, inside of the run's.
-        manifest: of the run.
+    """Read ``train.json``, and check by the run's manifest that this run saved the checkpoint: another's matches its own hashes.
 
     Raises:
         UserError: it is another run's, or damaged.
     """
-    info = read_checkpoint_info(checkpoint)
-    last = manifest.get("checkpoint")
+    info, last = read_checkpoint_info(checkpoint), manifest.get("checkpoint")
     if info.run_id != manifest.get("run_id"):
         raise UserError(
             f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {manifest.get('run_id')}; restore it"
         )
-    if _has_step(checkpoint) and info.step != _step_of(checkpoint):
+    if _step_of(checkpoint) not in (-1, info.step):
         raise UserError(f"{checkpoint}: this is a checkpoint of step {info.step} under another name; restore it")
     if last is not None and last["step"] == info.step and last["model_sha256"] != info.model_sha256:
         raise UserError(f"{checkpoint}: other weights than those that this run ended with; restore the checkpoint")
     return info
 
 
-def verify_checkpoint(checkpoint: Path) -> None:
-    """Compare the files of a checkpoint with their hashes.
+def verify_checkpoint(checkpoint: Path, files: Sequence[str] = FILES) -> None:
+    """Compare files of a checkpoint with their hashes.
 
     Raises:
         UserError: a file is missing, cut short or changed.
     """
-    train = read_json(checkpoint / "train.json")
-    hashes = check_type(train.get("sha256", {}), dict[str, str], where=checkpoint / "train.json")
-    for name in FILES:
-        path = checkpoint / name
-        if not path.is_file() or sha256_file(path) != hashes.get(name):
+    info = read_checkpoint_info(checkpoint)
+    for path in (checkpoint / name for name in files):
+        if not path.is_file() or sha256_file(path) != info.sha256[path.name]:
             raise UserError(
                 f"{path}: missing, cut short or changed since it was written; restore it, or delete {checkpoint}: then "
                 "`olmo-sparsity train` makes it again, from the checkpoint before it or from the start"
             )
 
 
-def checkpoint_to_resume(folder: Path) -> Optional[Path]:
-    """Return the newest checkpoint, or None. What a killed process left is deleted.
-
-    Raises:
-        UserError: a file of the checkpoint is missing, cut short or changed.
-    """
-    _remove_leftovers(folder)
-    latest = latest_checkpoint(folder)
-    if latest is not None:
-        verify_checkpoint(latest)
-        _point_latest(folder, latest)
-    return latest
-
-
-def _load_tensors(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
-
-
-def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
-    """Return the model of a checkpoint, in evaluation mode, without gradients.
-
-    Args:
-        checkpoint: its folder.
-        device: where the model goes.
+def read_model(checkpoint: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return OLMo's configuration, as a dictionary, and the weights of a checkpoint, which are verified.
 
     Raises:
         UserError: a file is missing, cut short or changed, or holds more than tensors.
     """
-    from olmo.config import ModelConfig  # not at import: a pretrained model is measured without ai2-olmo
+    verify_checkpoint(checkpoint, MODEL_FILES)
+    config = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
+    return config, _load_tensors(checkpoint / "model.pt")
+
+
+def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
+    """Return OLMo's model of a checkpoint, which is verified, in evaluation mode, without gradients."""
+    from olmo.config import ModelConfig  # not at import: measuring does not need ai2-olmo
 
     from olmo_sparsity.model.olmo import OLMoWithPositions
 
-    verify_checkpoint(checkpoint)
-    raw = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
-    model = OLMoWithPositions(ModelConfig.new(**raw), init_params=False)
-    model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
+    config, weights = read_model(checkpoint)
+    model = OLMoWithPositions(ModelConfig.new(**config), init_params=False)
+    model.load_state_dict(weights)
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -310,3 +260,10 @@ def read_state(checkpoint: Path) -> CheckpointState:
         UserError: a file holds more than tensors.
     """
     return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))
+
+
+def _load_tensors(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None

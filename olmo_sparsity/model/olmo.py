@@ -1,4 +1,4 @@
-"""``olmo.model.OLMo`` with position IDs.
+"""``olmo.model.OLMo`` with position IDs; runs are trained with it.
 
 The suffix of a tensor's name is its shape; the letters are listed in the docstring of ``olmo_sparsity``.
 """
@@ -21,18 +21,17 @@ from olmo_sparsity.config import Config
 class _Rotation:
     """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object."""
 
-    sin_B1TE: Optional[torch.Tensor] = None
-    cos_B1TE: Optional[torch.Tensor] = None
+    sin_B1TE: torch.Tensor
+    cos_B1TE: torch.Tensor
 
 
 class EmbeddingAtPositions(nn.Embedding):
     """OLMo's learned embedding of absolute positions, at given position IDs instead of 0 .. T-1."""
 
-    positions_BT: Optional[torch.Tensor] = None  # of the current forward pass
+    positions_BT: torch.Tensor  # of the current forward pass
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B, T, D] at the given position IDs; ``input``, which counts from 0, is not used."""
-        assert self.positions_BT is not None, "OLMoWithPositions.forward sets the positions"
+        """Embeddings [B, T, D] at the given position IDs; ``input``, which counts from 0, is not used."""
         return super().forward(self.positions_BT)
 
 
@@ -44,9 +43,8 @@ class RotaryAtPositions(RotaryEmbedding):
         self._rotation = rotation
 
     def forward(self, q_BHTE: torch.Tensor, k_BHTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
+        """Rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
         sin_B1TE, cos_B1TE = self._rotation.sin_B1TE, self._rotation.cos_B1TE
-        assert sin_B1TE is not None and cos_B1TE is not None, "OLMoWithPositions.forward sets the positions"
         with torch.autocast(q_BHTE.device.type, enabled=False):
             return (
                 self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float()).type_as(q_BHTE),
@@ -60,7 +58,7 @@ class OLMoWithPositions(OLMo):
     Positions are rotary (``config.rope``), or a learned embedding of absolute positions that is added to that of the tokens. To
     OLMo a model without positions (NoPE) is one with biases of slope 0: ``config.alibi``, and an infinite ``alibi_bias_max``.
     With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit. Position IDs must lie below
-    ``config.max_sequence_length``. Tokens and positions are int64 [B, T].
+    ``config.max_sequence_length``. Tokens and positions are int64 [B, T]; the V of logits includes the padding of the embedding.
     """
 
     def __init__(self, config: olmo_config.ModelConfig, init_params: bool = True):
@@ -68,59 +66,51 @@ class OLMoWithPositions(OLMo):
         # With ``alibi`` OLMo would keep biases of all pairs of positions. They add no weights, and neither do rotary positions.
         super().__init__(dataclasses.replace(config, alibi=False, rope=True) if config.alibi else config, init_params)
         self.config = config
-        self._rotation = _Rotation()
-        cache = BufferCache()
+        self._rotation, cache = _Rotation(), BufferCache()
         for block in self.transformer.blocks:
             block.config = config
             if config.rope:
                 block.rotary_emb = RotaryAtPositions(config, cache, rotation=self._rotation)
         if self._has_embedding:
             self.transformer.wpe = EmbeddingAtPositions.from_pretrained(self.transformer.wpe.weight, freeze=False)
-        table = RotaryEmbedding(config, cache)
-        sin, cos = table.get_rotary_embedding(config.max_sequence_length, torch.device("cpu"))
-        if not config.rope:  # nothing is rotated
-            sin, cos = torch.zeros_like(sin), torch.ones_like(cos)
+        sin, cos = RotaryEmbedding(config, cache).get_rotary_embedding(config.max_sequence_length, torch.device("cpu"))
         # Buffers move to a device with the model. They are not persistent: the state dict stays OLMo's.
         self.register_buffer("_sin", sin[0, 0], persistent=False)
         self.register_buffer("_cos", cos[0, 0], persistent=False)
 
     @property
     def _has_embedding(self) -> bool:
-        """Whether positions are a learned embedding."""
         return not (self.config.rope or self.config.alibi)
 
-    def forward(
-        self,
-        tokens_BT: torch.Tensor,
-        positions_BT: torch.Tensor,
-        attention_bias: Optional[torch.Tensor] = None,
-        last_logits_only: bool = False,
-    ) -> torch.Tensor:
-        """Return logits [B, T, V], or [B, 1, V] with ``last_logits_only``; here V includes the padding of the embedding.
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, without the padding of the embedding."""
+        return self.config.vocab_size
 
-        Args:
-            tokens_BT: token IDs.
-            positions_BT: their position IDs.
-            attention_bias: bool (True: may attend) or float (added to the scores), [B, 1, T, T]; None: causal attention.
-            last_logits_only: skip the output projection of all tokens but the last.
-        """
-        self._set_positions(positions_BT)
-        if attention_bias is None:
-            attention_bias = self._causal_bias(positions_BT)
-        output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
-        return output.logits
+    @property
+    def max_position(self) -> int:
+        """The number of position IDs."""
+        return self.config.max_sequence_length
+
+    @property
+    def output_weight(self) -> torch.Tensor:
+        """The output matrix, [V, D]."""
+        weight: torch.Tensor = (self.transformer.wte if self.config.weight_tying else self.transformer.ff_out).weight
+        return weight
+
+    def forward(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, last_logits_only: bool = False
+    ) -> torch.Tensor:
+        """Logits [B, T, V] of the next token, or [B, 1, V] behind the last; causal attention."""
+        bias = self._set_positions(positions_BT)
+        return super().forward(tokens_BT, attention_bias=bias, last_logits_only=last_logits_only).logits
 
     def logits_and_position_logits(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, last_only: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits of the next token, [B, T, V], and of its position ID, [B, T, number of IDs]; causal attention.
+        """Logits of the next token, [B, T, V], and of its position ID, [B, T, number of IDs]; with ``last_only`` T is 1.
 
         The output matrix of position IDs is the embedding of the positions, so the model needs a learned one.
-
-        Args:
-            tokens_BT: token IDs.
-            positions_BT: their position IDs.
-            last_only: of the last token only; then T is 1.
         """
         self._set_positions(positions_BT)
         output = super().forward(tokens_BT, last_logits_only=last_only, output_hidden_states=True)
@@ -129,66 +119,34 @@ class OLMoWithPositions(OLMo):
     def logits_at(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, is_chosen_BT: torch.Tensor
     ) -> torch.Tensor:
-        """Return the logits of the next token behind chosen tokens only, [chosen tokens, V]; V with padding; causal attention.
-
-        Args:
-            tokens_BT: token IDs.
-            positions_BT: their position IDs.
-            is_chosen_BT: bool, the tokens; their logits have the order of the rows.
-        """
-        self._set_positions(positions_BT)
-        x_BTD, bias = self.embed(tokens_BT, positions_BT), self._causal_bias(positions_BT)
+        """Logits of the next token behind chosen tokens only, in the order of the rows, [chosen tokens, V]."""
+        bias, x_BTD = self._set_positions(positions_BT), self.transformer.wte(tokens_BT)
+        if self._has_embedding:
+            x_BTD = x_BTD + self.transformer.wpe(tokens_BT)
         for block in self.transformer.blocks:
             x_BTD, _ = block(x_BTD, attention_bias=bias)
         return F.linear(self.transformer.ln_f(x_BTD[is_chosen_BT]), self.output_weight)
 
-    @property
-    def output_weight(self) -> torch.Tensor:
-        """The output matrix, [V, D], with the padding of the embedding."""
-        weight: torch.Tensor = (
-            self.transformer.wte.weight if self.config.weight_tying else self.transformer.ff_out.weight
-        )
-        return weight
+    def _set_positions(self, positions_BT: torch.Tensor) -> Optional[torch.Tensor]:
+        """Set the position IDs of a forward pass; return what is to be added to attention scores to make attention causal.
 
-    def embed(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what the first layer reads, [..., D], of tokens at position IDs of a shape that broadcasts to theirs."""
-        embedded = self.transformer.wte(tokens)
-        return embedded + self.transformer.wpe.weight[positions] if self._has_embedding else embedded
-
-    def _set_positions(self, positions_BT: torch.Tensor) -> None:
-        """Set the position IDs of a forward pass."""
+        That is nothing where OLMo does it itself; without positions it would add, and keep, the biases of ALiBi.
+        """
         if self._has_embedding:
             self.transformer.wpe.positions_BT = positions_BT
-        if not self.config.rope:
-            return
-        self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
-        self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
-
-    def _causal_bias(self, positions_BT: torch.Tensor) -> Optional[torch.Tensor]:
-        """Return what is added to attention scores so that attention is causal; None: nothing, it is.
-
-        Without positions OLMo would add, and keep, the biases of ALiBi.
-        """
-        if not self.config.alibi:
-            return None
-        num_tokens, device = positions_BT.shape[1], positions_BT.device
-        allowed_11TT = torch.ones(1, 1, num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
-        never = torch.finfo(torch.float).min
-        return torch.zeros(allowed_11TT.shape, device=device).masked_fill(~allowed_11TT, never)
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the width of the logits, without the padding of the embedding."""
-        return self.config.vocab_size
-
-    @property
-    def max_position(self) -> int:
-        """The number of position IDs."""
-        return self.config.max_sequence_length
+        elif self.config.rope:
+            self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
+            self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
+        else:
+            num_tokens, device = positions_BT.shape[1], positions_BT.device
+            later_TT = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=device).triu(1)
+            bias_TT = torch.zeros(later_TT.shape, device=device).masked_fill(later_TT, torch.finfo(torch.float).min)
+            return bias_TT[None, None]
+        return None
 
 
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
-    """Return OLMo's configuration of the model that ``config`` describes."""
+    """OLMo's configuration of the model that ``config`` describes."""
     model = config.model
     return olmo_config.ModelConfig(
         d_model=model.d_model,
@@ -224,7 +182,7 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
 
 
 def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions:
-    """Return a newly initialized model on the CPU. Its weights depend on ``seed`` alone; the global generator is restored."""
+    """A newly initialized model on the CPU. Its weights depend on ``seed`` alone; the global generator is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return OLMoWithPositions(config)

@@ -10,7 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import CheckpointState
-from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.torchrun import ProcessInfo
+
+if TYPE_CHECKING:
+    from olmo_sparsity.model.olmo import OLMoWithPositions
 
 T = TypeVar("T")
 

