@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NoReturn, Optional
 
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.files import check_writable
 from olmo_sparsity.statistics.quantities import read_estimates
-from olmo_sparsity.storage.folders import check_writable
-from olmo_sparsity.tables.reading import figures_folder, find_tables
+from olmo_sparsity.tables import figures_folder, find_tables
 
 from .drawing import by_name, figure_module, figure_names, save
 

@@ -31,10 +31,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from olmo_sparsity.errors import UserError, printable_lines
+from olmo_sparsity.files import check_replaceable, check_writable, make_folder, remove_leftovers, write_bytes
 from olmo_sparsity.statistics.quantities import first_blind, read_estimates, selectors_of
-from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes
-from olmo_sparsity.storage.folders import check_writable, make_folder
-from olmo_sparsity.tables.reading import run_of_tables
+from olmo_sparsity.tables import run_of_tables
 
 DEFAULT = ("first_picture", "figure4", "figure5")
 WIDTH = 6.75  # inches: the text of a paper of two columns

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from olmo_sparsity.config.units import counted, units_of
-from olmo_sparsity.records.measured import Lengths
 from olmo_sparsity.statistics.quantities import gate, pick, shown_ks
+from olmo_sparsity.tables import lengths_of
 
 from .drawing import (
     BLUE,
@@ -89,7 +89,7 @@ def _few(axis: Axes, frame: pd.DataFrame) -> None:
 
 
 def _beyond(axis: Axes, frame: pd.DataFrame) -> None:
-    lengths = Lengths.from_manifest(frame.attrs["manifest"])
+    lengths = lengths_of(frame.attrs["manifest"])
     start, row = lengths.len_before_gain, lengths.train_len
     rows = frame[frame["quantity"] == "gain_over_row_nats"]
     rows = rows[rows["x"] >= (start / 2 if row else start)]  # far fewer tokens would flatten the rest

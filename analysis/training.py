@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from olmo_sparsity.config.files import read_config_of
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.folders import distinct_names
-from olmo_sparsity.storage.manifests import read_config_of
+from olmo_sparsity.files import folder_name
 
 from .drawing import BLUE, GREEN, GREY, INK, ORANGE, SERIES, SHADE, NothingToDraw, label_end, new_figure, styled
 
@@ -30,7 +30,9 @@ START = 0.05  # share of a run whose losses may lie above the frame: they fall b
 @styled
 def figure(runs: list[Path]) -> Figure:
     """The training and held-out losses of one run; of several the losses beyond a row, a line each."""
-    read = {name: read_metrics(run) for name, run in zip(distinct_names(runs), runs, strict=True)}
+    names = list(map(folder_name, runs))
+    names = names if len(set(names)) == len(names) else list(map(str, runs))
+    read = {name: read_metrics(run) for name, run in zip(names, runs, strict=True)}
     steps = ", ".join(f"{name}: step {lines['step'].iloc[-1]:,}" for name, lines in read.items())
     drawn, axes = new_figure(
         1, 2, height=2.9, title="Losses during training, and after it by position",

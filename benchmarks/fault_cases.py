@@ -14,8 +14,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from olmo_sparsity.storage.files import CHECKSUM
-
 WORDS = (
     "river stone cloud garden window paper lamp bridge forest silver morning winter quiet yellow the a of and to in was"
 )
@@ -70,7 +68,6 @@ CHANGING = (
     "speed",
     "run_id",
     "peak_flops_per_second",
-    CHECKSUM,
 )
 ENDS = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>", ".parquet": b"PAR1"}
 

@@ -26,13 +26,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from olmo_sparsity.config import Config, ContextConfig, DataConfig, ModelConfig, PoseConfig, TrainingConfig
 from olmo_sparsity.errors import Interrupted
+from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.train.loop import train
 from olmo_sparsity.train.step import resolve_compile, resolve_precision
 

@@ -15,9 +15,8 @@ from tqdm import tqdm
 
 from benchmarks.results import mistakes_in_one_line
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.reading import read_manifest, read_table
+from olmo_sparsity.files import write_manifest
+from olmo_sparsity.tables import read_manifest, read_table, write_part
 
 
 def repeat(tables: Path, folder: Path, num_windows: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_replaceable
+from olmo_sparsity.files import check_replaceable
 
 WRITTEN = re.compile(rb'\A\{\n  "device": ')
 

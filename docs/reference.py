@@ -63,7 +63,7 @@ def configuration_reference() -> str:
 
 def columns_reference() -> str:
     """Return every table with its columns, their types and meanings."""
-    from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS
+    from olmo_sparsity.tables import COLUMNS, ROW_MEANINGS
 
     blocks = []
     for table, columns in COLUMNS.items():
@@ -129,7 +129,7 @@ def _type_words(column: Any) -> str:
     """Return the type of a column: that of the entries, for a list."""
     if not hasattr(column.type, "value_type"):
         return str(column.type)
-    return f"list of {column.type.value_type}" + (", M of them or one a group" if column.one_per_position else "")
+    return f"list of {column.type.value_type}" + (", M of them or one a group" if column.name == "scores" else "")
 
 
 def _key(section: Any, field: dataclasses.Field[Any], prefix: str) -> str:
@@ -145,12 +145,15 @@ def _in_code(text: str) -> str:
 
 
 def rooms() -> list[str]:
-    """Return the names of the package's folders of modules."""
-    return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    """Return the names of the package's folders of modules, and of its single modules."""
+    single = [path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("_")]
+    return sorted([*single, *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))])
 
 
 def modules(room: str) -> dict[str, Path]:
-    """Return the files of a room's modules by their dotted names, those of its folders, too."""
+    """Return the files of a room's modules by their dotted names, those of its folders, too; of a single module its own."""
+    if (PACKAGE / f"{room}.py").is_file():
+        return {f"olmo_sparsity.{room}": PACKAGE / f"{room}.py"}
     paths = [path for path in (PACKAGE / room).rglob("*.py") if path.stem != "__init__"]
     return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in sorted(paths)}
 
@@ -158,7 +161,12 @@ def modules(room: str) -> dict[str, Path]:
 def api_page(room: str) -> str:
     """Return the Markdown of a room's API page: its docstring, and a mkdocstrings block for each module."""
     blocks = [f"::: {module}\n" for module in modules(room)]
-    return "\n".join([f"# {room}\n", f"{first_paragraph(PACKAGE / room / '__init__.py')}\n", *blocks])
+    return "\n".join([f"# {room}\n", f"{first_paragraph(room_file(room))}\n", *blocks])
+
+
+def room_file(room: str) -> Path:
+    """Return the file whose docstring describes a room."""
+    return next(path for path in (PACKAGE / f"{room}.py", PACKAGE / room / "__init__.py") if path.is_file())
 
 
 def api_overview() -> str:
@@ -171,7 +179,7 @@ def api_overview() -> str:
     for room in rooms():
         if room == "cli":
             continue
-        lines += [f"## [{room}]({room}.md)\n", f"{first_paragraph(PACKAGE / room / '__init__.py')}\n"]
+        lines += [f"## [{room}]({room}.md)\n", f"{first_paragraph(room_file(room))}\n"]
         lines += ["| module | content |", "|---|---|"]
         for module, path in modules(room).items():
             name = module.removeprefix(f"olmo_sparsity.{room}.")

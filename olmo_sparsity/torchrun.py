@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,21 +11,13 @@ from olmo_sparsity.errors import UserError
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """The rank of a process among those that ``torchrun`` started.
+    """The rank of a process among those that ``torchrun`` started."""
 
-    Attributes:
-        rank: the number of this process, from 0 to ``world_size`` - 1.
-        world_size: the number of processes on all machines.
-        local_rank: the number of this process on its machine.
-        local_world_size: the number of processes on this machine.
-        restarts: how often ``torchrun --max-restarts`` has started all processes again.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
+    rank: int = 0  # from 0 to world_size - 1
+    world_size: int = 1  # processes on all machines
+    local_rank: int = 0  # among those of this machine
     local_world_size: int = 1
-    restarts: int = 0
+    restarts: int = 0  # how often ``torchrun --max-restarts`` has started all processes again
 
     @property
     def is_leader(self) -> bool:
@@ -38,37 +29,24 @@ SINGLE_PROCESS = ProcessInfo()
 
 
 def current_process(variables: Mapping[str, str] = os.environ) -> ProcessInfo:
-    """Return the rank of this process; ``SINGLE_PROCESS`` if it was not started by ``torchrun``.
-
-    Args:
-        variables: the environment variables.
-
-    Raises:
-        UserError: a variable is no number, or they contradict each other.
-    """
+    """Return the rank of this process; ``SINGLE_PROCESS`` if it was not started by ``torchrun``."""
     if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return SINGLE_PROCESS
-    rank, world_size = _number("RANK", variables), _number("WORLD_SIZE", variables)
-    local_rank, local_world_size = _number("LOCAL_RANK", variables, 0), _number("LOCAL_WORLD_SIZE", variables, 1)
-    for name, number, size_name, size in (
-        ("RANK", rank, "WORLD_SIZE", world_size),
-        ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),
-    ):
-        if number >= size and size_name in variables:
-            raise UserError(
-                f"{name} = {number}, {size_name} = {size}: {name} must be a number from 0 to {size_name} - 1; torchrun sets both"
-            )
-    restarts = _number("TORCHELASTIC_RESTART_COUNT", variables)
-    return ProcessInfo(rank, world_size, local_rank, local_world_size, restarts)
-
-
-def _number(name: str, variables: Mapping[str, str], default: int = 0) -> int:
-    """Return the number that an environment variable holds.
-
-    Raises:
-        UserError: it holds something else.
-    """
-    text = variables.get(name, str(default))
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise UserError(f"{name} = {text}: this environment variable must be a number; torchrun sets it")
-    return int(text)
+    defaults = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    texts = [variables.get(name, default) for name, default in defaults.items()]
+    given = ", ".join(f"{name} = {text}" for name, text in zip(defaults, texts, strict=True) if name in variables)
+    if not all(text.isascii() and text.isdigit() for text in texts):
+        raise UserError(f"{given}: these environment variables must be numbers; torchrun sets them")
+    process = ProcessInfo(*map(int, texts))
+    has_size = "LOCAL_WORLD_SIZE" in variables
+    if process.rank >= process.world_size or (has_size and process.local_rank >= process.local_world_size):
+        raise UserError(
+            f"{given}: a rank must be below the number of processes; torchrun sets these environment variables"
+        )
+    return process

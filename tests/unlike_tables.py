@@ -9,10 +9,9 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.records.measured import DAMPING, Lengths, MeasuredLengths
-from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.schemas import schemas_of
+from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.files import write_manifest
+from olmo_sparsity.tables import DAMPING, lengths_of, schemas_of, write_part
 
 Rows = dict[str, list[dict[str, Any]]]  # of the tables ``windows`` and ``selections``
 SEES_TARGET = {"kl": False, "unmask-one": True, "random": False, "nearest": False}
@@ -45,8 +44,8 @@ def unlike_rows(
     one under the null context.
     """
     rng = np.random.default_rng(seed)
-    lengths = Lengths.from_manifest(manifest)
-    last_n = MeasuredLengths(LOCAL, FULL, lengths.train_len, None, M).last_n
+    lengths = lengths_of(manifest)
+    last_n = Lengths(LOCAL, FULL, M, lengths.train_len).last_n
     has_groups = manifest["influence"]["unit"] != "token"
     rows: Rows = {"windows": [], "selections": []}
     documents = [document for document in range(num_documents) for _ in range(1 + document % 3)]

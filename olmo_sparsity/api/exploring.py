@@ -21,12 +21,12 @@ from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id
 from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.files import write_bytes
 from olmo_sparsity.measure.parts import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import sources_of
 from olmo_sparsity.selectors.own import names_of
-from olmo_sparsity.storage.files import write_bytes
-from olmo_sparsity.tables.reading import read_manifest, read_table
+from olmo_sparsity.tables import read_manifest, read_table
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.view.explore import CONTROL, Likely, explored

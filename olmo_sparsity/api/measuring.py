@@ -29,7 +29,7 @@ from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.selectors.own import names_of
-from olmo_sparsity.tables.schemas import RESAMPLED
+from olmo_sparsity.tables import RESAMPLED
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
 OF_DRAW = ("num_windows", "max_windows_per_document", "targets", "min_preceding")

@@ -16,13 +16,13 @@ from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import keys_of_override, load_config, pretrained_config_path
 from olmo_sparsity.config.keys import require
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.config.units import check_unit, most_groups
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.files import manifest_of_kind
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.opening import OpenedModel
 from olmo_sparsity.measure.opening import open_model as open_configured_model
-from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.text.windows import Windows
 
 REMEDY = "leave it out of overrides, or restore it in config.yaml; other lengths are arguments, local_len and full_len"
@@ -45,7 +45,7 @@ class Model:
         return self.opened.name if self.opened.record is None else self.opened.record.name
 
     @property
-    def lengths(self) -> MeasuredLengths:
+    def lengths(self) -> Lengths:
         """``local_len``, ``full_len``, ``num_long_range`` and more, in tokens."""
         return self.config.measured_lengths
 
@@ -133,7 +133,7 @@ def open_model(
         if revision is not None:
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         config = load_config(run / "config.yaml", changes)
-        if is_folder_of_kind(run, "run"):
+        if manifest_of_kind(run, "run"):
             from olmo_sparsity.train.run_folder import (
                 check_same_experiment,
             )  # imports olmo, which other models do not need

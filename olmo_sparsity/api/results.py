@@ -16,14 +16,12 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import manifest_of_kind
 from olmo_sparsity.measure.parts import measure_parts
 from olmo_sparsity.statistics.frames import CONTEXTS, Frames, frames_of
 from olmo_sparsity.statistics.quantities import estimate
 from olmo_sparsity.statistics.spectrum import sufficient_k
-from olmo_sparsity.storage.folders import manifest_of_kind
-from olmo_sparsity.tables.parts import missing_parts
-from olmo_sparsity.tables.reading import check_values, find_tables, read_manifest, read_table
-from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, schemas_of
+from olmo_sparsity.tables import COLUMNS, RESAMPLED, find_tables, missing_parts, read_manifest, read_table, schemas_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,7 +131,8 @@ class Results:
             ``loss_long_nats`` and ``gain_long_nats`` are those of the row's context. With a drawn label in place of the target
             the three columns of losses of the window are missing.
         """
-        per_k = [column.name for column in COLUMNS["selections"] if column.as_many_as == "k"]
+        names = [column.name for column in COLUMNS["selections"]]
+        per_k = names[names.index("k") + 1 :]
         selections = self.selections.reset_index(drop=True)
         per_k = [name for name in per_k if name in selections]
         counts = selections["k"].map(len)
@@ -180,7 +179,6 @@ class Results:
             raise UserError(f"{name}: {error.args[0]}; the tables of a measurement have all of their columns") from None
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise UserError(f"{name}: not the values of this table ({str(error).splitlines()[0]})") from None
-        check_values(table, name, where=name, manifest=self.manifest)
         return table
 
     def __repr__(self) -> str:

@@ -18,8 +18,7 @@ from typing import Any, Optional
 
 import typer
 
-from olmo_sparsity.errors import Interrupted, UserError, printable, usage_line
-from olmo_sparsity.storage.files import final_path
+from olmo_sparsity.errors import Interrupted, UserError, printable
 
 PROGRAM = "olmo-sparsity"
 CLOSED_PIPE, MISTAKE, INTERRUPTED = 1, 2, 130  # 1 is also what rich and Typer end with at a closed pipe
@@ -76,7 +75,7 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             error.show()
             return MISTAKE
-        line = usage_line(error, program=PROGRAM)
+        line = _usage_line(error)
     except BrokenPipeError:
         return CLOSED_PIPE
     except OSError as error:
@@ -98,6 +97,15 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
         logger.debug("the line below comes from here:", exc_info=cause)
     _print_line(f"error: {line}")
     return MISTAKE
+
+
+def _usage_line(error: Any) -> str:
+    """Return one line about a mistake in the arguments, with the command that it was made in."""
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+    command = error.ctx.command_path if error.ctx is not None else PROGRAM
+    words = command.removeprefix(PROGRAM).strip()
+    see = " See" if message.endswith("?") else "; see"
+    return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}{see} {command} --help"
 
 
 def _drop_unwritten() -> None:
@@ -179,4 +187,4 @@ def os_error_line(error: OSError) -> str:
     reason = REASONS.get(error.errno or 0, f"{error.strerror}; choose another")
     if error.filename is None or isinstance(error.filename, int):
         return f"a file cannot be read or written: {reason}"
-    return f"{final_path(os.fsdecode(error.filename))}: {reason}"
+    return f"{os.fsdecode(error.filename)}: {reason}"

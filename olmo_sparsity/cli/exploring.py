@@ -143,7 +143,7 @@ def show(
     ] = ContextName.real,
 ) -> None:
     """Show one window in the terminal: its words, the picked tokens, the losses."""
-    from olmo_sparsity.tables.reading import find_tables
+    from olmo_sparsity.tables import find_tables
     from olmo_sparsity.view.console import SafeConsole
     from olmo_sparsity.view.window import show as show_window
 

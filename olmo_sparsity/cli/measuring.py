@@ -101,7 +101,7 @@ def merge(
     check: Annotated[bool, typer.Option("--check", help="Only check each folder, and print its problems.")] = False,
 ) -> None:
     """Merge parts that were measured on machines without a common file system, or --check that a folder is complete."""
-    from olmo_sparsity.tables.merging import check_tables, merge_folders
+    from olmo_sparsity.tables import check_tables, merge_folders
 
     if check == (out is not None):
         raise UserError("merge: give either --check, or --out DIR to merge the folders into")
@@ -109,13 +109,13 @@ def merge(
         merge_folders(folders, out)
     problems = 0
     for folder in [out] if out is not None else folders:
-        result = check_tables(folder)
-        problems += len(result.problems)
-        for problem in result.problems[:MAX_PROBLEMS]:
+        found = check_tables(folder)
+        problems += len(found)
+        for problem in found[:MAX_PROBLEMS]:
             print_line(problem, to_stderr=True)
-        if len(result.problems) > MAX_PROBLEMS:
-            logger.info(f"{folder}: and {len(result.problems) - MAX_PROBLEMS} more")
-        if not result.problems:
-            print_line(result.summary)
+        if len(found) > MAX_PROBLEMS:
+            logger.info(f"{folder}: and {len(found) - MAX_PROBLEMS} more")
+        if not found:
+            print_line(f"{folder}: complete")
     if problems:
         raise typer.Exit(2)

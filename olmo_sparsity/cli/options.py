@@ -18,9 +18,9 @@ from olmo_sparsity.config.files import (
     pretrained_config_path,
     read_values,
 )
+from olmo_sparsity.config.lengths import Visibility
 from olmo_sparsity.config.measuring import powers_up_to
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.measured import Visibility
 from olmo_sparsity.selectors import ALL_SELECTORS, is_own
 from olmo_sparsity.selectors.own import names_of
 
@@ -162,7 +162,9 @@ def selector_option(choices: Iterable[str], default: str) -> Any:
 
     def chosen(value: str) -> str:
         if value not in known and not is_own(value):
-            raise typer.BadParameter(f"{printable(value)!r} is not one of {', '.join(map(repr, known))}, nor FILE.py:NAME.")
+            raise typer.BadParameter(
+                f"{printable(value)!r} is not one of {', '.join(map(repr, known))}, nor FILE.py:NAME."
+            )
         return value
 
     return typer.Option(

@@ -10,8 +10,7 @@ from typing import Any, Optional
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import HASH_DIGITS
-from olmo_sparsity.storage.manifests import need, read_manifest_of
+from olmo_sparsity.files import need, read_manifest_of
 
 LEAST_DIGITS = 7  # of an abbreviated commit
 
@@ -52,7 +51,7 @@ def check_shown_model(folder: Path, asked: PretrainedConfig, *, show: str = "sho
 
 
 def _words(name: str, revision: Optional[str]) -> str:
-    return name if revision is None else f"{name} at revision {revision[:HASH_DIGITS]}"
+    return name if revision is None else f"{name} at revision {revision[:12]}"
 
 
 def _is_same_model(folder: Path, stored: dict[str, Any], asked: PretrainedConfig) -> bool:

@@ -45,7 +45,7 @@ def needs_training(config: Config, run: Path, *, share: Share, command: str) -> 
     Raises:
         UserError: the run belongs to another experiment, its last checkpoint is gone, or this is one of several processes.
     """
-    from olmo_sparsity.storage.folders import manifest_of_kind
+    from olmo_sparsity.files import manifest_of_kind
     from olmo_sparsity.train.run_folder import check_same_experiment, is_trained
 
     if is_trained(run):
@@ -71,7 +71,7 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
         UserError: there is no such model or text, a key of a pretrained model has none, or the run was never begun and is not
             to be trained here.
     """
-    from olmo_sparsity.storage.folders import manifest_of_kind
+    from olmo_sparsity.files import manifest_of_kind
 
     _check_training_of(config, asked=asked)
     config.pretrained.check_used()
@@ -137,14 +137,14 @@ def train_first(
     _check_training_of(config, asked=asked)
     if config.pretrained.model is not None:
         return
+    from olmo_sparsity.files import manifest_of_kind
     from olmo_sparsity.measure.opening import check_before_training
-    from olmo_sparsity.storage.folders import is_folder_of_kind
 
     if not needs_training(config, run, share=share, command="olmo-sparsity train"):
         return
     _check_to_be_trained(config, run, asked=asked)
     if out is not None and kind is not None:
-        is_folder_of_kind(out, kind)
+        manifest_of_kind(out, kind)
     check_before_training(config)
     from olmo_sparsity.train.loop import train  # it imports olmo, which measuring does not need
 
@@ -187,7 +187,7 @@ def finish_share(tables: Path, share: Share) -> bool:
 
     That is the case if all parts are measured and no other process of the same terminal prints them.
     """
-    from olmo_sparsity.tables.parts import finalize
+    from olmo_sparsity.tables import finalize
 
     num_missing = finalize(tables)
     progress = f"{tables}: share {share.index} of {share.count} is done"

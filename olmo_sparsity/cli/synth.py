@@ -91,9 +91,9 @@ def synth_eval(
     overrides: Overrides = None,
 ) -> None:
     """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
+    from olmo_sparsity.files import manifest_of_kind
     from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
     from olmo_sparsity.measure.work import share_of_process
-    from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.train.loop import train
     from olmo_sparsity.view.trials import print_accuracies
@@ -101,7 +101,7 @@ def synth_eval(
     loaded, folder, _ = named = resolve_task(task, config, run, overrides=overrides)
     share = share_of_process(shard, overwrite=overwrite)
     if out is not None:
-        is_folder_of_kind(out, "synthetic")  # refuses another one before the training
+        manifest_of_kind(out, "synthetic")  # refuses another one before the training
     with interruptible():
         command = f"olmo-sparsity synth train {task}"
         if needs_training(loaded, folder, share=share, command=command):

@@ -22,7 +22,7 @@ from olmo_sparsity.cli.options import (
 )
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
-from olmo_sparsity.errors import UserError, only_one
+from olmo_sparsity.errors import UserError
 
 TablesOption = Annotated[
     Optional[list[Path]],
@@ -56,9 +56,13 @@ def _shown_tables(
     Raises:
         UserError: there is none, or it is not in the run or model that is named, too.
     """
-    from olmo_sparsity.tables.reading import named_tables, newest_shown, read_manifest, run_of_tables
+    from olmo_sparsity.tables import find_tables, named_tables, read_manifest, run_of_tables
 
-    tables = only_one("--tables", given, advice="one measurement is shown at a time; compare takes two")
+    if given and len(given) > 1:
+        raise UserError(
+            f"--tables {' --tables '.join(map(str, given))}: one measurement is shown at a time; compare takes two"
+        )
+    tables = given[0] if given else None
     if tables is not None and tables.exists() and not any((config, run, model, revision)):
         return tables
     loaded, folder, _ = _named(config, run, model, revision)
@@ -66,7 +70,7 @@ def _shown_tables(
         if run is None and not folder.is_dir():
             done = "measured" if loaded.pretrained.model is not None else "trained or measured"
             raise UserError(f"{folder}: nothing has been {done} yet; run `olmo-sparsity influence` first")
-        return newest_shown(folder)
+        return find_tables(folder)
     found = named_tables(tables, folder)
     read_manifest(found)
     own = run_of_tables(found)
@@ -147,7 +151,7 @@ def figures(
     """Draw figures as PNG and PDF. If nothing is measured yet, train runs/NAME and measure first."""
     from tqdm import tqdm
 
-    from olmo_sparsity.tables.reading import figures_folder, list_finished
+    from olmo_sparsity.tables import figures_folder, list_finished
     from olmo_sparsity.view.report import analysis
 
     if not tables:
@@ -173,7 +177,7 @@ def report(
     overwrite: OverwritePageOption = False,
 ) -> None:
     """Write what a measurement found as one HTML page: answers, pictures, windows with their words."""
-    from olmo_sparsity.tables.reading import figures_folder
+    from olmo_sparsity.tables import figures_folder
     from olmo_sparsity.view.report import write_report
 
     shown = _shown_tables(tables, config, run, model, revision)

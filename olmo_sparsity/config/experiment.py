@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.config.measuring import InfluenceConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
 from olmo_sparsity.config.training import TrainingConfig
 from olmo_sparsity.config.units import block_size, most_groups
-from olmo_sparsity.records.measured import MeasuredLengths
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Config:
         return self.max_position + self.context.bos
 
     @property
-    def measured_lengths(self) -> MeasuredLengths:
+    def measured_lengths(self) -> Lengths:
         """The lengths of every measurement: those of ``influence``, or where they are null those of ``context``."""
         local_len = self.influence.local_len or self.context.local_len
         full_len = self.influence.full_len or self.context.full_len
         is_trained_here = self.pretrained.model is None
-        return MeasuredLengths(
+        return Lengths(
             local_len=local_len,
             full_len=full_len,
             train_len=self.context.row_len if is_trained_here else self.pretrained.train_len,

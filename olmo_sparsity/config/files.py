@@ -15,6 +15,7 @@ import yaml
 from olmo_sparsity.config.experiment import Config, to_dict
 from olmo_sparsity.config.values import read_file, read_override
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import check_type, read_manifest_of
 
 
 def config_folder() -> Path:
@@ -147,3 +148,8 @@ def _explained_lines(section: Any, *, indent: str) -> list[str]:
             written = text.encode("ascii", "backslashreplace").decode().replace("\x7f", r"\x7f")
             lines.append(f"{indent}{item.name}: {written}")
     return lines
+
+
+def read_config_of(run: Path) -> Config:
+    """Return the configuration that a run was made with. Keys that it lacks have their defaults."""
+    return check_type(read_manifest_of(run, "config")["config"], Config, where=f"{run / 'manifest.json'}: config")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
+from olmo_sparsity.config.lengths import NullContext, Visibility
 from olmo_sparsity.config.units import check_unit
-from olmo_sparsity.records.measured import AnchorChoice, NullContext, Visibility
 from olmo_sparsity.selectors import SELECTORS, is_own
 
 
@@ -100,7 +100,7 @@ class InfluenceConfig:
         "hidden ones, as if entries of a key-value cache were evicted. k then counts entries, each the keys and values of one "
         "token, which has read all tokens before it. So k entries may carry more than k tokens.",
     )
-    anchor: Literal["auto", AnchorChoice] = key(
+    anchor: Literal["auto", "bos", "none"] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
         "or if there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "

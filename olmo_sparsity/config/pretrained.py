@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
-from olmo_sparsity.records.measured import plain_name, telling_name
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 RopeScaling = Literal["none", "linear", "yarn"]
+# Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
+UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,18 @@ def slug(name: str) -> str:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not path.exists():
         return plain_name(name)
     return plain_name(telling_name(path.absolute().with_suffix("") if path.suffix == ".gguf" else path.absolute()))
+
+
+def telling_name(path: PurePath) -> str:
+    """Return the last part of a path; of a checkpoint or a snapshot, the last parts that tell of what."""
+    parts = [part for part in path.parts if plain_name(part)] or [str(path)]
+    untelling: list[str] = []
+    while len(parts) > 1 and UNINFORMATIVE_NAMES.fullmatch(parts[-1]):
+        untelling.insert(0, parts.pop())
+    kept = [part[:12] if len(part) == 40 else part for part in untelling if part not in ("checkpoints", "snapshots")]
+    return "-".join([parts[-1], *kept])
+
+
+def plain_name(name: str) -> str:
+    """Return a name that a folder can have."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80]

@@ -19,9 +19,22 @@ import transformers
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
+from olmo_sparsity.config.files import read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.model_card import ExportedModel, model_card
+from olmo_sparsity.files import (
+    environment,
+    exclusive_lock,
+    make_folder,
+    manifest_of_kind,
+    partial_path,
+    read_manifest_of,
+    remove_leftovers,
+    sha256_file,
+    tokenizer_of_run,
+    write_json,
+)
 from olmo_sparsity.model.checkpoint import (
     CheckpointInfo,
     check_checkpoint_of_run,
@@ -30,10 +43,6 @@ from olmo_sparsity.model.checkpoint import (
 )
 from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, sha256_file, write_json
-from olmo_sparsity.storage.folders import check_no_link, exclusive_lock, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -56,7 +65,7 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
         UserError: there is no such run, the folder holds something else, or transformers computes something else than the
             model of the run.
     """
-    checkpoint = latest_checkpoint(run / "checkpoints") if is_folder_of_kind(run, "run") else None
+    checkpoint = latest_checkpoint(run / "checkpoints") if manifest_of_kind(run, "run") else None
     if checkpoint is None:
         raise UserError(f"{run}: there is no trained model here; train it first with `olmo-sparsity train --run {run}`")
     manifest = read_manifest_of(run, "tokenizer_sha256")
@@ -67,7 +76,7 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
     _check_free(folder, overwrite=overwrite)
     partial = partial_path(folder)
     with exclusive_lock(folder.with_name(f".{folder.name}.lock")), _no_progress_bars():
-        _remove_leftovers(folder)
+        remove_leftovers(folder.parent, name=folder.name, seconds=0)
         try:
             exported = _write(run, checkpoint, info=info, manifest=manifest, folder=folder, partial=partial)
             _check_free(folder, overwrite=overwrite)  # again: another process may have exported in the meantime
@@ -200,13 +209,12 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
     Raises:
         UserError: it is not.
     """
-    if not is_folder_of_kind(folder, "hf"):
+    if not manifest_of_kind(folder, "hf"):
         return
     if not overwrite:
         raise UserError(
             f"{folder}: this folder already holds an exported model; replace it with --overwrite, or choose another folder"
         )
-    check_no_link(folder)
     exported = {"manifest.json", *read_manifest_of(folder).get("files", {})}
     others = sorted(path.name for path in folder.iterdir() if path.name not in exported)
     if others:
@@ -228,14 +236,6 @@ def _rename_into_place(partial: Path, folder: Path) -> None:
         raise UserError(f"{folder}: cannot put the exported folder there ({error.strerror})") from None
     if replaced.exists():
         shutil.rmtree(replaced)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed exports to a folder left beside it. The caller holds its lock, so no other process is writing."""
-    for path in folder.parent.glob(".*.partial"):
-        match = PARTIAL_NAME.fullmatch(path.name)
-        if match and match["name"] == folder.name and path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
 
 
 @contextmanager

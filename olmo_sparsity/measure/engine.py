@@ -20,6 +20,7 @@ from typing import Any, Optional
 
 import torch
 
+from olmo_sparsity.config.lengths import Visibility
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible_sets import all_visible, attention_mask, gate_bias, places_of, with_anchor
 from olmo_sparsity.model.causal_lm import CausalLM
@@ -27,7 +28,6 @@ from olmo_sparsity.model.compact import Compact
 from olmo_sparsity.model.devices import attention_elements
 from olmo_sparsity.model.taps import Attribution, KeysValues, Observer, derivatives, first_order
 from olmo_sparsity.progress import tokens_ran
-from olmo_sparsity.records.measured import Visibility
 
 CPU_TOKENS_PER_THREAD = 1024  # of a pass; more do not fit the cache, fewer make the matrix products small
 GPU_TOKENS = 2**20  # of a pass; halved as often as memory runs out

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from olmo_sparsity.measure.visible_sets import with_anchor
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.taps import Observer
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.records.measured import Anchor, AnchorCheck, AnchorChoice, ComparedLength
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +39,32 @@ TOLERANCE_NATS = {torch.float32: 1e-4, torch.bfloat16: 0.15}
 LEAST_EFFECT = 0.1  # of what rounding may cause; where position IDs are ignored, the effect is 0 exactly
 COMPARED_TOKENS, LEAST_COMPARED, MOST_COMPARED = 16_384, 8, 64  # windows on which first tokens are compared
 CLEAR = 3.0  # standard errors of a difference that tells which loss is lower
+
+
+AnchorChoice = Literal["bos", "none"]
+ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The token in front of every window that every token sees, always; it is neither local nor long-range."""
+
+    id: int
+    text: str  # as the tokenizer writes it
+
+
+@dataclass(frozen=True)
+class AnchorCheck:
+    """Mean losses of the same windows with a BOS in front and without."""
+
+    chosen: AnchorChoice  # with which the model was measured
+    text: str  # the BOS, as the tokenizer writes it
+    num_windows: int
+    loss_short_nats: dict[AnchorChoice, float]  # with the local tokens alone
+    loss_long_nats: dict[AnchorChoice, float]  # with all tokens
+    standard_error_short_nats: Optional[float]  # of the difference of the two means; None: not known
+    standard_error_nats: Optional[float]
+    lower_with: dict[ComparedLength, Optional[AnchorChoice]]  # the choice with which each mean is clearly lower
 
 
 @dataclass(frozen=True)

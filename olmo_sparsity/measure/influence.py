@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.measure.opening import OpenedModel, identity, open_model
 from olmo_sparsity.measure.parts import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.measure.work import WHOLE, Share
-from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
+from olmo_sparsity.tables import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 from olmo_sparsity.text.units import WORD
@@ -148,7 +148,7 @@ def prepared_windows(measured: WindowsToMeasure, opened: OpenedModel, *, fit: di
     )
 
 
-def tokens_per_window(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+def tokens_per_window(settings: InfluenceConfig, lengths: Lengths) -> int:
     """Return about how many tokens the model runs for a window: the size of parts, and the pace of the bar within one."""
     contexts, draws = 2, settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     labels = {name: contexts + (draws if SELECTORS[name].sees_target else 0) for name in settings.selectors}

@@ -15,18 +15,17 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig
+from olmo_sparsity.config.lengths import Lengths, Visibility
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import folder_name, manifest_of_kind, read_manifest_of, sha256_text, tokenizer_of_run
 from olmo_sparsity.measure.engine import Engine
-from olmo_sparsity.measure.fit import check_fit, compare_first_tokens, num_compared_windows
+from olmo_sparsity.measure.fit import Anchor, check_fit, compare_first_tokens, num_compared_windows
 from olmo_sparsity.measure.text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, trained_checkpoint
 from olmo_sparsity.model.convert import open_run
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
-from olmo_sparsity.records.measured import Anchor, MeasuredLengths, ModelRecord, Visibility
-from olmo_sparsity.storage.files import sha256_text
-from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_manifest_of, tokenizer_of_run
+from olmo_sparsity.model.pretrained import ModelRecord
 from olmo_sparsity.text.corpus import list_shards
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
@@ -67,7 +66,7 @@ class OpenedModel:
     open_text: Callable[[], MeasuredText]
     bos: Anchor
     anchor: Optional[Anchor]
-    lengths: MeasuredLengths
+    lengths: Lengths
     visibility: Visibility
     precision: str
     max_position: int
@@ -264,7 +263,7 @@ def _open_pretrained(
     """Open a pretrained model, and text tokenized by its own tokenizer."""
     from olmo_sparsity.model.pretrained import from_memory, open_pretrained  # it needs libraries that runs do not need
 
-    exists = is_folder_of_kind(run, "pretrained")
+    exists = manifest_of_kind(run, "pretrained")
     full_len = config.measured_lengths.full_len
     if in_memory is None:
         opened = open_pretrained(
@@ -366,10 +365,16 @@ def _check_positions(full_len: int, anchor: Optional[Anchor], *, max_position: i
 
 def identity(opened: OpenedModel) -> list[Any]:
     """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
-    scaling = None if opened.record is None else opened.record.rope_scaling
+    scaling, lengths = None if opened.record is None else opened.record.rope_scaling, opened.lengths
     return [
         opened.weights_sha256,
-        dataclasses.asdict(opened.lengths),
+        {
+            "local_len": lengths.local_len,
+            "full_len": lengths.full_len,
+            "train_len": lengths.train_len,
+            "max_position": lengths.max_position,
+            "num_long_range": lengths.num_long_range,
+        },
         opened.visibility,
         opened.anchor_id,
         opened.precision,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,19 +26,24 @@ from tqdm import tqdm
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import (
+    clear_folder,
+    environment,
+    folder_name,
+    make_folder,
+    manifest_of_kind,
+    read_manifest_of,
+    write_json,
+    write_manifest,
+    write_text,
+)
 from olmo_sparsity.measure.opening import OpenedModel, check_same_model, lengths_record
 from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
+from olmo_sparsity.model.pretrained import ModelRecord
 from olmo_sparsity.progress import listening, progress_bar
-from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.selectors import sources_of
-from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import unique_name, write_json, write_text
-from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
-from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
-from olmo_sparsity.tables.reading import check_begun
+from olmo_sparsity.tables import KINDS, check_begun, finalize, missing_parts, write_part
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +129,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     Raises:
         UserError: the folder holds another measurement, or something else.
     """
-    if is_folder_of_kind(plan.folder, plan.kind) and not overwrite:
+    if manifest_of_kind(plan.folder, plan.kind) and not overwrite:
         sources = sources_of(plan.config.influence.selectors)
         if is_measured(plan.folder, plan.kind, run_id=plan.run_id, sources=sources):
             return plan.folder
@@ -202,7 +208,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) 
     Raises:
         UserError: the folder holds another measurement, or something else.
     """
-    if not is_folder_of_kind(folder, kind):
+    if not manifest_of_kind(folder, kind):
         return False
     manifest = read_manifest_of(folder, "num_windows")
     _check_run_id(folder, manifest, run_id=run_id, sources=sources)
@@ -344,7 +350,7 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
         "num_parts": -(-manifest["num_windows"] // part_size),
         "windows_per_part": part_size,
     }
-    exists = is_folder_of_kind(folder, manifest["kind"])
+    exists = manifest_of_kind(folder, manifest["kind"])
     sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
     if exists and not overwrite:
         _check_told(folder, sources)
@@ -369,4 +375,4 @@ def _write_session(folder: Path, share: Share, *, device: object) -> None:
         "device": device,
         "environment": environment(),
     }
-    write_json(folder / "sessions" / f"{unique_name()}.json", session)
+    write_json(folder / "sessions" / f"{uuid.uuid4().hex}.json", session)

@@ -15,18 +15,17 @@ import torch
 from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
 from olmo_sparsity.config.synthetic import Place
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import folder_name, manifest_of_kind, need, read_manifest_of
 from olmo_sparsity.measure.parts import is_measured, measure_parts
 from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
-from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.synthetic.background import Background, open_background
 from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, generated_sha256
 from olmo_sparsity.synthetic.evaluation import Responses, respond, with_scaled_rotation
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of
+from olmo_sparsity.tables import SCHEMA_VERSION, schemas_of
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +178,7 @@ def evaluate_synthetic(
         *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
-    if is_folder_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
+    if manifest_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
         return folder
     num_windows = len(cells_of(settings)) * settings.test_rows
     logger.info(

@@ -13,8 +13,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import DataConfig, InfluenceConfig
+from olmo_sparsity.config.files import read_config_of
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
+from olmo_sparsity.files import need, read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared

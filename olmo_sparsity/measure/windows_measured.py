@@ -20,11 +20,11 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import CONTEXTS, Batch, Readings, Scores, divergence, surprisals
-from olmo_sparsity.records.measured import DAMPING, MeasuredLengths
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, rank
-from olmo_sparsity.tables.schemas import RESAMPLED, schemas
+from olmo_sparsity.tables import DAMPING, RESAMPLED, schemas
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
 from olmo_sparsity.text.units import group_numbers
@@ -51,7 +51,7 @@ class WindowsToMeasure:
     engine: Engine
     null_contexts: NullContexts
     settings: InfluenceConfig
-    lengths: MeasuredLengths
+    lengths: Lengths
     tokenizer: Tokenizer
     split: str
     train_overlap_W: Optional[np.ndarray] = None  # bool; windows that share text with training; None: not known

@@ -23,8 +23,15 @@ import torch
 import yaml
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
-from olmo_sparsity.storage.typed import check_type
+from olmo_sparsity.files import (
+    check_type,
+    partial_path,
+    read_json,
+    remove_leftovers,
+    sha256_file,
+    write_json,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from olmo import config as olmo_config
@@ -106,7 +113,7 @@ def save_checkpoint(
 ) -> Path:
     """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``."""
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(folder)
+    remove_leftovers(folder, seconds=0)
     target = folder / f"step{info.step}"
     partial = partial_path(target)
     partial.mkdir()
@@ -154,29 +161,14 @@ def delete_old_checkpoints(folder: Path, *, keep: int, keep_every: Optional[int]
 
 
 def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint; of a link to one, the link. It loses its name first, so that a kill leaves no part under the name."""
-    nameless = partial_path(checkpoint)
-    os.replace(checkpoint, nameless)
-    _delete_nameless(nameless)
-
-
-def _delete_nameless(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete what a process left that was killed while it wrote or deleted a checkpoint. No other process is training."""
-    for path in folder.glob("*.partial"):
-        if PARTIAL_NAME.fullmatch(path.name) and (path.is_dir() or path.is_symlink()):
-            _delete_nameless(path)
+    """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
+    os.replace(checkpoint, partial_path(checkpoint))
+    remove_leftovers(checkpoint.parent, name=checkpoint.name, seconds=0)
 
 
 def checkpoint_to_resume(folder: Path) -> Optional[Path]:
     """Return the newest checkpoint, verified, or None. What a killed process left is deleted."""
-    _remove_leftovers(folder)
+    remove_leftovers(folder, seconds=0)
     latest = latest_checkpoint(folder)
     if latest is not None:
         verify_checkpoint(latest)

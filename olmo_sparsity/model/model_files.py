@@ -11,8 +11,7 @@ import huggingface_hub
 from huggingface_hub import errors
 
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.storage.files import read_json, sha256_files
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.files import read_json, read_manifest_of, sha256_file
 
 DESCRIPTIONS = ["config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"]
 DESCRIPTIONS += ["vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tekken.json"]
@@ -37,7 +36,7 @@ class ModelFiles:
     @property
     def weights_sha256(self) -> str:
         """SHA-256 of the weights: of the file, or of all files one after another (``cat model-*.safetensors | sha256sum``)."""
-        return sha256_files(self.weights)
+        return sha256_file(*self.weights)
 
 
 def find_files(folder: Path, *, revision: Optional[str] = None) -> ModelFiles:
@@ -72,7 +71,7 @@ def check_exported(folder: Path) -> None:
         return
     for name, expected in read_manifest_of(folder).get("files", {}).items():
         file = folder / name
-        if name not in FREE_TO_EDIT and not (file.is_file() and sha256_files([file]) == expected):
+        if name not in FREE_TO_EDIT and not (file.is_file() and sha256_file(file) == expected):
             raise UserError(
                 f"{file}: missing, or other contents than `olmo-sparsity export hf` wrote; export the run again, or, if the "
                 f"change is meant, delete {path}"
@@ -82,7 +81,7 @@ def check_exported(folder: Path) -> None:
 def local_weights_sha256(path: Path) -> Optional[str]:
     """Return the hash of the weights of a model of any kind, as its record has it once it is opened; None: there is none."""
     if path.suffix == ".gguf" and path.is_file():
-        return sha256_files([path])
+        return sha256_file(path)
     try:
         return find_files(path).weights_sha256 if (path / "config.json").is_file() else None
     except UserError:  # incomplete

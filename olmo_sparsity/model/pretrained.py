@@ -22,13 +22,12 @@ from transformers.utils import logging as transformers_logging
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import sha256_text
 from olmo_sparsity.model import rope_scaling
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left, gguf_read_once
 from olmo_sparsity.model.model_files import ModelFiles, check_exported, download, find_files
-from olmo_sparsity.records.measured import ModelRecord
-from olmo_sparsity.storage.files import sha256_text
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +36,21 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
 # Key of the config.json of a run's export: whether a BOS stood before every row of training. transformers keeps it.
 ROWS_HAVE_BOS = "rows_have_bos"
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A pretrained model: the entry ``model`` of manifests."""
+
+    name: str  # its folder, file or hub repository, as it was given
+    revision: Optional[str]  # commit on the hub; None for files of this machine
+    weights_sha256: str  # of the files with the weights, one after another in the order of their names
+    architecture: str  # the name of its class
+    num_parameters: int
+    dtype: str  # of the weights in memory, such as bfloat16
+    max_position: int  # its number of position IDs, as its configuration says
+    tokenizer_sha256: str  # of the tokenizer's JSON text
+    rope_scaling: Optional[str] = None  # how its rotary positions are scaled here, such as yarn:4
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.selectors.registry import NAME
 from olmo_sparsity.statistics.frames import Frames, read_frames
 from olmo_sparsity.statistics.quantities import QUANTITIES, estimate, read_estimates
 from olmo_sparsity.statistics.seeds import SAME_WINDOWS
-from olmo_sparsity.tables.reading import find_tables
+from olmo_sparsity.tables import find_tables, model_name
 
 KEYS = ["quantity", "selector", "context", "k"]
 ENDS = ["value", "low", "high"]
@@ -50,7 +49,7 @@ class Subject:
     def name(self) -> str:
         """The run or model, with the selector that is named."""
         manifest = self.frames.manifest
-        model = ModelRecord(**manifest["model"]).short_name if manifest.get("model") else manifest["run"]
+        model = model_name(manifest)
         return f"{model}:{self.selector}" if self.selector else str(model)
 
     def estimates(self) -> pd.DataFrame:

@@ -7,21 +7,20 @@ Letters of shapes: W windows; S selections (a selector, context and k); N number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import Lengths
-from olmo_sparsity.tables.reading import OVERWRITES, list_rows, read_manifest, read_parts, rows_by_choice, run_again
-from olmo_sparsity.tables.schemas import RESAMPLED
+from olmo_sparsity.tables import RESAMPLED, lengths_of, list_rows, read_manifest, read_parts, run_again
 
 CONTEXTS = ("real", "null")
 PREFIX = {"real": "", "null": "null_"}  # of columns of ``windows`` that each context has
@@ -64,7 +63,7 @@ class Frames:
     @cached_property
     def lengths(self) -> Lengths:
         """Lengths and positions of the experiment."""
-        return Lengths.from_manifest(self.manifest)
+        return lengths_of(self.manifest)
 
     @cached_property
     def ks(self) -> list[int]:
@@ -147,11 +146,11 @@ def frames_of(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) -> Fra
             drawn.add(part, tuple(RESAMPLED.values()))
         except KeyError:
             raise UserError(
-                f"{where}: its parts belong to different measurements; {run_again('influence', OVERWRITES)}"
+                f"{where}: its parts belong to different measurements; {run_again('influence')}, with --overwrite"
             ) from None
         selectors.add(part)
     if not (gathered.is_complete and drawn.is_complete):
-        raise UserError(f"{where}: some windows lack selections; {run_again('influence', OVERWRITES)}")
+        raise UserError(f"{where}: some windows lack selections; {run_again('influence')}, with --overwrite")
     selections = gathered.selections()
     num_tokens = gathered.means("num_tokens") if groups else np.full((len(selections), 1), np.nan, np.float32)
     return Frames(
@@ -288,6 +287,30 @@ class _Selectors:
     def frame(self) -> pd.DataFrame:
         costs = {name: round(float(np.mean(of_parts))) for name, of_parts in self._costs.items()}
         return pd.DataFrame({"sees_target": self._sees_target, "num_evaluations": costs}).rename_axis("selector")
+
+
+class ChoiceRows(NamedTuple):
+    """The rows of one selector and context in a part of ``selections``."""
+
+    selector: str
+    context: str
+    rows_r: np.ndarray  # int64, rising: numbers of the rows in the part
+
+
+def rows_by_choice(part: pa.Table, *, contexts: Collection[str] = ("real", "null")) -> Iterator[ChoiceRows]:
+    """Yield the rows of each selector and context in a part of ``selections``, in order of first appearance.
+
+    Under ``resampled`` a window has a row for each draw.
+    """
+    selectors, context_R = (part[name].combine_chunks().dictionary_encode() for name in ("selector", "context"))
+    names_of_contexts = context_R.dictionary.to_pylist()
+    choice_R = selectors.indices.to_numpy() * len(names_of_contexts) + context_R.indices.to_numpy()
+    choices, first_row = np.unique(choice_R, return_index=True)
+    for choice in choices[np.argsort(first_row)].tolist():
+        selector, context = divmod(choice, len(names_of_contexts))
+        if names_of_contexts[context] in contexts:
+            rows_r = np.flatnonzero(choice_R == choice)
+            yield ChoiceRows(selectors.dictionary[selector].as_py(), names_of_contexts[context], rows_r)
 
 
 def read_windows(tables: Path, columns: Optional[list[str]] = None) -> pd.DataFrame:

@@ -21,16 +21,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from olmo_sparsity.config.files import read_config_of
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import Lengths
+from olmo_sparsity.files import folder_name
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.statistics.frames import CONTEXTS
 from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS, Sums, bootstrap, document_units, with_seeds
 from olmo_sparsity.statistics.quantities import COLUMNS
 from olmo_sparsity.statistics.seeds import SAME_WINDOWS, TrainedModel, is_pretrained, trained_models
-from olmo_sparsity.storage.folders import distinct_names, folder_name
-from olmo_sparsity.storage.manifests import read_config_of
-from olmo_sparsity.tables.reading import list_finished, read_manifest, read_parts, read_table
+from olmo_sparsity.tables import lengths_of, list_finished, read_manifest, read_parts, read_table
 
 THIRDS = ("dense", "middle", "sparse")
 CONTRAST = "sparse - dense"
@@ -244,7 +243,7 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> pd.DataFra
     _check_measured_alike(grouped, manifests, selector=selector)
     models = {}
     for label, model in zip(_labels(grouped), grouped, strict=True):
-        lengths = Lengths.from_manifest(manifests[model.runs[0]])
+        lengths = lengths_of(manifests[model.runs[0]])
         reactions = tuple(read_reactions(tables[run], selector) for run in model.runs)
         models[model.runs[0]] = Model(label, reactions, (lengths.local_len + 1, lengths.full_len))
     everyone = [*models.values()]
@@ -269,7 +268,7 @@ def _labels(models: Sequence[TrainedModel]) -> list[str]:
     """Return distinct names: of the configurations, or of the first runs where two have the same, or the paths of these."""
     firsts = [model.runs[0] for model in models]
     names = [folder_name(run) if is_pretrained(run) else read_config_of(run).name for run in firsts]
-    return names if len(set(names)) == len(names) else distinct_names(firsts)
+    return names if len(set(names)) == len(names) else list(map(str, firsts))
 
 
 def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import DAMPING
+from olmo_sparsity.files import written_whole
 from olmo_sparsity.selectors import CONTROLS
 from olmo_sparsity.statistics.frames import CONTEXTS, LISTS, NUMBERS, PREFIX, Frames, read_frames
 from olmo_sparsity.statistics.intervals import (
@@ -36,9 +36,7 @@ from olmo_sparsity.statistics.intervals import (
 )
 from olmo_sparsity.statistics.intervals import minus as difference
 from olmo_sparsity.statistics.spectrum import TOLERANCE, short_suffices, shows_all, spectrum, suffices
-from olmo_sparsity.storage.files import written_whole
-from olmo_sparsity.tables.reading import read_manifest
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
+from olmo_sparsity.tables import DAMPING, SCHEMA_VERSION, read_manifest
 
 ESTIMATES = "estimates.parquet"
 VERSION = "2"  # of the formulas: a file of estimates that another version made is made again

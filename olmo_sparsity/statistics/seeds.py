@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from olmo_sparsity.config.files import read_config_of
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, DifferentKey, different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.folders import manifest_of_kind
-from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
-from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
+from olmo_sparsity.files import manifest_of_kind, read_manifest_of
+from olmo_sparsity.tables import list_finished, newest_finished, read_manifest
 
 SEED_KEY = ("training", "seed")
 SAME_WINDOWS = ("tokens_sha256", "windows_sha256")  # keys of a manifest, equal where the windows are the same

@@ -17,7 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals import Share, Sums, bootstrap
 from olmo_sparsity.statistics.quantities import COLUMNS
 from olmo_sparsity.statistics.seeds import same_model
-from olmo_sparsity.tables.reading import newest_finished, read_manifest, read_table, run_of_tables
+from olmo_sparsity.tables import newest_finished, read_manifest, read_table, run_of_tables
 
 LEVEL = 0.95  # the accuracy of a task that is learned
 # What runs of one model have in common, with what a folder without the key has.

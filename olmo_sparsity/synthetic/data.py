@@ -12,7 +12,7 @@ import torch
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.synthetic import Place
-from olmo_sparsity.storage.files import sha256_text
+from olmo_sparsity.files import sha256_text
 from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.synthetic.sequences import (

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Optional
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_regular
+from olmo_sparsity.files import check_regular
 from olmo_sparsity.text.readers import TEXT_ENDINGS, has_ending, read_records
 
 TOKEN_ENDINGS = (".npy", ".bin")

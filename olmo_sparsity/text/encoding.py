@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import with_checksum, write_json
+from olmo_sparsity.files import write_json
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.records import NAMED_RECORDS, ShardRecord
 from olmo_sparsity.text.scanning import scan_token_file
@@ -60,7 +60,7 @@ def write_shard(task: ShardTask, progress: MutableSequence[int]) -> ShardRecord:
         splits=writer.split_records(),
         file=source_file,
     )
-    write_json(task.folder / shard_path(task.number, "record.json"), with_checksum(dataclasses.asdict(record)))
+    write_json(task.folder / shard_path(task.number, "record.json"), dataclasses.asdict(record))
     return record
 
 

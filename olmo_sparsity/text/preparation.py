@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import multiprocessing
 import re
+import shutil
 import signal
 import threading
 import time
@@ -25,9 +26,17 @@ import numpy as np
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import sha256_file, sha256_text, write_bytes, write_json, write_text, written_whole
-from olmo_sparsity.storage.folders import check_no_link, exclusive_lock, make_folder, remove_folder
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.files import (
+    exclusive_lock,
+    make_folder,
+    read_manifest_of,
+    sha256_file,
+    sha256_text,
+    write_bytes,
+    write_json,
+    write_text,
+    written_whole,
+)
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training
 from olmo_sparsity.text.records import NAMED_RECORDS, Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
@@ -79,11 +88,10 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
             _terminated_as_interrupted(),
             exclusive_lock(folder.with_name(f"{folder.name}.lock")),
         ):
-            check_no_link(folder / "shards")
             if not is_prepared(folder):  # another process may have finished meanwhile
                 _prepare(data, folder, tokenizer_file=tokenizer_file)
             if (folder / "shards").exists():
-                remove_folder(folder / "shards")
+                shutil.rmtree(folder / "shards")
     return folder
 
 
@@ -189,7 +197,7 @@ def _prepare(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) 
     except (UserError, OSError):
         # Nothing is left of a source that failed at once. Finished shards are kept, so that a rerun continues.
         if is_new and folder.exists() and not any(path.stat().st_size for path in folder.glob("shards/*.doc_ids.bin")):
-            remove_folder(folder)
+            shutil.rmtree(folder)
         raise
 
 
@@ -211,7 +219,7 @@ def _write_tokenizer(data: DataConfig, folder: Path, *, tokenizer_file: Optional
         logger.warning(f"{path}: not the tokenizer that this preparation began with; it is written again")
     if kept.parent.exists() and made != begun_with:
         logger.warning(f"{folder}: it is unknown with which tokenizer this preparation began; it begins anew")
-        remove_folder(kept.parent)
+        shutil.rmtree(kept.parent)
     make_folder(kept.parent)
     write_text(path, text)
     write_text(kept, made)
@@ -266,7 +274,7 @@ def _check_records(template: ShardTask, records: list[ShardRecord]) -> None:
     if sum(record.documents for record in records) == 0:
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     if template.is_tokens and not any(record.file is not None and record.file.closed for record in records):
-        remove_folder(template.folder / "shards")  # a rerun cannot use it
+        shutil.rmtree(template.folder / "shards")  # a rerun cannot use it
         raise UserError(
             f"data.source = {data.source}: {data.eos_token!r} (token {template.eos_id}) closes no document in these token "
             "files; data.tokenizer, data.eos_token or data.token_dtype is not the one that they were written with"

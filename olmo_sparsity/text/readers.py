@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_regular
+from olmo_sparsity.files import check_regular
 
 LINE_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import need, read_manifest_of
-from olmo_sparsity.storage.typed import check_type
+from olmo_sparsity.files import check_type, need, read_manifest_of
 from olmo_sparsity.text.records import SplitEntry
 
 FORMAT = 2  # version of the folder's layout; version 1 had a single token file for each split

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Optional
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import sha256_file
-from olmo_sparsity.storage.manifests import read_manifest_of
-from olmo_sparsity.storage.typed import check_type
+from olmo_sparsity.files import check_type, read_manifest_of, sha256_file
 from olmo_sparsity.text.records import SplitEntry
 from olmo_sparsity.text.store import remedy_of
 

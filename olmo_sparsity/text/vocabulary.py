@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_regular
+from olmo_sparsity.files import check_regular
 from olmo_sparsity.text import corpus
 
 OLMO_TOKENIZERS = {

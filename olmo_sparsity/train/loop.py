@@ -21,6 +21,7 @@ import torch
 
 from olmo_sparsity.config import Config, TrainingConfig
 from olmo_sparsity.errors import Interrupted, UserError
+from olmo_sparsity.files import manifest_of_kind, read_manifest_of, remove_leftovers, write_json
 from olmo_sparsity.model.checkpoint import (
     CheckpointInfo,
     delete_old_checkpoints,
@@ -28,10 +29,7 @@ from olmo_sparsity.model.checkpoint import (
     save_checkpoint,
 )
 from olmo_sparsity.model.devices import pick_device
-from olmo_sparsity.progress import count_slow_start, progress_bar
-from olmo_sparsity.storage.files import remove_leftovers, write_json
-from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.train.data import TEXT, DataSource, TrainingData, training_batches
 from olmo_sparsity.train.evaluation import Evaluation, evaluate
@@ -121,7 +119,7 @@ def _resumes(run: Path, config: Config, *, source: DataSource, overwrite: bool) 
     Raises:
         UserError: the run is of another source, or another experiment.
     """
-    if not is_folder_of_kind(run, "run"):
+    if not manifest_of_kind(run, "run"):
         return False
     check_same_source(run, is_synthetic=source.is_synthetic)  # to overwrite it may be a slip: `train` for `synth train`
     if overwrite:
@@ -171,10 +169,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
             max_grad_norm = training.max_grad_norm
             nats, grad_norm = train_step(train_state, batch, learning_rate=learning_rate, max_grad_norm=max_grad_norm)
             state.step += 1
-            if state.step == steps.start + 1:
-                count_slow_start(bar)  # in it the model is compiled, and libraries start
-            else:
-                bar.update()
+            bar.update()
             due = _due_after(state.step, training, interrupted=any_process(bool(signals), process))
             if not (due.log or due.save):
                 continue

@@ -13,9 +13,7 @@ from typing import Any, Optional, TypedDict
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import write_text
-from olmo_sparsity.storage.folders import folder_name
-from olmo_sparsity.storage.typed import check_type, decode_json
+from olmo_sparsity.files import check_type, decode_json, folder_name, write_text
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.train.evaluation import Evaluation
 from olmo_sparsity.train.processes import broadcast_from_leader

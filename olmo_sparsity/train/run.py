@@ -13,6 +13,7 @@ import torch
 from olmo.optim import Scheduler
 
 from olmo_sparsity.config import Config, TrainingConfig, to_dict
+from olmo_sparsity.files import environment
 from olmo_sparsity.model.checkpoint import (
     CheckpointState,
     check_checkpoint_of_run,
@@ -21,7 +22,6 @@ from olmo_sparsity.model.checkpoint import (
 )
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.train.data import TrainingData
 from olmo_sparsity.train.evaluation import Evaluation

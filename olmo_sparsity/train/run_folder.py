@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, Optional
 
 from olmo_sparsity.config import Config, to_dict
-from olmo_sparsity.config.files import to_yaml
+from olmo_sparsity.config.files import read_config_of, to_yaml
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS, different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import write_json, write_text
-from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder, manifest_of_kind
-from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
+from olmo_sparsity.files import (
+    clear_folder,
+    exclusive_lock,
+    make_folder,
+    manifest_of_kind,
+    need,
+    read_manifest_of,
+    write_json,
+    write_text,
+)
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.train.processes import broadcast_from_leader
 
@@ -114,7 +121,7 @@ def begin_run(
         resumes: from a checkpoint.
         overwrite: delete an existing run.
     """
-    exists = is_folder_of_kind(run, "run")
+    exists = manifest_of_kind(run, "run")
     if exists and overwrite:  # deleted no earlier than here, where nothing can stop the new run from starting
         logger.info(f"{run}: deleting the earlier run (--overwrite)")
         clear_folder(run)

@@ -11,10 +11,9 @@ import pandas as pd
 from rich.text import Text
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.kinds import is_kind
+from olmo_sparsity.files import folder_name, read_manifest_of
 from olmo_sparsity.statistics.quantities import first_blind, pick, read_estimates, shown_ks
-from olmo_sparsity.storage.folders import folder_name
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.tables import KINDS
 from olmo_sparsity.view.console import SafeConsole
 from olmo_sparsity.view.tables import print_table
 
@@ -44,7 +43,7 @@ def _entry(folder: Path) -> dict[str, Any]:
         kind, status = manifest.get("kind"), manifest["status"]
         if kind == "run":
             return {**entry, "status": "not measured" if status == "complete" else f"training {status}"}
-        if not is_kind(kind) or folder_name(folder.parent) != kind:
+        if kind not in KINDS or folder_name(folder.parent) != kind:
             return {}
         measured = {"run": str(folder.parent.parent), "name": folder.name, "finished": manifest.get("finished", "")}
         measured |= {"status": status, "kind": kind, "windows": manifest.get("num_windows")}

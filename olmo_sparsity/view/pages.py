@@ -17,8 +17,7 @@ from markupsafe import Markup
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError, printable_lines
-from olmo_sparsity.storage.files import check_replaceable, write_text
-from olmo_sparsity.storage.folders import check_writable, make_folder
+from olmo_sparsity.files import check_replaceable, check_writable, make_folder, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity ')  # in every page of ours
@@ -63,7 +62,7 @@ def check_free(page: Path, overwrite: bool) -> None:
     """Raise a UserError unless a page may be written here. Call it before long work."""
     if check_replaceable(page, OWN_PAGE.search, what="page") and not overwrite:
         raise UserError(f"{page}: the file exists; --overwrite replaces it, or choose another file")
-    check_writable(page.parent, page.name)
+    check_writable(page.parent)
 
 
 def write_page(page: Path, text: str, *, overwrite: bool) -> Path:

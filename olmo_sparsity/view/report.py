@@ -14,7 +14,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from olmo_sparsity.config.units import counted, units_of
-from olmo_sparsity.progress import stages
 from olmo_sparsity.selectors import meaning_of
 from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.frames import five_windows
@@ -48,37 +47,35 @@ CHECKS = (
 def write_report(tables: Path, page: Path, *, overwrite: bool = False) -> Path:
     """Write the page of a finished influence folder, and return its path."""
     pages.check_free(page, overwrite)
-    with stages("reading the tables", "drawing the page") as begin_next:
-        frame = read_estimates(tables)
-        manifest, many = frame.attrs["manifest"], units_of(frame.attrs["manifest"])
-        selector, (enough, found) = first_blind(frame) or shown_selectors(frame)[0], few(frame)
-        k = enough if enough and found == "above" else shown_ks(frame)[0]
-        picked = f"{counted(k, manifest)} picked by {selector}"
-        cards = list(_cards(tables, selector, k, picked))
-        begin_next()
-        drawing, first_picture = analysis("drawing"), analysis("first_picture")
-        text = pages.render(
-            "report.html",
-            styles=("report.css",),
-            own_style=f":root {{ {drawing.CSS} }}",
-            run=manifest["run"],
-            lines=[measured_line(manifest, frame), first_token_line(manifest)],
-            many=many,
-            answers=answers(frame),
-            pictures=[Markup(drawing.svg(first_picture.figure(frame, panel))) for panel in ("few", "beyond")],
-            caption=first_picture.caption(frame),
-            cards=cards,
-            k=k,
-            picked=picked,
-            tables=[recovered_table(frame), spectrum_table(frame)],
-            selectors={name: meaning_of(name, manifest) for name in shown_selectors(frame)},
-            checks=list(_checks(frame, selector, k, picked, seeing_line(frame, enough))),
-            caution="" if gate(frame) == "above" else caution(frame, enough),
-            numbers=dict(_numbers(frame, selector, k)),
-            definitions={of.header: of.definition for of in QUANTITIES.values() if of.definition},
-            classes=CLASSES,
-            setup=json.dumps(manifest, indent=2),
-        )
+    frame = read_estimates(tables)
+    manifest, many = frame.attrs["manifest"], units_of(frame.attrs["manifest"])
+    selector, (enough, found) = first_blind(frame) or shown_selectors(frame)[0], few(frame)
+    k = enough if enough and found == "above" else shown_ks(frame)[0]
+    picked = f"{counted(k, manifest)} picked by {selector}"
+    cards = list(_cards(tables, selector, k, picked))
+    drawing, first_picture = analysis("drawing"), analysis("first_picture")
+    text = pages.render(
+        "report.html",
+        styles=("report.css",),
+        own_style=f":root {{ {drawing.CSS} }}",
+        run=manifest["run"],
+        lines=[measured_line(manifest, frame), first_token_line(manifest)],
+        many=many,
+        answers=answers(frame),
+        pictures=[Markup(drawing.svg(first_picture.figure(frame, panel))) for panel in ("few", "beyond")],
+        caption=first_picture.caption(frame),
+        cards=cards,
+        k=k,
+        picked=picked,
+        tables=[recovered_table(frame), spectrum_table(frame)],
+        selectors={name: meaning_of(name, manifest) for name in shown_selectors(frame)},
+        checks=list(_checks(frame, selector, k, picked, seeing_line(frame, enough))),
+        caution="" if gate(frame) == "above" else caution(frame, enough),
+        numbers=dict(_numbers(frame, selector, k)),
+        definitions={of.header: of.definition for of in QUANTITIES.values() if of.definition},
+        classes=CLASSES,
+        setup=json.dumps(manifest, indent=2),
+    )
     return pages.write_page(page, text, overwrite=overwrite)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.config.units import units_of
-from olmo_sparsity.records.measured import Lengths, ModelRecord
 from olmo_sparsity.statistics.enough import few, share_at
 from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS
 from olmo_sparsity.statistics.quantities import QUANTITIES, Gate, first_blind, gate, pick, side_of_zero
 from olmo_sparsity.statistics.spectrum import TOLERANCE
+from olmo_sparsity.tables import lengths_of, model_name
 
 Verdict = Literal["YES", "NO", "TOO FEW DOCUMENTS", "DOES NOT APPLY"]
 VERDICTS: dict[Gate, Verdict] = {
@@ -81,8 +81,8 @@ def _rounded(value: float, digits: int) -> str:
 
 def measured_line(manifest: dict[str, Any], frame: pd.DataFrame) -> str:
     """What was measured: the model, windows, text and lengths."""
-    lengths, model = Lengths.from_manifest(manifest), manifest.get("model")
-    name = ModelRecord(**model).short_name if model else manifest["run"]
+    lengths = lengths_of(manifest)
+    name = model_name(manifest)
     rule = "contextual" if manifest.get("visibility") == "contextual" else None
     text = ", ".join(filter(None, (PurePath(manifest["source"]).name, manifest.get("split"), rule)))
     row = f"; training rows of {lengths.train_len} tokens" if lengths.train_len else ""
@@ -102,7 +102,7 @@ def first_token_line(manifest: dict[str, Any]) -> str:
 
 def answers(frame: pd.DataFrame) -> list[Answer]:
     """Does the long context help; beyond the training row; are few tokens enough, on average and for most predictions."""
-    lengths, selector = Lengths.from_manifest(frame.attrs["manifest"]), first_blind(frame)
+    lengths, selector = lengths_of(frame.attrs["manifest"]), first_blind(frame)
     words: dict[str, Any] = {"least": MIN_DOCUMENTS, "documents": frame["n_documents"].max(), "full": lengths.full_len}
     words |= {"unit": units_of(frame.attrs["manifest"]), "selector": selector}
     words["all"] = f"{round(frame.attrs['num_units'], 1):g}"

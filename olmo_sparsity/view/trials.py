@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from olmo_sparsity.records.measured import Lengths
 from olmo_sparsity.statistics.hypothesis import CONTRAST, GROUPS, NUMBERS, read_hypothesis
 from olmo_sparsity.statistics.quantities import pick, side_of_zero
 from olmo_sparsity.statistics.synthetic import read_synthetic
+from olmo_sparsity.tables import lengths_of
 from olmo_sparsity.view.console import SafeConsole
 from olmo_sparsity.view.tables import json_of, print_table
 from olmo_sparsity.view.text import VERDICTS, number
@@ -55,7 +55,7 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str = "kl", as_json: boo
         console.print(f"{model}: {SAME_MODEL if model in of['pretrained'] else SAME_RUN}")
     if of["ceiling"] is None:
         console.print(NO_CEILING)
-    seeds, lengths = ", ".join(f"{model} {num}" for model, num in of["models"].items()), Lengths.from_manifest(manifest)
+    seeds, lengths = ", ".join(f"{model} {num}" for model, num in of["models"].items()), lengths_of(manifest)
     console.print(MEASURED.format(**of, seeds=seeds, local_len=lengths.local_len, full_len=lengths.full_len))
 
 

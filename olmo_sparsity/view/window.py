@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.files import sha256_text
 from olmo_sparsity.selectors import CONTROLS
-from olmo_sparsity.storage.files import sha256_text
-from olmo_sparsity.tables.reading import read_manifest, run_of_tables
-from olmo_sparsity.tables.reading import read_windows as read_rows
+from olmo_sparsity.tables import read_manifest, run_of_tables
+from olmo_sparsity.tables import read_windows as read_rows
 from olmo_sparsity.text.units import shown_texts
 from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.words import Word, alone, words

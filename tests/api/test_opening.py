@@ -14,7 +14,7 @@ from transformers_models import build_raw, byte_tokenizer, save
 from olmo_sparsity import api
 from olmo_sparsity.api.opening import settings_of_text
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.files import read_json
 
 
 def test_a_model_says_what_it_is(tiny_run: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import coverage, engine, many_windows
 from benchmarks.results import check_results
-from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.files import write_json
 
 
 def test_results_of_an_earlier_benchmark_are_replaced(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tiny_pretrained import save_llama
 
 from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.tables.reading import list_finished
+from olmo_sparsity.tables import list_finished
 
 MEASURE = ("influence", "--config", "tiny.yaml", "--k", "8", "--num-windows", "30")
 

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer, models
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import LONGEST_LINE, os_error_line, run
 from olmo_sparsity.errors import Interrupted, UserError
-from olmo_sparsity.storage.files import partial_path
 
 
 def fails_with(error: BaseException) -> int:
@@ -41,12 +40,6 @@ def test_every_error_of_the_system_is_one_line(number: int, capsys: pytest.Captu
     is_full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the device, of the quota, of a file
     assert ("cannot write to disk (" in captured.err) == is_full
     assert ("folder/name" in captured.err) != is_full
-
-
-def test_the_line_names_the_file_that_was_to_be_written() -> None:
-    partial = partial_path(Path("folder/report.html"))
-    error = PermissionError(errno.EACCES, "Permission denied", str(partial))
-    assert os_error_line(error) == "folder/report.html: permission denied; allow it, or name another"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from conftest import made_up_text
 from olmo_sparsity import api
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import run
-from olmo_sparsity.tables.reading import list_finished
+from olmo_sparsity.tables import list_finished
 
 COMMAND = ["explore", "--run", "runs/tiny", "--text", "letter.txt"]
 

@@ -18,8 +18,8 @@ from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import sha256_file, write_json
-from olmo_sparsity.tables.reading import figures_folder, run_of_tables
+from olmo_sparsity.files import sha256_file, write_json
+from olmo_sparsity.tables import figures_folder, run_of_tables
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,8 +8,8 @@ import pytest
 
 from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
+from olmo_sparsity.config.lengths import Lengths
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import MeasuredLengths
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -230,16 +230,16 @@ def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) ->
 def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:
     """Of a run up to the positions of its training; a pretrained model has no training row."""
     path = write(tmp_path, "context: {local_len: 8, full_len: 12, train_len: 10}\npose: {max_position: 40}\n")
-    assert load_config(path).measured_lengths == MeasuredLengths(8, 12, 10, 40, 4)
+    assert load_config(path).measured_lengths == Lengths(8, 12, 4, 10, 40)
     given = ["influence.local_len=4", "influence.full_len=40"]
-    assert load_config(path, given).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
+    assert load_config(path, given).measured_lengths == Lengths(4, 40, 36, 10, 40)
     load_config(path, [*given, "influence.k=[36]"]).check_k()
     bos = ["context.bos=true"]  # has a position of its own, in front of those of the lengths
-    assert load_config(path, [*given, *bos]).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
+    assert load_config(path, [*given, *bos]).measured_lengths == Lengths(4, 40, 36, 10, 40)
     with pytest.raises(UserError, match="full_len = 41: the run is trained with 40 positions"):
         load_config(path, [*bos, "influence.full_len=41"])
     pretrained = load_config(path, ["pretrained.model=some/model", "influence.full_len=4096"])
-    assert pretrained.measured_lengths == MeasuredLengths(8, 4096, None, None, 4088)
+    assert pretrained.measured_lengths == Lengths(8, 4096, 4088)
 
 
 def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> None:

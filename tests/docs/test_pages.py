@@ -20,7 +20,7 @@ from shown_commands import IN_NAVIGATION, PAGES, ROOT, code_lines
 import olmo_sparsity
 from olmo_sparsity.config import Config
 from olmo_sparsity.statistics.quantities import QUANTITIES
-from olmo_sparsity.tables.schemas import COLUMNS
+from olmo_sparsity.tables import COLUMNS
 
 DOCS = ROOT / "docs"
 ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]

@@ -24,10 +24,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import hugging_face as export
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.files import partial_path, read_json, sha256_file, write_manifest
 from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.convert import to_transformers
-from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
-from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 

@@ -14,11 +14,11 @@ from conftest import write_corpus
 from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.tables import read_table
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer
 
 LOCAL, FULL, M = 8, 20, 12

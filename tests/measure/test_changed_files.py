@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure.opening import open_model
-from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.vocabulary import vocab_size_of, word_start_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS

@@ -15,6 +15,8 @@ from transformers_models import BOS, VOCAB, build, build_raw
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.fit import (
+    Anchor,
+    AnchorCheck,
     FitCheck,
     check_fit,
     compare_first_tokens,
@@ -24,7 +26,6 @@ from olmo_sparsity.measure.fit import (
     varied_windows,
 )
 from olmo_sparsity.model.causal_lm import CausalLM
-from olmo_sparsity.records.measured import Anchor, AnchorCheck
 
 anchored = pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
 

@@ -15,13 +15,12 @@ from tiny_pretrained import BOS, save_llama
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import default_name, influence_run_id, measure, tokens_per_window
 from olmo_sparsity.measure.opening import open_model
 from olmo_sparsity.progress import listening
 from olmo_sparsity.selectors import ALL_SELECTORS
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.tables.parts import part_path
-from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.tables import part_path, read_table
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
 

@@ -18,11 +18,11 @@ from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseCon
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.opening import lengths_record, open_model
 from olmo_sparsity.measure.parts import begin_pretrained
 from olmo_sparsity.measure.text import text_of_run
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
 
 LOCAL, FULL, M, POSITIONS = 8, 20, 12, 64

@@ -13,6 +13,7 @@ import torch
 from olmo.model import OLMo
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import partial_path, read_json, sha256_file, write_json
 from olmo_sparsity.model.checkpoint import (
     CheckpointInfo,
     CheckpointState,
@@ -21,7 +22,6 @@ from olmo_sparsity.model.checkpoint import (
     load_model,
     save_checkpoint,
 )
-from olmo_sparsity.storage.files import partial_path, read_json, sha256_file, write_json
 
 CPU = torch.device("cpu")
 

@@ -15,9 +15,9 @@ from tiny_pretrained import save_llama
 from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import load_config
+from olmo_sparsity.files import write_json
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.storage.files import write_json
-from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.tables import newest_finished
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "find_tables.py"
 CONFIG = """

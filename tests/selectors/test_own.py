@@ -13,11 +13,11 @@ from scored import W, scores_of
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.selectors import SELECTORS, meaning_of, own_entries, selector, sources_of
 from olmo_sparsity.selectors.own import names_of
-from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.tables.reading import read_manifest, read_table
+from olmo_sparsity.tables import read_manifest, read_table
 
 GOOD = '''
 from __future__ import annotations

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json, write_manifest
 from olmo_sparsity.statistics import hypothesis
 from olmo_sparsity.statistics.hypothesis import CONTRAST, THIRDS, Model, Reactions, gain_by_sparsity, thirds_of
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.storage.manifests import write_manifest
 
 NUM_DOCUMENTS, PER_DOCUMENT = 300, 8
 NUM = NUM_DOCUMENTS * PER_DOCUMENT

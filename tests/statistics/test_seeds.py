@@ -10,9 +10,8 @@ import pytest
 from guard_commands import DATA
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json, write_json, write_manifest
 from olmo_sparsity.statistics.seeds import is_pretrained, matching_tables, same_model, trained_models
-from olmo_sparsity.storage.files import read_json, write_json
-from olmo_sparsity.storage.manifests import write_manifest
 
 GUARD = [DATA / "runs" / f"seed{seed}" for seed in range(3)]
 

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import write_manifest
 from olmo_sparsity.statistics.quantities import pick
 from olmo_sparsity.statistics.synthetic import read_synthetic
-from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.schemas import schemas_of
+from olmo_sparsity.tables import schemas_of, write_part
 
 NUM = 80
 Cell = tuple[int, int, Any]  # length, k, place

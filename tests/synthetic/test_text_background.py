@@ -19,10 +19,10 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure import synthetic_accuracy
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic, open_synthetic_run
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.synthetic.background import Background, noise, open_background, text
 from olmo_sparsity.synthetic.data import (
     VALIDATION,
@@ -34,7 +34,7 @@ from olmo_sparsity.synthetic.data import (
 )
 from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.synthetic.sequences import Sequences
-from olmo_sparsity.tables.reading import newest_finished, read_table
+from olmo_sparsity.tables import newest_finished, read_table
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.torchrun import SINGLE_PROCESS

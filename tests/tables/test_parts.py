@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,13 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import manifest_of_kind, read_json
 from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.parts import is_measured, measure_parts
 from olmo_sparsity.measure.work import Share, share_of_process
 from olmo_sparsity.model.devices import take_own_gpu
-from olmo_sparsity.storage.files import HOST, partial_path, read_json, remove_leftovers
-from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.tables.parts import finalize, missing_parts
-from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.tables import finalize, missing_parts, schemas
 
 TABLES = ("windows", "selections")
 FACTS: dict[str, Any] = {
@@ -197,7 +194,6 @@ def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monke
         parts_kept = {path for path, inode in before.items() if path.stat().st_ino == inode}
         assert len(before) - len(parts_kept) <= 1  # a table of the part that was being written
         assert read_json(out / "manifest.json")["status"] == "complete"
-        assert not list(out.rglob("*.partial"))
     assert kills > 20
 
 
@@ -217,7 +213,6 @@ def test_processes_that_begin_and_end_at_once(whole: Path, tmp_path: Path) -> No
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
         assert read_json(out / "manifest.json")["status"] == "complete"
         assert part_bytes(out) == part_bytes(whole)
-        assert not list(out.rglob("*.partial"))
         os.close(wait)
 
 
@@ -235,9 +230,9 @@ def test_a_folder_that_fills_during_the_check_is_accepted(
         return answer
 
     monkeypatch.setattr(Path, "is_file", slow_look)
-    assert not is_folder_of_kind(out, "influence")
+    assert not manifest_of_kind(out, "influence")
     assert looks == [False]
-    assert is_folder_of_kind(out, "influence")
+    assert manifest_of_kind(out, "influence")
 
 
 def test_a_late_process_does_not_reopen_a_finished_measurement(
@@ -294,28 +289,6 @@ def test_a_missing_part_is_measured_again(whole: Path, table: str, messages: Mes
     measure_made_up(whole)
     assert part_bytes(whole) == expected
     assert is_measured(whole, "influence", run_id="abc")
-
-
-def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    dead = in_a_child(lambda: None)
-    os.waitpid(dead, 0)
-    living = os.getppid()
-    hour_ago = time.time() - 7200
-    kept = [
-        f".a.json.{HOST}.{living}.0123abcd.partial",
-        ".a.json.elsewhere-1.7.0123abcd.partial",
-        "notes.txt",
-        "film.partial",
-    ]
-    gone = [f".a.json.{HOST}.{dead}.0123abcd.partial", ".b.json.elsewhere-1.7.0123abcd.partial"]
-    for name in (*kept, *gone):
-        (tmp_path / name).touch()
-    for name in (gone[1], kept[0], kept[3]):
-        os.utime(tmp_path / name, (hour_ago, hour_ago))
-    own = partial_path(tmp_path / "a.json")
-    own.touch()
-    remove_leftovers(tmp_path, tmp_path / "nowhere")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
 # --- real commands ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from olmo.data.memmap_dataset import MemMapDataset
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.text import corpus, encoding, preparation, scheduling, vocabulary
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.records import ShardRecord

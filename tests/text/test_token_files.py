@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, models
 
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json, sha256_file
 from olmo_sparsity.measure.opening import open_model
-from olmo_sparsity.storage.files import read_json, sha256_file
 from olmo_sparsity.text import preparation, scanning
 from olmo_sparsity.text.preparation import describe, prepare
 from olmo_sparsity.text.store import open_store

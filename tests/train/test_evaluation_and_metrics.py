@@ -16,8 +16,8 @@ from watched_runs import metrics
 
 from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.train.batches import batch_at, row_source

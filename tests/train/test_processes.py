@@ -27,9 +27,9 @@ from watched_runs import metrics, wait_for_lines, weights
 from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import read_json
 from olmo_sparsity.model.checkpoint import CheckpointState, list_checkpoints
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
 from olmo_sparsity.train import loop, processes
 from olmo_sparsity.train import run as training_run

@@ -9,8 +9,8 @@ import pytest
 from unlike_tables import unlike_manifest, unlike_rows, write_rows
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import write_json
 from olmo_sparsity.statistics.quantities import pick, read_estimates
-from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.view.listing import print_listing, read_listing, short_name
 
 

@@ -16,7 +16,7 @@ from olmo_sparsity.cli.endings import run
 from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.frames import five_windows
-from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.tables import read_table
 from olmo_sparsity.text.words import alone, words
 from olmo_sparsity.view.console import SafeConsole
 from olmo_sparsity.view.window import Window, print_choice, read_windows, window_of

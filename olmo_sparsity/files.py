@@ -1,0 +1,327 @@
+"""Files and folders on disk: written whole or not at all, locked, recognised by their manifest, read with checked types.
+
+Whatever lies on disk may be damaged, edited by hand, or from somebody else. Nothing of it is used before its type is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, Optional, TypeVar
+
+import msgspec
+
+from olmo_sparsity import __version__
+from olmo_sparsity.errors import UserError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")  # the name that the file will get
+ABANDONED_SECONDS = 3600  # a partial file that has not changed for so long was left by a killed process
+# Keys of manifests that are read again, by type. Whoever reads a nested record checks what it holds.
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+Parts = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
+KEYS: dict[Any, str] = {
+    str: "status run_id run finished source split token_store tokens_sha256 tokenizer_sha256 windows_sha256 made_from dtype task",
+    Parts: "num_parts windows_per_part",
+    Count: "num_windows num_documents num_parameters steps tokens format eos_id vocab_size documents bytes max_sparsity modulus",
+    dict: "config context environment influence splits skipped removed model own_selectors anchor fit checkpoint",
+    float: "seconds validation_loss_nats training_flops_per_token peak_flops_per_second",
+    dict[str, str]: "files",
+}
+_optional_keys = [(key, Optional[type_], None) for type_, keys in KEYS.items() for key in keys.split()]
+Manifest = msgspec.defstruct("Manifest", [("kind", str), *_optional_keys])
+# What commands write into a folder of each kind; --overwrite deletes nothing else.
+TABLES = ["sessions/*", "estimates.parquet", "windows/part-*", "selections/part-*", "answers/part-*"]
+RUN = ["config.yaml", "tokenizer.json", "metrics.jsonl", "tensorboard/events.*"]
+CHECKPOINTS = [
+    "checkpoints/latest",
+    *(f"checkpoints/step[0-9]*/{name}" for name in ("*.pt", "config.yaml", "train.json")),
+]
+MEASURED = [f"{kind}/*/{name}" for kind in ("influence", "synthetic") for name in [*TABLES, "manifest.json"]]
+OWN_FILES = {"run": RUN + CHECKPOINTS + MEASURED, "influence": TABLES, "synthetic": TABLES}
+# Packages on which numbers depend.
+PACKAGES = ["ai2-olmo", "torch", "numpy", "datasets", "tokenizers", "pyarrow", "scipy", "transformers", "gguf"]
+
+
+def decode_json(content: bytes | str, *, where: Path | str) -> Any:
+    """Value of JSON text; ``where`` is the file (and line) for the error. NaN, which Python's parser allows, is not JSON."""
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise UserError(f"{where}: not valid JSON, the file is damaged") from None
+
+
+def check_type(value: Any, expected: type[T], *, where: Path | str) -> T:
+    """Return a plain value as a dataclass, ``dict[str, int]`` and so on; nothing changes but int to float and list to tuple."""
+    try:
+        return msgspec.convert(value, expected, strict=True)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).replace("`", "").partition(" - at $")
+        key = f"key {path.strip('.')}: " if path.strip(".") else ""
+        raise UserError(
+            f"{where}: {key}{reason[:1].lower()}{reason[1:]}; the file is damaged, or was changed"
+        ) from None
+    except UserError as error:  # of a configuration, which checks its values itself
+        raise UserError(f"{where}: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that this package wrote."""
+    try:
+        value = decode_json(check_regular(path).read_bytes(), where=path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {path.parent} is not the expected folder, or is incomplete") from None
+    return check_type(value, dict, where=path)
+
+
+def read_manifest_of(folder: Path, *needed: str) -> dict[str, Any]:
+    """Read the manifest of a folder of any kind; ``needed`` are keys that the caller relies on."""
+    manifest = read_json(folder / "manifest.json")
+    check_type(manifest, Manifest, where=folder / "manifest.json")
+    need(manifest, *needed, where=folder / "manifest.json")
+    return manifest
+
+
+def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
+    """Check that a manifest has some keys."""
+    for key in keys:
+        if manifest.get(key) is None:
+            raise UserError(
+                f"{where}: key {key} is missing; the file is damaged, or of another version of olmo-sparsity"
+            )
+
+
+def manifest_of_kind(folder: Path, kind: str) -> Optional[dict[str, Any]]:
+    """Manifest of a folder of one kind, such as ``run``; None: nothing is there yet. Refuses a folder of anything else."""
+    # List the files first: another process that starts now writes its manifest before anything else.
+    names = os.listdir(folder) if folder.is_dir() else []
+    if (folder / "manifest.json").is_file():
+        manifest = read_manifest_of(folder)
+        if manifest["kind"] == kind:
+            return manifest
+        raise UserError(f"{folder}: this is no {kind} folder (its manifest says {manifest['kind']!r}); choose another")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: this is a file, where a {kind} folder was expected; choose another")
+    if any(not name.endswith(".partial") for name in names):
+        raise UserError(f"{folder}: this folder exists and is no {kind} folder of olmo-sparsity; choose another")
+    return None
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], *, once: bool = False) -> None:
+    """Write the manifest of a folder atomically; ``once`` leaves one that exists as it is."""
+    write_json(folder / "manifest.json", manifest, once=once)
+
+
+def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:
+    """Path of a run's tokenizer, compared with the hash in the run's manifest."""
+    path = run / "tokenizer.json"
+    if path.is_file() and sha256_file(path) != manifest["tokenizer_sha256"]:
+        raise UserError(f"{path}: not the tokenizer that the manifest beside it was written with; restore it")
+    return path
+
+
+def partial_path(path: Path) -> Path:
+    """Hidden temporary path, unique among all processes, where a file is written before it is renamed to ``path``."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+
+
+@contextmanager
+def written_whole(path: Path, *, once: bool = False) -> Iterator[Path]:
+    """Give a partial path to write, and rename it to ``path`` at the end; after an error, remove it.
+
+    With ``once`` a file that exists stays; if several processes write at the same time, exactly one succeeds.
+    """
+    partial = partial_path(path)
+    try:
+        yield partial
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        if once:
+            with suppress(OSError):  # unlike a rename, a link fails if the name exists, or there are no links
+                os.link(partial, path)
+        if not (once and os.path.lexists(path)):
+            os.replace(partial, path)
+    except OSError as error:
+        if str(error.filename) == str(partial):
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        with suppress(OSError):  # it has its name, or its folder cannot be read
+            partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes, *, once: bool = False) -> None:
+    """Write a file atomically."""
+    with written_whole(path, once=once) as partial:
+        partial.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: dict[str, Any], *, once: bool = False) -> None:
+    """Write a JSON object atomically. NaN and infinite numbers become null."""
+    content = msgspec.json.encode(value, enc_hook=lambda number: number.item())  # of numpy
+    write_bytes(path, msgspec.json.format(content, indent=2) + b"\n", once=once)
+
+
+def remove_leftovers(*folders: Path, name: Optional[str] = None, seconds: float = ABANDONED_SECONDS) -> None:
+    """Remove partial files and folders that killed processes left; with ``name`` only those of this final name.
+
+    Who holds the lock of what is written there removes young ones, too: ``seconds=0``.
+    """
+    for partial in (path for folder in folders for path in folder.glob(".*.partial")):
+        match = PARTIAL.fullmatch(partial.name)
+        with suppress(FileNotFoundError):  # another process removes it, too
+            if match and name in (None, match[1]) and time.time() - partial.lstat().st_mtime >= seconds:
+                is_folder = partial.is_dir() and not partial.is_symlink()
+                shutil.rmtree(partial) if is_folder else partial.unlink()
+
+
+@contextmanager
+def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
+    """Hold a lock file, which a killed process releases. ``busy``: the error if another process holds it; None: wait."""
+    from filelock import FileLock, Timeout  # it hooks into every later import, and most commands lock nothing
+
+    make_folder(lock.parent)
+    file_lock = FileLock(lock)
+    try:
+        file_lock.acquire(timeout=-1 if busy is None else 0)
+    except Timeout:
+        raise UserError(str(busy)) from None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # while it is still held: a waiting process notices that, and creates a new file
+        file_lock.release()
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, unless they exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+
+
+def check_writable(folder: Path) -> None:
+    """Check that a folder takes files, or can be made; nothing stays there. Call it before any long work."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write into this folder ({error.strerror}); choose another") from None
+
+
+def check_regular(path: Path) -> Path:
+    """Return a path that is to be read. A pipe would be waited for without end, and is refused."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path}: this is a pipe or a device, where a file was expected; write it into a file")
+    return path
+
+
+def check_replaceable(path: Path, is_own: Callable[[bytes], object], *, what: str) -> bool:
+    """Whether there is a file to replace. Refuses what is no ``what`` of ours by its first and last 64 KiB."""
+    if not os.path.lexists(path):
+        return False
+    if path.is_symlink() or not path.is_file():
+        raise UserError(
+            f"{path}: this is a symbolic link, a folder or a device, where a file is to be written; name another"
+        )
+    with open(path, "rb") as file:
+        ends = file.read(1 << 16)
+        file.seek(max(len(ends), path.stat().st_size - (1 << 16)))
+        if not is_own(ends + file.read()):
+            raise UserError(
+                f"{path}: no {what} that olmo-sparsity wrote, so it is not replaced; move it or name another"
+            )
+    return True
+
+
+def clear_folder(folder: Path) -> None:
+    """Delete what commands wrote into a folder of ours, except its manifest; leave and name the rest. Links are not followed.
+
+    The manifest is set to ``running`` first, so that a folder whose deletion was interrupted is unfinished.
+    """
+    manifest = read_manifest_of(folder)
+    write_manifest(folder, {**manifest, "status": "running"})
+    patterns, rest = OWN_FILES[manifest["kind"]], []
+    for parent, folders, names in os.walk(folder, topdown=False):
+        for path in (Path(parent, name) for name in [*names, *folders]):
+            parts = path.relative_to(folder).parts
+            if path.is_dir() and not path.is_symlink():
+                with suppress(OSError):  # it is not empty
+                    path.rmdir()
+            elif any(map(PARTIAL.fullmatch, parts)) or any(_is_own(path, pattern, len(parts)) for pattern in patterns):
+                path.unlink(missing_ok=True)
+            elif path != folder / "manifest.json":
+                rest.append("/".join(parts))
+    if rest:
+        named = ", ".join(sorted(rest)[:5]) + (f" and {len(rest) - 5} more" if len(rest) > 5 else "")
+        logger.info(f"{folder}: left as they are, since they are no part of it: {named}")
+
+
+def _is_own(path: Path, pattern: str, depth: int) -> bool:
+    """Whether a file has our name; a link may also stand for one of our folders, and would be written through."""
+    parts = pattern.split("/")
+    return (depth == len(parts) or (path.is_symlink() and depth < len(parts))) and path.match("/".join(parts[:depth]))
+
+
+def folder_name(folder: Path) -> str:
+    """Last part of the path of a folder, also of ``.`` and ``..``, which do not name it."""
+    return os.path.basename(os.path.abspath(folder))
+
+
+def sha256_text(text: str) -> str:
+    """SHA-256 of a text in UTF-8, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(*paths: Path) -> str:
+    """SHA-256 of the bytes of files, one after another, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(check_regular(path), "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """What a result may depend on besides its configuration, for manifests: versions, commit and machine."""
+    packages: dict[str, Optional[str]] = dict.fromkeys(PACKAGES)
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[package] = version(package)
+    checkout, commit, cpu = Path(__file__).parents[1], "", None
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if (checkout / ".git").exists():
+            commit = subprocess.run(describe, cwd=checkout, capture_output=True, text=True, timeout=10).stdout.strip()
+    with suppress(OSError):
+        cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    return {
+        "olmo_sparsity": __version__,
+        "commit": commit or None,
+        "python": platform.python_version(),
+        "packages": packages,
+        "machine": platform.machine(),
+        "cpu": cpu and cpu[1],
+        "system": platform.system(),
+    }

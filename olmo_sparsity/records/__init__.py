@@ -1,1 +1,0 @@
-"""What every room names: each fact about a selector is declared here, once."""

@@ -1,1 +1,0 @@
-"""Result tables: schemas, part files, checked reading, and merging."""
