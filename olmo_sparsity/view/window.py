@@ -20,13 +20,13 @@ from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.files import sha256_text
 from olmo_sparsity.selectors import CONTROLS
+from olmo_sparsity.statistics.quantities import FEW
 from olmo_sparsity.tables import read_manifest, run_of_tables
 from olmo_sparsity.tables import read_windows as read_rows
 from olmo_sparsity.text.units import shown_texts
 from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.words import Word, alone, words
 
-FEW = 0.25  # of the long-range tokens, or of their words, sentences or blocks: the most that are shown by default
 INDENT = (0, 0, 0, 2)
 SEES_TARGET = {True: "sees the target, so part of its gain is optimism", False: "does not see the target"}
 
