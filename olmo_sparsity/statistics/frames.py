@@ -7,11 +7,11 @@ Letters of shapes: W windows; S selections (a selector, context and k); N number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
@@ -216,7 +216,7 @@ class _Gathered:
             return
         rows_R, draw_R = self._rows(part["window_id"].to_numpy()), part["draw"].to_numpy()
         values_RK = {column: list_rows(part[column]) for column in self._sums_FKW}
-        choices = list(rows_by_choice(part, contexts=contexts))
+        choices = list(_rows_by_choice(part, contexts))
         if not self._choices:
             self._begin([(selector, context) for selector, context, _ in choices], part["k"][0].as_py())
         for selector, context, rows_r in choices:
@@ -279,7 +279,7 @@ class _Selectors:
         self._costs: dict[str, list[float]] = {}
 
     def add(self, part: pa.Table) -> None:
-        for selector, _, rows_r in rows_by_choice(part):
+        for selector, _, rows_r in _rows_by_choice(part, CONTEXTS):
             self._sees_target[selector] = part["sees_target"][int(rows_r[0])].as_py()
             cost = pc.mean(part["num_evaluations"].take(pa.array(rows_r))).as_py()
             self._costs.setdefault(selector, []).append(cost)
@@ -289,28 +289,12 @@ class _Selectors:
         return pd.DataFrame({"sees_target": self._sees_target, "num_evaluations": costs}).rename_axis("selector")
 
 
-class ChoiceRows(NamedTuple):
-    """The rows of one selector and context in a part of ``selections``."""
-
-    selector: str
-    context: str
-    rows_r: np.ndarray  # int64, rising: numbers of the rows in the part
-
-
-def rows_by_choice(part: pa.Table, *, contexts: Collection[str] = ("real", "null")) -> Iterator[ChoiceRows]:
-    """Yield the rows of each selector and context in a part of ``selections``, in order of first appearance.
-
-    Under ``resampled`` a window has a row for each draw.
-    """
-    selectors, context_R = (part[name].combine_chunks().dictionary_encode() for name in ("selector", "context"))
-    names_of_contexts = context_R.dictionary.to_pylist()
-    choice_R = selectors.indices.to_numpy() * len(names_of_contexts) + context_R.indices.to_numpy()
-    choices, first_row = np.unique(choice_R, return_index=True)
-    for choice in choices[np.argsort(first_row)].tolist():
-        selector, context = divmod(choice, len(names_of_contexts))
-        if names_of_contexts[context] in contexts:
-            rows_r = np.flatnonzero(choice_R == choice)
-            yield ChoiceRows(selectors.dictionary[selector].as_py(), names_of_contexts[context], rows_r)
+def _rows_by_choice(part: pa.Table, contexts: tuple[str, ...]) -> Iterator[tuple[str, str, np.ndarray]]:
+    """The row numbers of each selector and context in a part of ``selections``, in order of first appearance."""
+    frame = part.select(["selector", "context"]).to_pandas()
+    for (selector, context), rows in frame.groupby(["selector", "context"], sort=False):
+        if context in contexts:
+            yield selector, context, rows.index.to_numpy()
 
 
 def read_windows(tables: Path, columns: Optional[list[str]] = None) -> pd.DataFrame:

@@ -267,8 +267,11 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> pd.DataFra
 def _labels(models: Sequence[TrainedModel]) -> list[str]:
     """Return distinct names: of the configurations, or of the first runs where two have the same, or the paths of these."""
     firsts = [model.runs[0] for model in models]
-    names = [folder_name(run) if is_pretrained(run) else read_config_of(run).name for run in firsts]
-    return names if len(set(names)) == len(names) else list(map(str, firsts))
+    folders = list(map(folder_name, firsts))
+    names = [
+        folder if is_pretrained(run) else read_config_of(run).name for run, folder in zip(firsts, folders, strict=True)
+    ]
+    return next((of for of in (names, folders) if len(set(of)) == len(of)), list(map(str, firsts)))
 
 
 def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:
