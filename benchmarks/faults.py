@@ -120,7 +120,7 @@ def load_libraries() -> None:
     import torch
 
     import olmo_sparsity.cli.app
-    import olmo_sparsity.export.hugging_face
+    import olmo_sparsity.export
     import olmo_sparsity.measure.influence
     import olmo_sparsity.train.loop
     import olmo_sparsity.view.report  # noqa: F401

@@ -60,13 +60,12 @@ def export_hf(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in this folder.")] = False,
 ) -> None:
     """Write model and tokenizer as a Hugging Face folder, which transformers loads without code of this package."""
-    from olmo_sparsity.export.hugging_face import export_hf as write_hf
+    from olmo_sparsity.export import export_hf as write_hf
 
     exported = write_hf(run, out, overwrite=overwrite)
     logger.info(
         f"{exported.architecture}, {exported.num_parameters / 1e6:.2f}M parameters; loaded with transformers, its logits "
-        f"differ from those of the run by at most {exported.largest_logit_difference:.2g} "
-        f"({exported.num_logits_compared:,} compared)"
+        f"differ from those of the run by at most {exported.largest_logit_difference:.2g}"
     )
     print_line(out)
 

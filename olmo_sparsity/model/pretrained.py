@@ -147,7 +147,7 @@ def _open_with_transformers(
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if gguf is not None:
         safe["gguf_file"] = gguf
-    with _quiet(), _as_user_errors(name), gguf_read_once():
+    with quiet(), _as_user_errors(name), gguf_read_once():
         own = _open_tokenizer(files.folder, name=name, safe=safe)
         config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
         if getattr(config, "transformers_weights", None) is not None:  # transformers would load this file
@@ -337,7 +337,7 @@ def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers: its messages and bars by its own switches; those of other libraries go to standard error."""
     verbosity, shows_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

@@ -13,7 +13,7 @@ from olmo_sparsity.cli import synth
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export.model_card import ExportedModel
+from olmo_sparsity.export import ExportedModel
 from olmo_sparsity.torchrun import ProcessInfo
 
 RANK = ProcessInfo(1, 3, 1, 3)
@@ -32,11 +32,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
 
         monkeypatch.setattr(f"olmo_sparsity.{name}", probe)
 
-    exported = ExportedModel(Path("out"), "OlmoForCausalLM", 12_345_678, 1.26e-5, 98_765)
+    exported = ExportedModel(Path("out"), "OlmoForCausalLM", 12_345_678, 1.26e-5)
     replace("training.loop.train", None)
     replace("text.preparation.prepare", Path("cache/of-text"))
     replace("text.preparation.describe", ["12 documents", "3 splits"])
-    replace("export.hugging_face.export_hf", exported)
+    replace("export.export_hf", exported)
     replace("measure.synthetic_accuracy.evaluate_synthetic", Path("answers"))
     monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)
     return found

@@ -12,8 +12,7 @@ import torch
 from conftest import write_corpus
 
 from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
-from olmo_sparsity.export.conversion import to_transformers_tokenizer
-from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.export import export_hf, to_transformers_tokenizer
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model

@@ -17,7 +17,7 @@ from transformers_models import byte_tokenizer, save
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.export import export_hf
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.opening import lengths_record, open_model
 from olmo_sparsity.measure.parts import begin_pretrained

@@ -22,7 +22,7 @@ from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.export import export_hf
 from olmo_sparsity.model import pretrained
 from olmo_sparsity.model.checkpoint import (
     load_model,
