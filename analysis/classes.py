@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from olmo_sparsity.config.units import counted
-from olmo_sparsity.statistics.quantities import QUANTITIES, shown_ks
+from olmo_sparsity.statistics.quantities import QUANTITIES, counted, shown_ks
 
 from .drawing import BLUE, INK, NothingToDraw, main_selectors, new_figure, picked_by, sample_of, styled
 

@@ -13,10 +13,9 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from olmo_sparsity.config.units import counted, units_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.frames import read_sparse_gains, read_windows
-from olmo_sparsity.statistics.quantities import pick, read_estimates, selectors_of, shown_ks
+from olmo_sparsity.statistics.quantities import counted, pick, read_estimates, selectors_of, shown_ks, units_of
 
 from .drawing import INK, WIDTH, main_selectors, new_figure, picked_by, sample_of, styled
 

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from olmo_sparsity.config.units import counted
 from olmo_sparsity.statistics.frames import read_windows as read_table
-from olmo_sparsity.statistics.quantities import read_estimates, shown_ks
+from olmo_sparsity.statistics.quantities import counted, read_estimates, shown_ks
 from olmo_sparsity.view.window import Window, read_windows
 
 from .drawing import BLUE, GREY, INK, WIDTH, main_selectors, new_figure, picked_by, styled

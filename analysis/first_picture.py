@@ -9,8 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from olmo_sparsity.config.units import counted, units_of
-from olmo_sparsity.statistics.quantities import gate, pick, shown_ks
+from olmo_sparsity.statistics.quantities import counted, gate, pick, shown_ks, units_of
 from olmo_sparsity.tables import lengths_of
 
 from .drawing import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from olmo_sparsity.config.units import units_of
-from olmo_sparsity.statistics.quantities import QUANTITIES, selectors_of
+from olmo_sparsity.statistics.quantities import QUANTITIES, selectors_of, units_of
 
 from .drawing import (
     INK,

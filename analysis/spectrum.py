@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from olmo_sparsity.config.units import units_of
-from olmo_sparsity.statistics.quantities import gate
+from olmo_sparsity.statistics.quantities import gate, units_of
 from olmo_sparsity.statistics.spectrum import TOLERANCE
 
 from .drawing import (

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from olmo_sparsity.config.files import read_config_of
+from olmo_sparsity.config import read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import folder_name
 

@@ -6,9 +6,7 @@ MkDocs calls the functions whose names start with ``on_`` (``hooks`` in mkdocs.y
 from __future__ import annotations
 
 import ast
-import dataclasses
 import html
-import json
 import re
 import subprocess
 import sys
@@ -48,17 +46,9 @@ def commands_reference() -> str:
 
 def configuration_reference() -> str:
     """Return every key of the configuration with its default and its explanation, section by section."""
-    from olmo_sparsity.config import Config
+    from olmo_sparsity.config import Config, to_yaml
 
-    config = Config()
-    fields = [item for item in dataclasses.fields(config) if not dataclasses.is_dataclass(getattr(config, item.name))]
-    blocks = ["## Experiment", *(_key(config, item, "") for item in fields)]
-    for item in dataclasses.fields(config):
-        section = getattr(config, item.name)
-        if dataclasses.is_dataclass(section):
-            blocks += [f"## {item.name}", _in_code(type(section).__doc__ or "")]
-            blocks += [_key(section, field, f"{item.name}.") for field in dataclasses.fields(section)]
-    return "\n\n".join(blocks) + "\n"
+    return f"```yaml\n{to_yaml(Config(), explain=True)}```\n"
 
 
 def columns_reference() -> str:
@@ -130,12 +120,6 @@ def _type_words(column: Any) -> str:
     if not hasattr(column.type, "value_type"):
         return str(column.type)
     return f"list of {column.type.value_type}" + (", M of them or one a group" if column.name == "scores" else "")
-
-
-def _key(section: Any, field: dataclasses.Field[Any], prefix: str) -> str:
-    """An entry of a definition list: the key and its default, and below them the explanation."""
-    default = json.dumps(getattr(section, field.name))
-    return f"`{prefix}{field.name}` &nbsp;default `{default}`\n\n:   {_in_code(str(field.metadata['help']))}"
 
 
 def _in_code(text: str) -> str:

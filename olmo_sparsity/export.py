@@ -19,7 +19,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config
-from olmo_sparsity.config.files import read_config_of
+from olmo_sparsity.config import read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     environment,

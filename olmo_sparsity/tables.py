@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from olmo_sparsity.config.lengths import Lengths, NullContext, Visibility
-from olmo_sparsity.config.pretrained import telling_name
+from olmo_sparsity.config import Lengths, NullContext, Visibility, telling_name
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     check_regular,

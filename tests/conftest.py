@@ -16,8 +16,7 @@ import pytest
 import torch
 import typer.main
 
-from olmo_sparsity.config import Config
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import Config, load_config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.train.loop import train

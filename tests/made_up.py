@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.config import Lengths
 from olmo_sparsity.files import write_manifest
 from olmo_sparsity.tables import DAMPING, schemas, write_part
 

@@ -14,8 +14,7 @@ from tiny_stores import tiny_store
 from tokenizers import Tokenizer
 from transformers_models import VOCAB, build, byte_tokenizer
 
-from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.config import InfluenceConfig, Lengths
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import Batch, Scores
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure

@@ -26,7 +26,7 @@ from quick_pictures import draw_quickly
 from started_commands import ROOT, TIMEOUT, Started, run_command
 from tiny_gguf import save_gguf
 
-from olmo_sparsity.config import files
+from olmo_sparsity import config
 
 LINKED = ("Makefile", "pyproject.toml", "requirements.lock", "analysis", "scripts")
 SMOLLM2 = "data/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -74,7 +74,7 @@ def _small(config: dict[str, Any]) -> dict[str, Any]:
 def run_small_command(arguments: tuple[str, ...]) -> None:
     """Run a command of the package in this process, with the configurations of the current directory, on few windows."""
     draw_quickly()
-    files.config_folder = lambda: Path("configs")
+    config.config_folder = lambda: Path("configs")
     few = str(SIZES["influence"]["num_windows"])
     run_command(tuple(few if before == "--num-windows" else word for before, word in pairwise(("", *arguments))))
 

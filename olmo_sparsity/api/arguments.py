@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.config.keys import check_characters
 from olmo_sparsity.errors import UserError, printable
 
 P = ParamSpec("P")
@@ -88,7 +87,8 @@ def argument(value: Any, wanted: Any, *, name: str) -> Any:
 def _check_characters(value: Any, *, name: str) -> None:
     """Check every text of a value as ``check_characters`` does."""
     if isinstance(value, str):
-        check_characters(name, value, show=_shown)
+        if re.search("[\ud800-\udfff]", value):
+            raise UserError(f"{name} = {_shown(value)}: holds half a surrogate pair, which is not a character")
     elif isinstance(value, Mapping):
         for key, one in value.items():
             _check_characters(key, name=name)

@@ -16,8 +16,7 @@ import pandas as pd
 
 from olmo_sparsity.api.arguments import column, typed
 from olmo_sparsity.api.opening import Model
-from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.keys import require
+from olmo_sparsity.config import InfluenceConfig, require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.opening import draw_windows
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before

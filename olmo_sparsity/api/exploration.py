@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.config.units import counted, units_of
+from olmo_sparsity.statistics.quantities import counted, units_of
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.explore import OF_TARGETS, ONE_DOCUMENT
 from olmo_sparsity.view.window import SEES_TARGET

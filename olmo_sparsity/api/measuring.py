@@ -33,7 +33,7 @@ from olmo_sparsity.tables import RESAMPLED
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
 OF_DRAW = ("num_windows", "max_windows_per_document", "targets", "min_preceding")
-OF_CORPUS = ("data", "max_documents", "train_overlap")
+OF_CORPUS = ("data", "max_documents")
 DEFAULT_MAX_K = 8  # of `scores`
 OF_OWN_TOKENS = ("real", RESAMPLED["real"])  # contexts of choices among the window's own tokens
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,16 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.api.arguments import typed
-from olmo_sparsity.config import Config, InfluenceConfig
-from olmo_sparsity.config.files import keys_of_override, load_config, pretrained_config_path
-from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.lengths import Lengths
-from olmo_sparsity.config.units import check_unit, most_groups
+from olmo_sparsity.config import (
+    Config,
+    InfluenceConfig,
+    Lengths,
+    changed,
+    load_config,
+    parsed,
+    require,
+    shipped,
+)
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.files import manifest_of_kind
 from olmo_sparsity.measure.engine import Engine
@@ -123,7 +127,7 @@ def open_model(
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     if isinstance(model, tuple):
         name = str(getattr(model[0], "name_or_path", "") or type(model[0]).__name__)
-        config = load_config(pretrained_config_path(), changes, {"pretrained": {"model": name}})
+        config = load_config(shipped("pretrained"), changes, {"pretrained.model": name})
         return open_configured(config, Path("runs") / config.pretrained.folder_name, in_memory=model)
     if not isinstance(model, (str, Path)):
         raise UserError(f"model = {printable(repr(model))[:60]}: must be a path, a name, or (model, tokenizer)")
@@ -140,7 +144,9 @@ def open_model(
 
             check_same_experiment(run, config, measured=True, remedy=REMEDY)
         return open_configured(config, run)
-    config = load_config(pretrained_config_path(), changes, {"pretrained": {"model": str(model), "revision": revision}})
+    config = load_config(
+        shipped("pretrained"), changes, {"pretrained.model": str(model), "pretrained.revision": revision}
+    )
     return open_configured(config, Path("runs") / config.pretrained.folder_name)
 
 
@@ -151,7 +157,7 @@ def _check_given_once(overrides: Sequence[str], given: Mapping[str, object]) -> 
         UserError: one does.
     """
     for number, override in enumerate(overrides):
-        for key in keys_of_override(override):
+        for key in parsed(override):
             name = key.partition(".")[2]
             where = f"overrides[{number}] = {printable(override)}"
             if key in ("pretrained.model", "pretrained.revision"):
@@ -187,7 +193,8 @@ def open_configured(config: Config, run: Path, *, in_memory: Optional[tuple[Any,
     Raises:
         UserError: the model or the run is not usable.
     """
-    config = dataclasses.replace(config, influence=config.influence.with_grid_of(config.num_groups))
+    if config.influence.k_grid is not None:
+        config = config.with_measured_k()
     opened = open_configured_model(config, run, in_memory=in_memory)
     return Model(config, opened, opened.engine(config.influence))
 
@@ -226,9 +233,7 @@ def num_groups_of(model: Model, unit: Optional[str]) -> int:
     Raises:
         UserError: there is no such unit.
     """
-    unit = model.config.influence.unit if unit is None else unit
-    check_unit(unit)
-    return most_groups(model.lengths.num_long_range, unit)
+    return changed(model.config, {} if unit is None else {"influence.unit": unit}).num_groups
 
 
 def with_settings(model: Model, **changes: Any) -> InfluenceConfig:
@@ -237,6 +242,4 @@ def with_settings(model: Model, **changes: Any) -> InfluenceConfig:
     Raises:
         UserError: a setting is not possible.
     """
-    config = dataclasses.replace(model.config, influence=dataclasses.replace(model.config.influence, **changes))
-    config.check_k()
-    return config.influence
+    return changed(model.config, {f"influence.{name}": of for name, of in changes.items()}).with_measured_k().influence

@@ -79,7 +79,7 @@ def influence(
         visibility=visibility, precision=precision, data=data,
     )  # fmt: skip
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
-    loaded.check_k()
+    loaded.with_measured_k()
     check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.statistics.quantities import read_estimates

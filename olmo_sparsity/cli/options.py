@@ -10,16 +10,14 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import typer
 
-from olmo_sparsity.config import Config
-from olmo_sparsity.config.files import (
-    default_config_path,
-    keys_of_override,
+from olmo_sparsity.config import (
+    Config,
+    Visibility,
     load_config,
-    pretrained_config_path,
-    read_values,
+    parsed,
+    powers_up_to,
+    shipped,
 )
-from olmo_sparsity.config.lengths import Visibility
-from olmo_sparsity.config.measuring import powers_up_to
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.selectors import ALL_SELECTORS, is_own
 from olmo_sparsity.selectors.own import names_of
@@ -252,7 +250,7 @@ def given_keys(overrides: Optional[list[str]]) -> list[tuple[str, str]]:
     Raises:
         UserError: an override is wrong.
     """
-    return [(printable(override), key) for override in overrides or [] for key in keys_of_override(override)]
+    return [(printable(override), key) for override in overrides or [] for key in parsed(override)]
 
 
 def check_given_once(overrides: Optional[list[str]], keys: Keys) -> None:
@@ -312,19 +310,20 @@ def resolve(
     check_given_once(overrides, keys or {})
     overrides, keys = overrides or [], keys or {}
     if config is not None and revision is None:
-        of_file = read_values(config, overrides).get("pretrained") or {}
-        revision = of_file.get("revision") if of_file.get("model") == model else None
+        of_file = load_config(config, overrides).pretrained
+        revision = of_file.revision if of_file.model == model else None
     named = {name: given for name, given in {"model": model, "revision": revision}.items() if model or given}
-    keys = {**keys, "pretrained": {**named, **keys.get("pretrained", {})}}
-    shipped = default_config_path() if model is None else pretrained_config_path()
+    flat = {f"{section}.{name}": value for section, of in keys.items() for name, value in of.items()}
+    flat |= {f"pretrained.{name}": value for name, value in named.items()}
+    default = shipped("demo") if model is None else shipped("pretrained")
     folder = run
     if folder is None and model is not None:
-        folder = RUNS / load_config(config or shipped, overrides, keys).pretrained.folder_name
+        folder = RUNS / load_config(config or default, overrides, flat).pretrained.folder_name
     if config is None:
-        config = shipped
+        config = default
         if folder is not None and (folder / "config.yaml").is_file():
             config = folder / "config.yaml"
-    loaded = load_config(config, overrides, keys)
+    loaded = load_config(config, overrides, flat)
     if folder is None:
         folder = RUNS / (loaded.name if loaded.pretrained.model is None else loaded.pretrained.folder_name)
     return Named(loaded, folder, config)

@@ -7,8 +7,7 @@ import os
 from pathlib import Path, PurePath
 from typing import Any, Optional
 
-from olmo_sparsity.config import PretrainedConfig
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import PretrainedConfig, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import need, read_manifest_of
 

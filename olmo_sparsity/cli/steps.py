@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Optional
 
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import RUNS, Named
-from olmo_sparsity.config import Config
-from olmo_sparsity.config.experiment import with_keys
-from olmo_sparsity.config.files import load_config
-from olmo_sparsity.config.keys import counted
-from olmo_sparsity.config.trained import MEASURED_SECTIONS
+from olmo_sparsity.config import Config, changed, load_config
 from olmo_sparsity.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -74,7 +70,6 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
     from olmo_sparsity.files import manifest_of_kind
 
     _check_training_of(config, asked=asked)
-    config.pretrained.check_used()
     config.pretrained.check_there()
     if config.influence.data is not None:
         from olmo_sparsity.text.corpus import list_shards
@@ -95,9 +90,9 @@ def check_settings(
     """
     given = {"selectors": list(selectors) or None, "k": ks, "seed": seed}
     keys = {name: value for name, value in given.items() if value is not None}
-    changed = with_keys(config, {"influence": {**keys, "k_grid": None}})
+    settings = changed(config, {"influence.k_grid": None, **{f"influence.{name}": of for name, of in keys.items()}})
     if ks is not None:  # of those of the configuration only the k that leave some tokens out are measured
-        changed.check_k()
+        settings.with_measured_k()
 
 
 def _check_training_of(config: Config, *, asked: bool) -> None:
@@ -161,13 +156,7 @@ def as_trained(named: Named, *, command: str) -> Config:
         UserError: they do not fit the lengths of the run.
     """
     of_file = load_config(named.file)
-    try:
-        return dataclasses.replace(named.config, **{name: getattr(of_file, name) for name in MEASURED_SECTIONS})
-    except UserError as error:
-        raise UserError(
-            f"{named.file}: this does not fit the run without the options of the measurement ({error}); "
-            f"train the run first, with `{command}`"
-        ) from None
+    return dataclasses.replace(named.config, **{name: getattr(of_file, name) for name in ("influence",)})
 
 
 def measure_first(named: Named, *, asked: bool) -> None:
@@ -175,7 +164,7 @@ def measure_first(named: Named, *, asked: bool) -> None:
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.measure.work import WHOLE
 
-    named.config.check_k()
+    named.config.with_measured_k()
     train_first(named, share=WHOLE, asked=asked, kind="influence")
     logger.info(f"{named.folder}: nothing measured yet; measuring first")
     with interruptible():
@@ -193,7 +182,10 @@ def finish_share(tables: Path, share: Share) -> bool:
     progress = f"{tables}: share {share.index} of {share.count} is done"
     if num_missing:
         are = "is" if num_missing == 1 else "are"
-        print_line(f"{progress}; {counted(num_missing, 'part')} {are} left to the others", to_stderr=True)
+        print_line(
+            f"{progress}; {num_missing} {'part' if num_missing == 1 else 'parts'} {are} left to the others",
+            to_stderr=True,
+        )
     elif not share.is_leader:
         print_line(f"{progress}, and with it all parts", to_stderr=True)
     return not num_missing and share.is_leader

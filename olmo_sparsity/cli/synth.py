@@ -18,8 +18,7 @@ from olmo_sparsity.cli.options import (
     TaskRunOption,
 )
 from olmo_sparsity.cli.steps import as_trained, finish_share, interruptible, needs_training
-from olmo_sparsity.config import PretrainedConfig, files
-from olmo_sparsity.config.keys import require
+from olmo_sparsity.config import PretrainedConfig, config_folder, load_config, require, shipped
 from olmo_sparsity.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -43,15 +42,14 @@ def resolve_task(task: str, config: Optional[Path], run: Optional[Path], *, over
     Raises:
         UserError: there is no such configuration, or it is of another task.
     """
-    shipped = files.config_folder() / "synthetic"
     folder = run or RUNS / "synthetic" / task
     if config is None and (folder / "config.yaml").is_file():
         config = folder / "config.yaml"
-    path = config or shipped / f"{task}.yaml"
+    path = config or shipped(f"synthetic/{task}")
     if config is None and not path.is_file():
-        names = ", ".join(sorted(found.stem for found in shipped.glob("*.yaml")))
+        names = ", ".join(sorted(found.stem for found in (config_folder() / "synthetic").glob("*.yaml")))
         raise UserError(f"synth: no task is named {task!r}; there are {names}; or give a configuration with --config")
-    loaded = files.load_config(path, overrides or [])
+    loaded = load_config(path, overrides or [])
     require(
         loaded.name == task,
         f"{path}: this configuration is of {loaded.name!r}, not of {task!r}; name that, or choose another --run",

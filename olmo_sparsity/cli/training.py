@@ -11,7 +11,7 @@ import typer
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import ConfigOption, Overrides, OverwriteOption, RunOption, resolve
 from olmo_sparsity.cli.steps import interruptible
-from olmo_sparsity.config.files import config_folder, to_yaml
+from olmo_sparsity.config import config_folder, to_yaml
 from olmo_sparsity.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ def train(
             f"train: {loaded.pretrained.model} is a pretrained model, which is measured and never trained; leave --model "
             "and pretrained.model out"
         )
-    loaded.pretrained.check_used()
     from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.train.loop import train as train_model
 

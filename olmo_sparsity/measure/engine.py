@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 import torch
 
-from olmo_sparsity.config.lengths import Visibility
+from olmo_sparsity.config import Visibility
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible_sets import all_visible, attention_mask, gate_bias, places_of, with_anchor
 from olmo_sparsity.model.causal_lm import CausalLM

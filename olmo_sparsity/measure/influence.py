@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
-from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, Lengths, fingerprint, to_dict
 from olmo_sparsity.measure.opening import OpenedModel, identity, open_model
 from olmo_sparsity.measure.parts import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure
@@ -113,7 +112,7 @@ def _prepare(settings: InfluenceConfig, opened: OpenedModel, folder: Path) -> Pr
         )
     training_store, train_overlap_W = opened.text.training_store, None
     # A window with its target may be too short to hold what is looked for.
-    if settings.train_overlap and training_store is not None and windows.full_len + 1 >= NGRAM:
+    if training_store is not None and windows.full_len + 1 >= NGRAM:
         train_overlap_W = windows_in_training(windows, training_store)
     fit = opened.fit(windows)
     measured = WindowsToMeasure(

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig
-from olmo_sparsity.config.lengths import Lengths, Visibility
+from olmo_sparsity.config import Config, InfluenceConfig, Lengths, PoseConfig, Visibility
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import folder_name, manifest_of_kind, read_manifest_of, sha256_text, tokenizer_of_run
 from olmo_sparsity.measure.engine import Engine
@@ -204,7 +203,6 @@ def open_model(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]
     Raises:
         UserError: the model or the run is not usable, or has too few positions.
     """
-    config.pretrained.check_used()
     take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
@@ -221,7 +219,6 @@ def check_before_training(config: Config) -> None:
         UserError: a key of a pretrained model is set, the text to measure is missing, or the windows do not fit into the
             positions.
     """
-    config.pretrained.check_used()
     if config.influence.data is not None:
         list_shards(dataclasses.replace(config.data, source=config.influence.data))
     anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)

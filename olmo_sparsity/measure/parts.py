@@ -23,8 +23,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from olmo_sparsity.config import Config, InfluenceConfig
-from olmo_sparsity.config.files import to_yaml
+from olmo_sparsity.config import Config, InfluenceConfig, to_yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     clear_folder,

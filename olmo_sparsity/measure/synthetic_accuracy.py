@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
-from olmo_sparsity.config.synthetic import Place
+from olmo_sparsity.config import Config, Place, SyntheticConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import folder_name, manifest_of_kind, need, read_manifest_of
 from olmo_sparsity.measure.parts import is_measured, measure_parts
@@ -23,14 +22,14 @@ from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.synthetic.background import Background, open_background
 from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, generated_sha256
-from olmo_sparsity.synthetic.evaluation import Responses, respond, with_scaled_rotation
+from olmo_sparsity.synthetic.evaluation import Responses, respond
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.tables import SCHEMA_VERSION, schemas_of
 
 logger = logging.getLogger(__name__)
 
 # Keys of ``synthetic`` that the evaluated sequences depend on.
-EVALUATED_KEYS = ("test_lengths", "test_sparsity", "test_rows", "test_seed")
+EVALUATED_KEYS = ("test_lengths", "test_sparsity", "test_rows")
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,6 @@ def evaluate_synthetic(
         # Folders from before there were these have the ID that they were written with.
         *([settings.test_row_len] if settings.test_row_len else []),
         *([opened.background.text_sha256] if opened.background.text_sha256 else []),
-        *([settings.rope_scaling, settings.rope_factor] if settings.rope_scaling != "none" else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if manifest_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
@@ -186,7 +184,6 @@ def evaluate_synthetic(
         f"{settings.test_rows} of each"
     )
     manifest = _manifest(config, run, opened=opened, run_id=run_id, num_windows=num_windows)
-    manifest |= {"rope_scaling": settings.rope_scaling, "rope_factor": settings.rope_factor}
     manifest["test_row_len"] = settings.test_row_len
     schema = schemas_of(manifest)["answers"]
     # A part is a cell, unless the folder was begun with parts of another size.
@@ -212,11 +209,6 @@ def evaluate_synthetic(
 def _answers(config: Config, opened: SyntheticRun, *, cell: Cell) -> Responses:
     settings, model = config.synthetic, opened.model
     placed = evaluated_sequences(config, cell.length, cell.k, place=cell.place, background=opened.background)
-    if settings.scaling_factor(cell.length) > 1:
-        row_len = settings.row_len(settings.train_lengths[1], settings.max_sparsity)
-        model = with_scaled_rotation(
-            model, method=settings.rope_scaling, factor=settings.scaling_factor(cell.length), row_len=row_len
-        )
     return respond(model, placed, predict_ids=settings.positions == "predicted")
 
 

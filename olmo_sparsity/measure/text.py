@@ -12,8 +12,7 @@ from typing import Any, Optional
 import numpy as np
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import DataConfig, InfluenceConfig
-from olmo_sparsity.config.files import read_config_of
+from olmo_sparsity.config import DataConfig, InfluenceConfig, read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import need, read_manifest_of
 from olmo_sparsity.text.preparation import prepare

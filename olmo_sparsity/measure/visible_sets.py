@@ -16,7 +16,7 @@ from typing import Optional
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.config.lengths import Visibility
+from olmo_sparsity.config import Visibility
 
 
 def with_anchor(tokens_RT: torch.Tensor, anchor_id: Optional[int]) -> tuple[torch.Tensor, torch.Tensor]:

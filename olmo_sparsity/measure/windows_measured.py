@@ -19,8 +19,7 @@ import pyarrow as pa
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.config import InfluenceConfig, Lengths
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import CONTEXTS, Batch, Readings, Scores, divergence, surprisals
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, rank

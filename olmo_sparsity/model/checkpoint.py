@@ -109,7 +109,6 @@ def save_checkpoint(
     config: olmo_config.ModelConfig,
     state: CheckpointState,
     keep: int,
-    keep_every: Optional[int] = None,
 ) -> Path:
     """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +129,7 @@ def save_checkpoint(
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after an error such as a full disk, which it would keep full
     _point_latest(folder, target)
-    delete_old_checkpoints(folder, keep=keep, keep_every=keep_every)
+    delete_old_checkpoints(folder, keep=keep)
     return target
 
 
@@ -152,12 +151,11 @@ def _point_latest(folder: Path, target: Path) -> None:
     os.replace(link, folder / "latest")
 
 
-def delete_old_checkpoints(folder: Path, *, keep: int, keep_every: Optional[int] = None) -> None:
-    """Delete all checkpoints but the newest ``keep``, and those of steps that are a multiple of ``keep_every``."""
+def delete_old_checkpoints(folder: Path, *, keep: int) -> None:
+    """Delete all checkpoints but the newest ``keep``."""
     for old in list_checkpoints(folder)[:-keep]:
-        if keep_every is None or _step_of(old) % keep_every:
-            _delete(old)
-            logger.debug(f"{old}: deleted, as newer checkpoints exist")
+        _delete(old)
+        logger.debug(f"{old}: deleted, as newer checkpoints exist")
 
 
 def _delete(checkpoint: Path) -> None:

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.config import Lengths
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.tables import RESAMPLED, lengths_of, list_rows, read_manifest, read_parts, run_again
 

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from olmo_sparsity.config.files import read_config_of
+from olmo_sparsity.config import read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import folder_name
 from olmo_sparsity.selectors import SELECTORS

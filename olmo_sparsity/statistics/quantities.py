@@ -517,6 +517,20 @@ def gate(table: pd.DataFrame, quantity: str = "gate_gain_nats") -> Gate:
     return side_of_zero(None if row is None or np.isnan(row["value"]) else row)
 
 
+def counted(number: int, manifest: Mapping[str, Any]) -> str:
+    """What k counts in a measurement, with its number: `1 token`, `4 entries`, `2 blocks of 16 tokens`."""
+    kind, _, size = manifest["influence"].get("unit", "token").partition(":")
+    one, many = ("entry", "entries") if manifest.get("visibility") == "contextual" else ("token", "tokens")
+    if kind == "token":
+        return f"{number:,} {one if number == 1 else many}"
+    return f"{number:,} {kind}{'' if number == 1 else 's'}{f' of {size} {many}' if size else ''}"
+
+
+def units_of(manifest: Mapping[str, Any]) -> str:
+    """What k counts in a measurement, in the plural."""
+    return counted(2, manifest).removeprefix("2 ")
+
+
 def shown_ks(table: pd.DataFrame) -> list[int]:
     """The measured k up to a quarter of the long-range tokens, rising, or the smallest; the first is that of headlines."""
     ks = sorted(table.loc[table["quantity"] == "gain_sparse_nats", "k"].dropna().unique().tolist())

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from olmo_sparsity.config.files import read_config_of
-from olmo_sparsity.config.trained import FREE_TO_MEASURE, DifferentKey, different_keys
+from olmo_sparsity.config import different_keys, read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import manifest_of_kind, read_manifest_of
 from olmo_sparsity.tables import list_finished, newest_finished, read_manifest
 
-SEED_KEY = ("training", "seed")
+SEED_KEY = "training.seed"
 SAME_WINDOWS = ("tokens_sha256", "windows_sha256")  # keys of a manifest, equal where the windows are the same
 EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part")  # of the section ``influence``: no number depends on them
 
@@ -39,10 +38,10 @@ def _stored_config(run: Path) -> dict[str, Any]:
     return config
 
 
-def _difference(run: Path, other: Path) -> Optional[DifferentKey]:
+def _difference(run: Path, other: Path) -> Optional[tuple[str, Any, Any]]:
     """Return a key other than the seed in which two runs differ."""
     configs = _stored_config(run), _stored_config(other)
-    return next(different_keys(*configs, free=FREE_TO_MEASURE | {SEED_KEY}), None)
+    return next((key for key in different_keys(*configs) if key[0] != SEED_KEY), None)
 
 
 def trained_models(runs: Sequence[Path]) -> list[TrainedModel]:
@@ -83,7 +82,7 @@ def same_model(
         difference = _difference(runs[0], run)
         if difference is not None:
             raise UserError(
-                f"{runs[0]} and {run} differ in {difference.dotted} ({difference.first!r}, {difference.second!r}), not only in "
+                f"{runs[0]} and {run} differ in {difference[0]} ({difference[1]!r}, {difference[2]!r}), not only in "
                 f"the seed of training; {advice}"
             )
         seed = read_config_of(run).training.seed

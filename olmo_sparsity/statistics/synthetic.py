@@ -23,7 +23,7 @@ LEVEL = 0.95  # the accuracy of a task that is learned
 # What runs of one model have in common, with what a folder without the key has.
 SETTING: dict[str, Any] = {
     **dict.fromkeys(("task", "positions", "scratchpad", "modulus", "background", "max_sparsity", "train_lengths")),
-    **dict.fromkeys(("num_chunks", "max_position", "position_embedding", "rope_factor", "locality")),
+    **dict.fromkeys(("num_chunks", "max_position", "position_embedding", "locality")),
     **{"rope_scaling": "none", "spread": 1},
 }
 METHODS = {
@@ -95,8 +95,8 @@ def _answers_of_seeds(label: str, folders: Sequence[Path]) -> list[pd.DataFrame]
     answers = [_answers(tables) for tables in folders]
     if not all(of_seed[OF_SEQUENCES].equals(answers[0][OF_SEQUENCES]) for of_seed in answers):
         raise UserError(
-            f"{label}: its seeds were evaluated on different sequences; evaluate them with the same synthetic.test_seed, "
-            "test_lengths, test_sparsity and test_rows"
+            f"{label}: its seeds were evaluated on different sequences; evaluate them with the same "
+            "synthetic.test_lengths, test_sparsity and test_rows"
         )
     return answers
 

@@ -8,14 +8,14 @@ from typing import Optional
 
 import numpy as np
 
-from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig
-from olmo_sparsity.config.keys import require
+from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, require
 from olmo_sparsity.files import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
 from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.train.batches import batch_at, row_source
 
+NUM_NOISE = 4  # different tokens of noise
 NUM_SEEDS = 2**62  # from which that of the rows of text is drawn
 
 
@@ -78,7 +78,7 @@ def open_background(config: Config, split: str) -> Background:
         UserError: the text is not usable, or has no document as long as the longest row.
     """
     if config.synthetic.background == "noise":
-        return noise(config.synthetic.num_noise)
+        return noise(NUM_NOISE)
     folder = prepare(config.data)
     verify_prepared(folder)
     store = open_store(folder, split)

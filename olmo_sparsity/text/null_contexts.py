@@ -10,7 +10,7 @@ from typing import Optional
 
 import numpy as np
 
-from olmo_sparsity.config.lengths import NullContext
+from olmo_sparsity.config import NullContext
 from olmo_sparsity.text.windows import Windows
 
 STRETCHES, SHUFFLES = 2, 22  # purposes of random generators; a change would change the null contexts

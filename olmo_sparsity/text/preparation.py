@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     """Return the folder of a corpus under a tokenizer: a readable name and a hash of all that its contents depend on."""
     relevant = dataclasses.asdict(data)
-    del relevant["cache_dir"], relevant["processes"]
+    del relevant["cache_dir"]
     if tokenizer_file is not None:
         relevant["tokenizer"] = sha256_file(tokenizer_file)
     elif Path(data.tokenizer).is_file():
@@ -393,7 +393,7 @@ def _speed(data: DataConfig, records: list[ShardRecord], *, seconds: dict[str, f
     return {
         **{name: round(value, 3) for name, value in seconds.items()},
         "shards": len(records),
-        "processes": data.processes or usable_cores(),
+        "processes": usable_cores(),
         "documents": sum(record.documents for record in records),
         "tokens": sum(split.tokens for record in records for split in record.splits.values()),
         "bytes": sum(record.bytes for record in records),

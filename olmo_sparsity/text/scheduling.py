@@ -65,7 +65,7 @@ def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
     Raises:
         UserError: a shard cannot be read, or a worker process was killed.
     """
-    folder, cores = template.folder, template.data.processes or usable_cores()
+    folder, cores = template.folder, usable_cores()
     finished = _read_finished(folder, len(shards))
     limits = template.limits  # what the accepted shards leave
     accepted: list[ShardRecord] = []
@@ -165,7 +165,7 @@ def _started_workers(num_processes: int, num_shards: int) -> Iterator[Submit]:
         except BrokenProcessPool:
             raise UserError(
                 "a process that tokenized was killed, perhaps because memory ran out; run the same command again, it "
-                "continues; set data.processes to a smaller number if it happens again"
+                "continues"
             ) from None
         finally:
             parent_end.close()

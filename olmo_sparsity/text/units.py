@@ -17,7 +17,7 @@ import numpy as np
 import sentencex
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config.units import block_size
+from olmo_sparsity.config import block_size
 from olmo_sparsity.text.vocabulary import token_texts
 
 REPLACEMENT = "\ufffd"  # what a token decodes to that holds only a part of a character

@@ -14,8 +14,7 @@ from typing import Any, Optional
 
 import torch
 
-from olmo_sparsity.config import Config, PoseConfig
-from olmo_sparsity.config.keys import require
+from olmo_sparsity.config import Config, PoseConfig, require
 from olmo_sparsity.files import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store

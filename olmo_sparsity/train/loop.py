@@ -54,6 +54,9 @@ from olmo_sparsity.train.run_folder import (
 )
 from olmo_sparsity.train.step import deterministic, rows_per_pass_of, train_step
 
+MAX_GRAD_NORM = 1.0
+KEPT_CHECKPOINTS = 2
+
 logger = logging.getLogger(__name__)
 
 
@@ -166,8 +169,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
             logger.info(f"{run.folder}: compiling; the first step takes up to minutes, those after it do not")
         for batch in training_batches(run.data, steps=steps, device=train_state.device):
             learning_rate = run.schedule.get_lr(training.learning_rate, state.step, training.steps)
-            max_grad_norm = training.max_grad_norm
-            nats, grad_norm = train_step(train_state, batch, learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+            nats, grad_norm = train_step(train_state, batch, learning_rate=learning_rate, max_grad_norm=MAX_GRAD_NORM)
             state.step += 1
             bar.update()
             due = _due_after(state.step, training, interrupted=any_process(bool(signals), process))
@@ -262,7 +264,7 @@ def _shown(metrics: StepMetrics, newest_evaluation: Optional[Evaluation]) -> dic
 
 def _save(run: TrainingRun, state: LoopState) -> None:
     """Write a checkpoint. All processes must call it; the leader writes."""
-    train_state, training = run.train_state, run.config.training
+    train_state = run.train_state
     start = time.monotonic()
     checkpoint_state = gather_state(train_state.model, train_state.optimizer, process=train_state.process)
 
@@ -278,8 +280,7 @@ def _save(run: TrainingRun, state: LoopState) -> None:
             ),
             config=train_state.model.config,
             state=checkpoint_state,
-            keep=training.keep_checkpoints,
-            keep_every=training.keep_every,
+            keep=KEPT_CHECKPOINTS,
         )
         logger.debug(f"saved {path} (step {state.step}) in {time.monotonic() - start:.2f} s")
 
@@ -305,10 +306,8 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         manifest["checkpoint"] = read_checkpoint_info(run.folder / "checkpoints" / f"step{state.step}").record
         write_json(run.folder / "manifest.json", manifest)
         remove_leftovers(run.folder)
-        training = run.config.training  # a process that was killed after the last step may have left too many
-        delete_old_checkpoints(
-            run.folder / "checkpoints", keep=training.keep_checkpoints, keep_every=training.keep_every
-        )
+        # A process that was killed after the last step may have left too many.
+        delete_old_checkpoints(run.folder / "checkpoints", keep=KEPT_CHECKPOINTS)
 
     broadcast_from_leader(complete, run.train_state.process)
     logger.info(f"{run.folder}: trained {state.step} steps, {tokens:,} tokens; validation loss {loss_nats:.3f} nats")

@@ -146,7 +146,6 @@ def prepare_run(
         compiled=compiled,
         process=process,
         device=device,
-        position_loss_weight=config.synthetic.position_loss_weight,
         few_targets=data.few_targets,
     )
     process_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)

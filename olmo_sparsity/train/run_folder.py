@@ -8,9 +8,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
-from olmo_sparsity.config import Config, to_dict
-from olmo_sparsity.config.files import read_config_of, to_yaml
-from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS, different_keys
+from olmo_sparsity.config import (
+    Config,
+    different_keys,
+    read_config_of,
+    to_dict,
+    to_yaml,
+)
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     clear_folder,
@@ -44,16 +48,14 @@ def check_same_experiment(run: Path, config: Config, *, measured: bool = False, 
         UserError: a key differs.
     """
     stored = read_manifest_of(run)["config"]
-    for key in different_keys(stored, to_dict(config), free=FREE_TO_MEASURE if measured else FREE_TO_TRAIN):
+    for dotted, made_with, wanted in different_keys(stored, to_dict(config)):
         advice = "choose another folder with --run DIR, where a new run is trained"
         if measured:
             advice = f"name it with --run {run}, which reads its own configuration, or {advice}"
-        if measured and key.dotted in LENGTHS:
-            option = key.dotted.partition(".")[2].replace("_", "-")
-            advice = f"measure it at another length with --{option} {key.second}"
-        raise UserError(
-            f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; {remedy or advice}"
-        )
+        if measured and dotted in ("context.local_len", "context.full_len"):
+            option = dotted.partition(".")[2].replace("_", "-")
+            advice = f"measure it at another length with --{option} {wanted}"
+        raise UserError(f"{run}: this run was made with {dotted} = {made_with!r}, not {wanted!r}; {remedy or advice}")
 
 
 def check_same_source(run: Path, *, is_synthetic: bool) -> None:

@@ -23,6 +23,9 @@ from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.train.batches import IGNORE_INDEX, Batch
 from olmo_sparsity.train.processes import full_tensor, gradient_accumulation, replicate, shard_model, share_of_rows
 
+BETAS = (0.9, 0.95)  # of AdamW
+WEIGHT_DECAY = 0.1
+
 # Deterministic matrix products on a GPU need it. cuBLAS reads it once, at the first product of the process, so it is set
 # when this module is imported.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -122,8 +125,8 @@ def build_optimizer(model: OLMoWithPositions, training: TrainingConfig) -> torch
     return torch.optim.AdamW(
         plain,
         lr=training.learning_rate,
-        betas=(training.beta1, training.beta2),
-        weight_decay=training.weight_decay,
+        betas=BETAS,
+        weight_decay=WEIGHT_DECAY,
         fused=True,
     )
 

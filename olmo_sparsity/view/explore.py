@@ -9,9 +9,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import printable
 from olmo_sparsity.selectors import SELECTORS
+from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.statistics.spectrum import TOLERANCE, TOLERANCES
 from olmo_sparsity.text.places import EncodedText
 from olmo_sparsity.text.words import alone

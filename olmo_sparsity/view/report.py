@@ -13,19 +13,20 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from olmo_sparsity.config.units import counted, units_of
 from olmo_sparsity.selectors import meaning_of
 from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.frames import five_windows
 from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS
 from olmo_sparsity.statistics.quantities import (
     QUANTITIES,
+    counted,
     first_blind,
     gate,
     pick,
     read_estimates,
     shown_ks,
     side_of_zero,
+    units_of,
 )
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.text.words import CUT, near_visible, words

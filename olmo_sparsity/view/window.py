@@ -16,11 +16,10 @@ from rich.padding import Padding
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.files import sha256_text
 from olmo_sparsity.selectors import CONTROLS
-from olmo_sparsity.statistics.quantities import FEW
+from olmo_sparsity.statistics.quantities import FEW, counted
 from olmo_sparsity.tables import read_manifest, run_of_tables
 from olmo_sparsity.tables import read_windows as read_rows
 from olmo_sparsity.text.units import shown_texts

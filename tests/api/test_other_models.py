@@ -35,7 +35,7 @@ def of_command(
     request: pytest.FixtureRequest, tiny_config: Config, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> api.Results:
     influence = dataclasses.replace(
-        tiny_config.influence, num_windows=10, selectors=SELECTORS, visibility=request.param, train_overlap=False
+        tiny_config.influence, num_windows=10, selectors=SELECTORS, visibility=request.param
     )
     config = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(folder)), influence=influence)
     return api.read_results(measure(config, tmp_path_factory.mktemp("runs") / "llama"))

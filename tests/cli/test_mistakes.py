@@ -12,7 +12,7 @@ from conftest import TINY_YAML
 from mistakes import Case, run_main
 from syrupy.assertion import SnapshotAssertion
 
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import load_config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.train.loop import train
 

@@ -15,8 +15,7 @@ from made_up import CONTEXTUAL, MODEL, made_up_tables
 from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.cli.shown_models import check_shown_model
-from olmo_sparsity.config import PretrainedConfig
-from olmo_sparsity.config.files import load_config, pretrained_config_path
+from olmo_sparsity.config import PretrainedConfig, load_config, shipped
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import sha256_file, write_json
 from olmo_sparsity.tables import figures_folder, run_of_tables
@@ -155,7 +154,7 @@ def test_overrides_and_options_are_judged_together(
         assert {name: getattr(getattr(loaded, section), name) for name in keys} == keys
     assert loaded.pretrained.model == options.get("model")
     with pytest.raises(UserError):
-        load_config(None if "model" not in options else pretrained_config_path(), overrides)
+        load_config(None if "model" not in options else shipped("pretrained"), overrides)
 
 
 def test_what_an_option_contradicts_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +187,10 @@ def test_which_configuration_and_folder_options_name(tmp_path: Path, monkeypatch
     assert found("named.yaml", None, "name=o", "influence.seed=14") == ("o", 14, None, "runs/o")
     assert found(None, None, model="a/b") == ("x11", 11, "a/b", "runs/a-b")
     assert found(None, "runs/mine", model="a/b") == ("x12", 12, "a/b", "runs/mine")
-    for model, shipped in (("a/b", load_config(pretrained_config_path(), [])), (None, load_config(None, []))):
+    for model, default in (("a/b", load_config(shipped("pretrained"), [])), (None, load_config(None, []))):
         loaded, folder, _ = resolve(None, Path("runs/new"), overrides=None, model=model)
-        assert (loaded.context, loaded.influence, str(folder)) == (shipped.context, shipped.influence, "runs/new")
-    assert load_config(pretrained_config_path(), []).context != load_config(None, []).context
+        assert (loaded.context, loaded.influence, str(folder)) == (default.context, default.influence, "runs/new")
+    assert load_config(shipped("pretrained"), []).context != load_config(None, []).context
     assert found("named.yaml", None, keys={"influence": {"seed": 15}}) == ("n", 15, None, "runs/n")
     scaled = {"pretrained": {"rope_scaling": "yarn", "rope_factor": 2.0, "train_len": 64}}
     changes = [f"pretrained.{key}={value}" for key, value in scaled["pretrained"].items()]

@@ -11,7 +11,7 @@ import pytest
 
 from olmo_sparsity.cli import synth
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.config import config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import ExportedModel
 from olmo_sparsity.torchrun import ProcessInfo

@@ -1,3 +1,5 @@
+"""The configuration: files, KEY=VALUE, mistakes, and what follows from its keys."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -5,280 +7,225 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
-from olmo_sparsity.config.files import config_folder, load_config, to_yaml
-from olmo_sparsity.config.lengths import Lengths
+from olmo_sparsity.config import (
+    Config,
+    Lengths,
+    PoseConfig,
+    PretrainedConfig,
+    SyntheticConfig,
+    changed,
+    config_folder,
+    different_keys,
+    fingerprint,
+    key_types,
+    load_config,
+    shipped,
+    to_dict,
+    to_yaml,
+    words,
+)
 from olmo_sparsity.errors import UserError
 
+TWINS = ("demo-no-pose", "demo-randpos", "demo-ceiling")
 
-def write(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "c.yaml"
-    path.write_text(text)
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
-    path = write(tmp_path, "training: {steps: 7, seed: 3}\n")
-    config = load_config(path, ["training.steps=9", "influence.k=[1,4]"])
-    assert (config.training.steps, config.training.seed, config.training.batch_rows) == (9, 3, 256)
-    assert config.influence.k == [1, 4]
-    assert config.context.row_len == config.context.local_len
-
-
-def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
-    """A grid stands in place of k, so k that is given behind one would otherwise be lost."""
-    path = write(tmp_path, "influence: {k_grid: all}\n")
-
-    def measured(*overrides: str) -> list[int]:
-        return load_config(path, overrides).with_measured_k().influence.k
-
-    every = measured()
-    assert every == list(range(1, len(every) + 1)) and len(every) > 3
-    assert measured("influence.k=[1,3]") == [1, 3]
-    assert measured("influence.k=[1,3]", "influence.k_grid=all") == every
-    assert measured("influence.k_grid=all", "influence.k=[2]") == [2]
-    assert measured("influence.seed=3") == every
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("training:\n  steps: 5\n  stepz: 3\n", "c.yaml:3: training.stepz: there is no key 'stepz'"),
-        ("? [a]\n: 5\n", "c.yaml:1: [...]: there is no key '[...]' here"),
-        ("trainin:\n  steps: 5\n", "c.yaml:1: trainin: there is no key 'trainin'"),
-        ("training:\n  steps: abc\n", "c.yaml:2: training.steps = abc: must be a whole number"),
-        ("training:\n  steps: 5\n  steps: 3\n", "c.yaml:3: training.steps: this key stands here twice"),
-        ("training:\n  <<: {steps: 5}\n", "c.yaml:2: training.<<: there is no key '<<' here"),
-        (
-            "training: &t {steps: *t}\n",
-            "c.yaml:1: training.steps: a mapping of keys to values, where this must be a whole",
-        ),
-        ("training: " + "[" * 5000, "c.yaml: too many brackets in one another"),
-        ('name: "\\UFFFFFFFF"\n', "c.yaml: not valid YAML"),
-        ("training: 3\n", "section of keys"),
-        ("training:\n steps: 3\n  x: [\n", "c.yaml:3: not valid YAML"),
-        ("[1, 2]\n", "mapping of keys"),
-        ("context: {local_len: 64, full_len: 64}\n", "context.full_len = 64: must be larger than context.local_len"),
-        ("context: {local_len: 16, train_len: 8}\n", "context.train_len = 8: must lie between context.local_len = 16"),
-        (
-            "context: {train_len: 129}\n",
-            "context.train_len = 129: must lie between context.local_len = 64 (and 2) and context",
-        ),
-        (
-            "context: {local_len: 1}\n",
-            "context.train_len = 1: must lie between context.local_len = 1 (and 2) and context",
-        ),
-        ("training:\n  seed: -1\n", "c.yaml:2: training.seed = -1: must be at least 0"),
-        ("training:\n  seed:\n    -1\n", "c.yaml:3: training.seed = -1: must be at least 0"),
-        ("influence:\n  k: [1,\n    0]\n", "c.yaml:2: influence.k = 0: must be at least 1"),
-        ("training: {seed: 99999999999999999999999}\n", "training.seed"),
-        ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
-        ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
-        (
-            "model: {d_model: 36, n_heads: 4}\n",
-            "model.d_model = 36: must be a multiple of 2 * model.n_heads = 8 (rotary",
-        ),
-        (
-            "training: {batch_rows: 10, micro_batch_rows: 3}\n",
-            "training.micro_batch_rows = 3: must divide training.batch_rows = 10",
-        ),
-        (
-            "training: {checkpoint_every: 100, keep_every: 50}\n",
-            "training.keep_every = 50: must be a multiple of training.checkpoint_every = 100, or null",
-        ),
-        ("data: {max_tokens: 0}\n", "data.max_tokens = 0: must be at least 1"),
-        ("name: ../elsewhere\n", "plain folder name"),
-        ("name: ..\n", "name = '..': must be a plain folder name"),
-        ("name: .hidden\n", "name = '.hidden': must be a plain folder name"),
-        ("name: -q\n", "name = '-q': must be a plain folder name"),
-        ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
-        ("pose:\n  contents: half\n", "c.yaml:2: pose.contents = half: must be one of contiguous, matched"),
-        ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
-        (
-            "pose: {method: randpos, contents: matched}\n",
-            "pose.contents = matched: pose.method = randpos has no chunks",
-        ),
-        ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
-        ('data: {source: "\\x24{oc.env:HOME}"}\n', "interpolation"),
-        ("pretrained:\n  modle: x\n", "c.yaml:2: pretrained.modle: there is no key 'modle'"),
-        ("pretrained: {model: ''}\n", "pretrained.model = ''"),
-        ("pretrained: {revision: main}\n", "pretrained.revision = main: there is no pretrained.model"),
-        ("pretrained: {model: x, device_map: cuda}\n", "pretrained.device_map = cuda: must be auto, or null"),
-        (
-            "pretrained: {model: x, rope_scaling: yarn}\n",
-            "pretrained.rope_factor = None with pretrained.rope_scaling = yarn",
-        ),
-        (
-            "pretrained: {model: x, rope_factor: 2}\n",
-            "pretrained.rope_factor = 2.0 with pretrained.rope_scaling = none",
-        ),
-        ("influence: {local_len: 128}\n", "influence.full_len = 128: must be larger than influence.local_len = 128"),
-        ("influence: {local_len: 130}\n", "influence.full_len = 128: must be larger than influence.local_len = 130"),
-        ("influence: {full_len: 129}\n", "influence.full_len = 129: the run is trained with 128 positions"),
-        ("influence: {min_preceding: 127}\n", "influence.min_preceding = 127: must be at least the length of the full"),
-    ],
-)
-def test_errors_name_the_line_and_the_key(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        load_config(write(tmp_path, text))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "name: a-b_c.d e\n",
-        "context: {local_len: 2, train_len: 128}\n",
-        "pose: {num_chunks: 64}\n",
-        "pose: {method: randpos, max_position: 200}\n",
-        "influence: {min_preceding: 128}\n",
-        "training: {checkpoint_every: 50, keep_every: 100}\n",
-        "training: {batch_rows: 10, micro_batch_rows: 10}\n",
-        "model: {d_model: 8, n_heads: 4}\n",
-    ],
-)
-def test_what_just_fits_is_accepted(tmp_path: Path, text: str) -> None:
-    load_config(write(tmp_path, text))
-
-
-def test_a_model_without_positions_takes_ordinary_rows_only(tmp_path: Path) -> None:
-    path = write(tmp_path, "model: {position_embedding: none}\npose: {num_chunks: 1}\n")
-    load_config(path)
-    begins = "model.position_embedding = none: a model without positions has no use for pose.method = "
-    for overrides, told in (
-        (["pose.num_chunks=2"], "pose with pose.num_chunks = 2; set pose.num_chunks=1"),
-        (
-            ["pose.method=randpos", "pose.num_chunks=2"],  # the default, which randpos does not use
-            "randpos with pose.num_chunks = 2; set pose.num_chunks=1, without pose.method",
-        ),
-    ):
-        with pytest.raises(UserError) as caught:
-            load_config(path, overrides)
-        assert str(caught.value) == f"{path}: {begins}{told}"
-
-
-def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
-    path = write(tmp_path, "")
-    with pytest.raises(UserError, match="there is no key 'stepz'"):
-        load_config(path, ["training.stepz=3"])
-    assert load_config(write(tmp_path, "name: 2025-31-12\n")).name == "2025-31-12"
-    with pytest.raises(UserError, match=r"\[=3"):
-        load_config(path, ["[=3"])
-    with pytest.raises(UserError, match=r"influence\.k\.0=3"):
-        load_config(path, ["influence.k.0=3"])
-    for crafted in ("${oc.env:HOME}", '"\\x24{oc.env:HOME}"'):
-        with pytest.raises(UserError, match="interpolation"):
-            load_config(path, [f"data.source={crafted}"])
-    with pytest.raises(UserError, match="key=value"):
-        load_config(path, ["training.steps"])
-    for name, reason in (("none.yaml", "No such file or directory"), (".", "Is a directory")):
-        with pytest.raises(UserError) as caught:
-            load_config(tmp_path / name)
-        assert str(caught.value) == f"{tmp_path / name}: cannot read this configuration ({reason})"
-
-
-@pytest.mark.parametrize("explain", [True, False])
-def test_every_character_is_read_again(explain: bool, tmp_path: Path) -> None:
-    """Those that YAML counts as ends of lines or refuses as they are, the borders of its ranges, and some beyond U+FFFF."""
-    characters = [
-        *range(1, 0x200),
-        *range(0x2000, 0x2070),
-        0xD7FF,
-        0xE000,
-        0xFEFF,
-        *range(0xFFF0, 0x10010),
-        0x1F30A,
-        0x10FFFF,
-    ]
-    text = r"runs\x41\u0042 " + " ".join(map(chr, characters))
-    config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, source=text))
-    assert load_config(write(tmp_path, to_yaml(config, explain=explain))) == config
-
-
-@pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.name)
-def test_configurations_are_the_same_after_writing_and_reading(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.stem)
+def test_what_is_written_is_read_again(path: Path, tmp_path: Path) -> None:
     config = load_config(path)
-    assert load_config(write(tmp_path, to_yaml(config))) == config
+    for explain in (False, True):
+        text = to_yaml(config, explain=explain)
+        assert load_config(written(tmp_path, text)) == config
+        assert yaml.safe_load(text) == to_dict(config)
 
 
-@pytest.mark.parametrize("name", ["reference", "demo", "smollm2", "synthetic/variables"])
-def test_explanations_change_nothing(name: str, tmp_path: Path) -> None:
-    config = load_config(config_folder() / f"{name}.yaml")
-    assert load_config(write(tmp_path, to_yaml(config, explain=True))) == config
-
-
-def test_the_reference_is_up_to_date() -> None:
+def test_the_reference_is_generated() -> None:
     assert (config_folder() / "reference.yaml").read_text().partition("\n")[2] == to_yaml(Config(), explain=True)
 
 
-def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) -> None:
-    path = write(tmp_path, "context: {local_len: 8, full_len: 12}\n")
-    load_config(path, ["influence.k=[1,4]"]).check_k()
-    with pytest.raises(UserError, match=r"influence\.k = \[8\]: there are only M = 4.*--k"):
-        load_config(path).check_k()
-    blocks = ["influence.unit=block:3"]  # two, the last of one token
-    load_config(path, [*blocks, "influence.k=[1,2]"]).check_k()
-    assert load_config(path, [*blocks, "influence.k_grid=all"]).with_measured_k().influence.k == [1, 2]
-    with pytest.raises(
-        UserError, match=r"influence\.k = \[3\]: there are only 2 blocks of 3 among the M = 4 long-range"
-    ):
-        load_config(path, [*blocks, "influence.k=[1,3]"]).check_k()
+@settings(max_examples=30)
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1))
+def test_text_is_taken_as_it_is_written(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    config = load_config(None, [f"data.source={text}"])
+    assert config.data.source == ("null" if text == "null" else text)
+    assert load_config(written(tmp_path_factory.getbasetemp(), to_yaml(config))) == config
 
 
-def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:
-    """Of a run up to the positions of its training; a pretrained model has no training row."""
-    path = write(tmp_path, "context: {local_len: 8, full_len: 12, train_len: 10}\npose: {max_position: 40}\n")
-    assert load_config(path).measured_lengths == Lengths(8, 12, 4, 10, 40)
-    given = ["influence.local_len=4", "influence.full_len=40"]
-    assert load_config(path, given).measured_lengths == Lengths(4, 40, 36, 10, 40)
-    load_config(path, [*given, "influence.k=[36]"]).check_k()
-    bos = ["context.bos=true"]  # has a position of its own, in front of those of the lengths
-    assert load_config(path, [*given, *bos]).measured_lengths == Lengths(4, 40, 36, 10, 40)
-    with pytest.raises(UserError, match="full_len = 41: the run is trained with 40 positions"):
-        load_config(path, [*bos, "influence.full_len=41"])
-    pretrained = load_config(path, ["pretrained.model=some/model", "influence.full_len=4096"])
-    assert pretrained.measured_lengths == Lengths(8, 4096, 4088)
+def test_keys_go_before_overrides_and_these_before_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "training: {steps: 1, seed: 1, batch_rows: 1}\ndata:\ninfluence: {k_grid: all}")
+    config = load_config(path, ["training.seed=2", "training.batch_rows=2"], {"training.batch_rows": 3})
+    assert (config.training.steps, config.training.seed, config.training.batch_rows) == (1, 2, 3)
+    assert config.data == Config().data and config.influence.k_grid == "all"
+    for later in ({"influence.k": [1, 3]}, None):
+        named = load_config(path, [] if later else ["influence.k=[1, 3]"], later)
+        assert (named.influence.k, named.influence.k_grid) == ([1, 3], None)
+    assert load_config(path, ["influence.k=1,3", "influence.k_grid=geometric"]).influence.k_grid == "geometric"
+    assert load_config(None, ["pretrained.model=a/b", "pretrained.revision=12345e7"]).pretrained.revision == "12345e7"
+    assert load_config(None, ["training.learning_rate=1e-4"]).training.learning_rate == 1e-4
 
 
-def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dotted", sorted(key_types()))
+def test_every_key_refuses_what_it_cannot_be_and_names_itself(dotted: str, tmp_path: Path) -> None:
+    section, _, name = dotted.rpartition(".")
+    with pytest.raises(UserError, match=rf"^{dotted}(: | = )"):
+        load_config(None, [f"{dotted}=\0"])
+    if "text" not in words(key_types()[dotted]) and dotted != "name":
+        with pytest.raises(UserError, match=rf"^{dotted}(: | = )"):
+            load_config(None, [f"{dotted}=-1"])
+    nested = f"{section}: {{{name}: {{a: 1}}}}" if section else f"{name}: {{a: 1}}"
+    with pytest.raises(UserError, match=rf"yaml:1: {dotted}\.a: there is no such key"):
+        load_config(written(tmp_path, nested))
+
+
+BAD_FILES = {
+    "name: [1": "not valid YAML",
+    "- 1": "holds keys and values",
+    "5": "holds keys and values",
+    "a: &a [*a]": "not valid YAML",
+    "a: &a {b: *a}": "not valid YAML",
+    "[" * 1500: "not valid YAML",
+    '"\\UFFFFFFFF": 1': "not valid YAML",
+    "training: {steps: 5}\ntraining: {steps: 6}": "config.yaml:2: training.steps is given twice",
+    "training:\n  stepz: 5": "config.yaml:2: training.stepz: there is no such key; did you mean training.steps?",
+    "steps: 5": "config.yaml:1: steps: there is no such key; did you mean training.steps?",
+    "training: 5": "training: there is no such key; did you mean training.",
+    "training: {steps: null}": "training.steps = null: must be a whole number, at least 1",
+    "training: {steps: 0x10}": "training.steps = 0x10: must be a whole number",
+    "training: {steps: 1.5}": "training.steps = 1.5: must be a whole number",
+    f"training: {{steps: {'9' * 5000}}}": "training.steps = 999",
+    "training: {learning_rate: .nan}": "training.learning_rate = .nan: must be a number, above 0",
+    "training: {learning_rate: inf}": "training.learning_rate = inf: must be a number",
+    "training: {learning_rate: nan}": "training.learning_rate = nan: must be a number",
+    "training: {precision: fp8}": "training.precision = fp8: must be one of auto, fp32, bf16",
+    "context: {bos: maybe}": "context.bos = maybe: must be true or false",
+    "influence: {k: [1, [2]]}": "must be a list, each a whole number, at least 1",
+    "influence: {k: 1}": "influence.k = 1: must be a list",
+    'data: {source: "\\ud800"}': "data.source",
+    "name: ../a": "name = ../a: must be letters, digits",
+    "a: !!python/object/apply:os.system [touch ran]": "there is no such key",
+    "context: {local_len: 128}": "config.yaml: context.full_len = 128: must be larger than context.local_len = 128",
+}
+
+
+@pytest.mark.parametrize("text", BAD_FILES, ids=range(len(BAD_FILES)))
+def test_a_mistake_in_a_file_is_one_line(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refused:
+        load_config(written(tmp_path, text))
+    assert str(refused.value).startswith(str(tmp_path / "config.yaml"))
+    assert BAD_FILES[text] in str(refused.value) and "\n" not in str(refused.value)
+    assert not Path("ran").exists()
+
+
+# What just fits, and the change with which it does not; the key that the line names.
+CONTRADICTIONS = [
+    ("context.full_len=65", "context.full_len=64", "context.full_len"),
+    ("context.train_len=128", "context.train_len=129", "context.train_len"),
+    ("context.train_len=64", "context.train_len=63", "context.train_len"),
+    ("pose.max_position=128", "pose.max_position=127", "pose.max_position"),
+    ("pose.method=randpos pose.max_position=200", "pose.method=randpos pose.vary_chunks=true", "pose.vary_chunks"),
+    ("pose.num_chunks=1 model.position_embedding=none", "model.position_embedding=none", "pose.num_chunks=1"),
+    ("model.n_heads=64", "model.n_heads=128", "model.d_model"),
+    ("training.warmup_steps=0", "training.warmup_steps=0 training.scheduler=max_scheduler", "training.warmup_steps"),
+    ("training.micro_batch_rows=128", "training.micro_batch_rows=100", "training.micro_batch_rows"),
+    ("pretrained.model=a pretrained.revision=b", "pretrained.revision=b", "pretrained.revision"),
+    ("pretrained.model=a pretrained.train_len=9", "pretrained.train_len=9", "train_len"),
+    ("pretrained.device_map=auto", "pretrained.model=a pretrained.rope_factor=2", "rope_scaling"),
+    ("influence.full_len=65", "influence.full_len=64", "influence.full_len"),
+    ("influence.full_len=128", "influence.full_len=129", "influence.full_len"),
+    ("influence.min_preceding=128", "influence.min_preceding=127", "influence.min_preceding"),
+    ("influence.k=1,2", "influence.k=2,1", "influence.k"),
+    ("influence.k=1", "influence.k=", "influence.k"),
+    ("influence.selectors=[kl, random]", "influence.selectors=[kl, kl]", "influence.selectors"),
+    ("influence.selectors=kl", "influence.selectors=kml", "influence.selectors"),
+    ("influence.selectors=kl", "influence.selectors=own.py:kl", "--selector"),
+    ("influence.selectors=h2o influence.visibility=contextual", "influence.selectors=h2o", "influence.visibility"),
+    ("synthetic.train_lengths=8,8", "synthetic.train_lengths=9,8", "synthetic.train_lengths"),
+    ("synthetic.train_lengths=4,8", "synthetic.train_lengths=3,8", "synthetic.train_lengths"),
+    ("synthetic.test_lengths=4", "synthetic.test_lengths=3", "synthetic.test_lengths"),
+    ("synthetic.test_row_len=16", "synthetic.test_row_len=17", "synthetic.test_lengths"),
+    ("synthetic.locality=4", "synthetic.locality=4 synthetic.spread=2", "synthetic.locality"),
+    ("synthetic.scratchpad=true synthetic.positions=coupled", "synthetic.positions=coupled", "synthetic.scratchpad"),
+    ("synthetic.task=variables", "synthetic.task=variables synthetic.modulus=3", "modulus"),
+    ("synthetic.task=variables synthetic.num_names=50", "synthetic.task=variables synthetic.num_names=49", "num_names"),
+]
+
+
+@pytest.mark.parametrize(("fits", "does_not", "named"), CONTRADICTIONS, ids=[one[1] for one in CONTRADICTIONS])
+def test_keys_that_contradict_one_another(fits: str, does_not: str, named: str) -> None:
+    def overrides(text: str) -> list[str]:
+        words = text.replace(", ", ",").split()
+        wide = [] if "row_len" not in text else ["synthetic.test_lengths=20"]
+        return [*wide, *words]
+
+    load_config(shipped("pretrained"), overrides(fits))
+    with pytest.raises(UserError, match=named):
+        load_config(shipped("pretrained"), overrides(does_not))
+
+
+def test_a_change_is_checked_and_leaves_the_rest() -> None:
+    config = load_config()
+    other = changed(config, {"influence.unit": "block:3", "training.steps": 5})
+    assert (other.influence.unit, other.training.steps, other.context) == ("block:3", 5, config.context)
+    with pytest.raises(UserError, match=r"^influence\.unit = block:0: must be token, word, sentence, or block:N$"):
+        changed(config, {"influence.unit": "block:0"})
+
+
+def test_lengths_and_k_of_a_measurement(tmp_path: Path) -> None:
+    keys = [
+        "context.local_len=8",
+        "context.full_len=12",
+        "context.train_len=10",
+        "pose.max_position=40",
+        "influence.k=[1]",
+    ]
+    config = load_config(shipped("pretrained"), keys)
+    assert config.measured_lengths == Lengths(8, 12, 4, 10, 40)
+    longer = changed(config, {"influence.local_len": 4, "influence.full_len": 40, "context.bos": True})
+    assert (longer.measured_lengths, longer.num_positions) == (Lengths(4, 40, 36, 10, 40), 41)
+    pretrained = changed(config, {"pretrained.model": "a/b", "influence.full_len": 4096})
+    assert pretrained.measured_lengths == Lengths(8, 4096, 4088, None, None)
+    for unit, most in (("token", 36), ("word", 36), ("block:5", 8), ("block:36", 1)):
+        of_unit = changed(longer, {"influence.unit": unit})
+        assert of_unit.num_groups == most
+        powers = [k for k in range(1, most + 1) if k == most or k & (k - 1) == 0]
+        for grid, ks in (("all", list(range(1, most + 1))), ("geometric", powers)):
+            assert changed(of_unit, {"influence.k_grid": grid}).with_measured_k().influence.k == ks
+        assert changed(of_unit, {"influence.k": [most]}).with_measured_k().influence.k == [most]
+        with pytest.raises(UserError, match=rf"^influence\.k = \[{most + 1}\]: there are only {most} candidates"):
+            changed(of_unit, {"influence.k": [most + 1]}).with_measured_k()
+
+
+def test_last_n_holds_the_lengths_and_a_fine_grid() -> None:
+    lengths = Lengths(5, 100, 95, 30, None).last_n
+    assert lengths == sorted({5, 30, 100, 8, 16, 32, 64, 12, 24, 48, 96})
+
+
+def test_the_folder_of_a_model_tells_which_it_is(tmp_path: Path) -> None:
     (tmp_path / "SmolLM2-135M").mkdir()
     commit = "0123456789abcdef" * 2 + "01234567"
     names = {
         "HuggingFaceTB/SmolLM2-135M": "HuggingFaceTB-SmolLM2-135M",
-        str(tmp_path / "SmolLM2-135M"): "SmolLM2-135M",
         f"{tmp_path}/SmolLM2-135M/": "SmolLM2-135M",
         "data/SmolLM2 Q4_0.gguf": "SmolLM2-Q4_0",
-        "runs/demo/checkpoints/step2000": "demo-step2000",
         "runs/demo/checkpoints/latest": "demo-latest",
         f"cache/models--gpt2/snapshots/{commit}": "models-gpt2-0123456789ab",
-        "gpt2": "gpt2",
         "models/OLMo-1B/step1000-unsharded": "OLMo-1B-step1000-unsharded",
-        "models/gpt2/main": "gpt2-main",
-        "runs/demo/checkpoints/step7-unsharded/latest": "demo-step7-unsharded-latest",
         "models/my OLMo_1.5B (new)": "my-OLMo_1.5B-new",
-        ".gpt2.": "gpt2",
-        "long" * 30: "long" * 20,
+        "gpt2": "gpt2",
     }
     assert {name: PretrainedConfig(name).folder_name for name in names} == names
-    assert PretrainedConfig("a/b", revision="refs/pr/1").folder_name == "a-b-refs-pr-1"
-
-
-def test_a_scaling_is_named_with_its_factor_and_is_of_a_pretrained_model_only() -> None:
-    for method in ("linear", "yarn"):
-        for number, short in ((4.0, "4"), (2.5, "2.5")):
-            keys: dict[str, Any] = {"rope_scaling": method, "rope_factor": number}
-            scaled = PretrainedConfig("a/b", revision="main", **keys)
-            assert (scaled.scaling, scaled.folder_name) == (f"{method}:{short}", f"a-b-main-{method}{short}")
-            scaled.check_used()
-            with pytest.raises(UserError, match="are about a pretrained model, and none is named"):
-                PretrainedConfig(**keys).check_used()
-    assert PretrainedConfig("a/b").scaling is None
-    PretrainedConfig().check_used()
-    PretrainedConfig("a/b", train_len=8).check_used()
-    with pytest.raises(UserError, match="are about a pretrained model, and none is named"):
-        PretrainedConfig(train_len=8).check_used()
+    scaled = PretrainedConfig("a/b", revision="refs/pr/1", rope_scaling="yarn", rope_factor=2.5)
+    assert (scaled.scaling, scaled.folder_name) == ("yarn:2.5", "a-b-refs-pr-1-yarn2.5")
 
 
 def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:
@@ -286,14 +233,47 @@ def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:
     for name in (None, "gpt2", "org/name.v1", str(tmp_path), str(tmp_path / "there.gguf")):
         PretrainedConfig(name).check_there()
     for name in ("a.gguf", "org/a.gguf", "one/two/three", str(tmp_path / "none")):
-        with pytest.raises(
-            UserError, match=rf"^pretrained\.model = {name}: no such folder or file; give the path of a model"
-        ):
+        with pytest.raises(UserError, match=rf"^pretrained\.model = {name}: no such folder or file"):
             PretrainedConfig(name).check_there()
 
 
-def test_fingerprint_depends_on_every_value() -> None:
+def test_planted_values_lie_inside_the_row_or_before_it() -> None:
+    task = SyntheticConfig(test_row_len=10, spread=3)
+    for length in (7, 10, 11, 25):
+        places = task.places(length)
+        assert places == (("inside", "beyond") if length > 10 else ("inside",))
+        covered = [position for place in places[::-1] for position in range(*task.places_planted(length, place))]
+        assert covered == list(range(length))
+    assert SyntheticConfig().places(25) == (None,) and SyntheticConfig().places_planted(25, None) == (0, 25)
+    assert [task.tokens_needed(k) for k in (1, 2, 3)] == [1, 4, 7]
+    assert [SyntheticConfig("variables").tokens_needed(3), SyntheticConfig("variables").row_len(25, 3)] == [6, 28]
+    assert [task.row_len(25, 3), SyntheticConfig(scratchpad=True).row_len(25, 3)] == [27, 29]
+
+
+def test_keys_in_which_runs_may_not_differ() -> None:
+    first = to_dict(load_config())
+    free = ["training.device=cuda", "training.threads=2", "data.cache_dir=x", "influence.seed=3", "name=other"]
+    assert different_keys(first, to_dict(load_config(None, free))) == []
+    second = to_dict(load_config(None, ["training.seed=7", "context.full_len=40"]))
+    assert different_keys(first, second) == [("context.full_len", 16, 40), ("training.seed", 0, 7)]
+
+
+def test_a_fingerprint_depends_on_every_value_and_on_no_order() -> None:
     assert fingerprint({"a": 1}) == "2696610e7875"  # in every process
     assert fingerprint(Config()) != fingerprint(Config(name="other"))
-    # Not on the order of keys: a manifest that was read again is the same measurement.
     assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint({"b": {"d": 3, "c": 2}, "a": 1})
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_of_the_demo_differ_in_what_they_are_compared_for(name: str) -> None:
+    demo, twin = load_config(), load_config(shipped(name))
+    assert (twin.data, twin.model, twin.influence, twin.max_position) == (
+        demo.data, demo.model, demo.influence, demo.max_position,
+    )  # fmt: skip
+    assert dataclasses.replace(twin.training, batch_rows=demo.training.batch_rows) == demo.training
+    rows: list[Any] = [config.training.batch_rows * config.context.row_len for config in (twin, demo)]
+    assert abs(rows[0] - rows[1]) <= twin.context.row_len / 2  # a step has a whole number of rows
+    row_len = demo.context.full_len if name == "demo-ceiling" else demo.context.train_len
+    assert twin.context == dataclasses.replace(demo.context, train_len=row_len)
+    no_chunks = dataclasses.replace(demo.pose, num_chunks=1, vary_chunks=False)
+    assert twin.pose == (PoseConfig("randpos", max_position=demo.pose.max_position) if "rand" in name else no_chunks)

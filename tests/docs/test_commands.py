@@ -17,9 +17,9 @@ from tiny_pretrained import save_llama
 from typer import Typer
 from typer.testing import CliRunner
 
+from olmo_sparsity import config as config_files
 from olmo_sparsity.cli import options
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import files as config_files
 from olmo_sparsity.tables import newest_finished
 
 ELSEWHERE = "c4-64-128"  # requires a GPU and C4

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("only_here")
 PAGE = ROOT / "docs" / "selectors.md"
 COMMAND = (
     "influence --run {run} --selector kl --selector random --selector my_selector.py:unusual --num-windows 40 --out {out} "
-    "influence.windows_per_part=10 influence.resampled_draws=0 influence.train_overlap=false"
+    "influence.windows_per_part=10 influence.resampled_draws=0"
 )
 
 

@@ -14,8 +14,7 @@ from conftest import Messages, write_corpus
 from tiny_models import last_logits
 from transformers_models import byte_tokenizer, save
 
-from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, PretrainedConfig
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, PretrainedConfig, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import export_hf
 from olmo_sparsity.files import read_json

@@ -13,8 +13,7 @@ import pytest
 from tiny_pretrained import save_llama
 
 from olmo_sparsity.cli.options import resolve
-from olmo_sparsity.config import Config, to_dict
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import Config, load_config, to_dict
 from olmo_sparsity.files import write_json
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.tables import newest_finished

@@ -47,7 +47,7 @@ def test_runs_are_grouped_by_their_configuration(runs: dict[str, Path]) -> None:
 
 
 def test_what_no_number_depends_on_makes_no_other_model(runs: dict[str, Path], tmp_path: Path) -> None:
-    same = a_run(tmp_path / "same", seed=3, training={"threads": 3}, data={"on_error": "skip"})
+    same = a_run(tmp_path / "same", seed=3, training={"threads": 3}, data={"text_field": "body"})
     other = a_run(tmp_path / "other", seed=3, training={"learning_rate": 1e-5})
     assert same_model([same, runs["a0"]]).seeds == (3, 0)
     assert [model.runs for model in trained_models([runs["a0"], other, same])] == [(runs["a0"], same), (other,)]

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from olmo_sparsity.config import Config, ContextConfig, PoseConfig, SyntheticConfig
-from olmo_sparsity.config.synthetic import QUERY_TOKENS
+from olmo_sparsity.config import QUERY_TOKENS, Config, ContextConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.synthetic.background import noise
 from olmo_sparsity.synthetic.data import training_sequences
 from olmo_sparsity.synthetic.planted import planted_positions

@@ -19,9 +19,18 @@ from typer.testing import CliRunner
 from watched_runs import metrics, stopping_after, weights
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig, TrainingConfig
-from olmo_sparsity.config.experiment import with_keys
-from olmo_sparsity.config.files import config_folder, load_config, to_yaml
+from olmo_sparsity.config import (
+    Config,
+    ContextConfig,
+    ModelConfig,
+    PoseConfig,
+    SyntheticConfig,
+    TrainingConfig,
+    changed,
+    config_folder,
+    load_config,
+    to_yaml,
+)
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.files import read_json, write_json, write_manifest
 from olmo_sparsity.measure.influence import measure
@@ -221,7 +230,7 @@ def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, ti
     needed = least_bytes(tiny(), SINGLE_PROCESS, source=SYNTHETIC)
     assert needed["training.batch_rows"] == 8 * (8 + 1 + 3 - 1) * 24
     assert needed["training.micro_batch_rows or training.batch_rows"] == 8 * 11 * 8 * 4  # 8 words
-    of_text = with_keys(tiny("pose"), {"synthetic": {"background": "text"}, "data": {"tokenizer": "bpe:320"}})
+    of_text = changed(tiny("pose"), {"synthetic.background": "text", "data.tokenizer": "bpe:320"})
     needed = least_bytes(of_text, SINGLE_PROCESS, source=SYNTHETIC)
     # Logits of =, two bits and EOS, too; of an answer, not of all 9 tokens.
     assert needed["training.micro_batch_rows or training.batch_rows"] == 8 * 1 * (320 + 4) * 4
@@ -317,7 +326,7 @@ def test_seeds_that_were_asked_something_else_are_not_averaged(parity_run: Path,
     config = tiny("pose")
     folders = []
     for seed, test_lengths in enumerate(([6, 12], [6, 10])):
-        asked = with_keys(config, {"synthetic": {"test_lengths": test_lengths}})
+        asked = changed(config, {"synthetic.test_lengths": test_lengths})
         folders.append(evaluate_synthetic(asked, parity_run, out=tmp_path / f"seed{seed}"))
     manifest = read_json(folders[1] / "manifest.json")
     write_manifest(folders[1], {**manifest, "training_seed": manifest["training_seed"] + 1})

@@ -16,8 +16,15 @@ from tiny_stores import tiny_store
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
-from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.config import (
+    Config,
+    ContextConfig,
+    ModelConfig,
+    PoseConfig,
+    SyntheticConfig,
+    config_folder,
+    load_config,
+)
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure import synthetic_accuracy

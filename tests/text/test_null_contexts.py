@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 from tiny_stores import EOS, tiny_store
 
-from olmo_sparsity.config.lengths import NullContext
+from olmo_sparsity.config import NullContext
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.windows import Windows, sample_windows
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from olmo_sparsity.config.units import block_size, check_unit
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.units import MAX_PIECE, decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
 from olmo_sparsity.text.vocabulary import token_texts, train_bpe, word_start_table
 
@@ -268,26 +266,6 @@ def test_groups_of_a_trained_tokenizer_are_those_of_the_text() -> None:
         for _, members in itertools.groupby(zip(tokens, of_token.tolist(), strict=True), key=lambda pair: pair[1])
     ]
     assert [word.strip() for word in words] == text.split()
-
-
-def test_units_have_names() -> None:
-    for unit in ("token", "word", "sentence", "block:1", "block:16"):
-        check_unit(unit)
-    assert [block_size(unit) for unit in ("token", "block:16", "block:999999999")] == [None, 16, 999_999_999]
-    for unit in (
-        "block:1000000000",
-        "block:016",
-        "tokens",
-        "block",
-        "block:0",
-        "block:-1",
-        "block:1.5",
-        "block: 2",
-        "",
-        "Word",
-    ):
-        with pytest.raises(UserError, match=r"influence\.unit = .*: must be token, word, sentence, or block:N"):
-            check_unit(unit)
 
 
 SPANNING = "They\u2019ll pay \u20ac5 for na\u00efve \u6cb3\u6c34 \U0001f30a\U0001f1e9\U0001f1ea \u2014 caf\u00e9."

@@ -24,8 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from watched_runs import metrics, wait_for_lines, weights
 
-from olmo_sparsity.config import Config, PoseConfig
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import Config, PoseConfig, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json
 from olmo_sparsity.model.checkpoint import CheckpointState, list_checkpoints

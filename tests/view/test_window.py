@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import run
-from olmo_sparsity.config.units import counted
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.frames import five_windows
+from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.tables import read_table
 from olmo_sparsity.text.words import alone, words
 from olmo_sparsity.view.console import SafeConsole
