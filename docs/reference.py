@@ -48,7 +48,9 @@ def configuration_reference() -> str:
     """Return every key of the configuration with its default and its explanation, section by section."""
     from olmo_sparsity.config import Config, to_yaml
 
-    return f"```yaml\n{to_yaml(Config(), explain=True)}```\n"
+    sections = to_yaml(Config(), explain=True).strip().split("\n\n")
+    names = [found[1] if (found := re.search(r"^(\w+):$", one, re.MULTILINE)) else "Experiment" for one in sections]
+    return "\n".join(f"## {name}\n\n```yaml\n{one}\n```\n" for name, one in zip(names, sections, strict=True))
 
 
 def columns_reference() -> str:

@@ -32,7 +32,8 @@ NotNegative = Annotated[float, Meta(ge=0, le=10**9)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Factor = Annotated[float, Meta(ge=1, le=10**4)]
 Percent = Annotated[float, Meta(gt=0, lt=100)]
-Text = Annotated[str, Meta(pattern=r"^[^\0\ud800-\udfff]+$", description="text, not empty")]  # that a file can hold
+CONTROL = r"\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # characters that files and messages cannot hold
+Text = Annotated[str, Meta(pattern=f"^[^{CONTROL}]+$", description="text without control characters")]
 Name = Annotated[str, Meta(pattern=r"^\w[\w. -]*$", description="letters, digits, '.', '_', '-' and spaces")]
 Unit = Annotated[
     str, Meta(pattern=r"^(token|word|sentence|block:[1-9][0-9]{0,8})$", description="token, word, sentence, or block:N")

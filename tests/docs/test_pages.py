@@ -98,8 +98,10 @@ def test_targets_modules_and_files_exist() -> None:
 
 
 def test_the_configuration_page_has_every_key_with_its_default() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", reference.configuration_reference(), re.DOTALL)
-    assert yaml.safe_load(block) == to_dict(Config())
+    text = reference.configuration_reference()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert yaml.safe_load("".join(blocks)) == to_dict(Config())
+    assert all(f"\n## {section}\n" in text for section in to_dict(Config()) if section != "name")
 
 
 def test_the_page_of_tables_has_every_column_with_its_meaning() -> None:
