@@ -18,8 +18,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config
-from olmo_sparsity.config import read_config_of
+from olmo_sparsity.config import Config, read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     environment,
