@@ -12,7 +12,6 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from olmo_sparsity.errors import UserError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")  # the name that the file will get
+PARTIAL = re.compile(r"(?:^|/)\.([^/]+)\.[0-9a-f]{8}\.partial(?=/|$)")  # the name that the file will get
 ABANDONED_SECONDS = 3600  # a partial file that has not changed for so long was left by a killed process
 # Keys of manifests that are read again, by type. Whoever reads a nested record checks what it holds.
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
@@ -45,14 +44,12 @@ KEYS: dict[Any, str] = {
 _optional_keys = [(key, Optional[type_], None) for type_, keys in KEYS.items() for key in keys.split()]
 Manifest = msgspec.defstruct("Manifest", [("kind", str), *_optional_keys])
 # What commands write into a folder of each kind; --overwrite deletes nothing else.
-TABLES = ["sessions/*", "estimates.parquet", "windows/part-*", "selections/part-*", "answers/part-*"]
-RUN = ["config.yaml", "tokenizer.json", "metrics.jsonl", "tensorboard/events.*"]
-CHECKPOINTS = [
-    "checkpoints/latest",
-    *(f"checkpoints/step[0-9]*/{name}" for name in ("*.pt", "config.yaml", "train.json")),
-]
-MEASURED = [f"{kind}/*/{name}" for kind in ("influence", "synthetic") for name in [*TABLES, "manifest.json"]]
-OWN_FILES = {"run": RUN + CHECKPOINTS + MEASURED, "influence": TABLES, "synthetic": TABLES}
+TABLES = r"sessions/[^/]+|estimates\.parquet|(windows|selections|answers)/part-[^/]+"
+MEASURED = rf"(influence|synthetic)/[^/]+/({TABLES}|manifest\.json)"
+CHECKPOINTS = r"checkpoints/(latest|step\d+/[^/]+\.(pt|yaml|json))"
+RUN = rf"config\.yaml|tokenizer\.json|metrics\.jsonl|tensorboard/events[^/]+|{CHECKPOINTS}|{MEASURED}"
+OWN_FILES = {"run": RUN, "influence": TABLES, "synthetic": TABLES}
+OWN_FOLDERS = {"checkpoints", "tensorboard", "influence", "synthetic", "sessions", "windows", "selections", "answers"}
 # Packages on which numbers depend.
 PACKAGES = ["ai2-olmo", "torch", "numpy", "datasets", "tokenizers", "pyarrow", "scipy", "transformers", "gguf"]
 
@@ -70,11 +67,10 @@ def check_type(value: Any, expected: type[T], *, where: Path | str) -> T:
     try:
         return msgspec.convert(value, expected, strict=True)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).replace("`", "").partition(" - at $")
-        key = f"key {path.strip('.')}: " if path.strip(".") else ""
-        raise UserError(
-            f"{where}: {key}{reason[:1].lower()}{reason[1:]}; the file is damaged, or was changed"
-        ) from None
+        reason, _, path = str(error).replace("`", "").partition(" - at ")
+        key = path.removeprefix("key in ").strip("$.")
+        reason = f"{f'key {key}: ' if key else ''}{reason[:1].lower()}{reason[1:]}"
+        raise UserError(f"{where}: {reason}; the file is damaged, or was changed") from None
     except UserError as error:  # of a configuration, which checks its values itself
         raise UserError(f"{where}: {error}") from None
 
@@ -221,12 +217,10 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that a folder takes files, or can be made; nothing stays there. Call it before any long work."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    try:
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write into this folder ({error.strerror}); choose another") from None
+    """Check before long work that a folder takes files, or can be made."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"{folder}: cannot write into this folder; choose another")
 
 
 def check_regular(path: Path) -> Path:
@@ -255,32 +249,28 @@ def check_replaceable(path: Path, is_own: Callable[[bytes], object], *, what: st
 
 
 def clear_folder(folder: Path) -> None:
-    """Delete what commands wrote into a folder of ours, except its manifest; leave and name the rest. Links are not followed.
+    """Delete what commands wrote into a folder of ours, except its manifest; leave and name the rest.
 
-    The manifest is set to ``running`` first, so that a folder whose deletion was interrupted is unfinished.
+    The manifest is set to ``running`` first, so that a folder whose deletion was interrupted is unfinished. Links are not
+    followed; one in place of a folder of ours goes, or it would be written through.
     """
     manifest = read_manifest_of(folder)
     write_manifest(folder, {**manifest, "status": "running"})
-    patterns, rest = OWN_FILES[manifest["kind"]], []
+    rest = []
     for parent, folders, names in os.walk(folder, topdown=False):
         for path in (Path(parent, name) for name in [*names, *folders]):
-            parts = path.relative_to(folder).parts
+            relative = path.relative_to(folder)
+            is_link = path.is_symlink() and path.is_dir() and relative.parts[0] in OWN_FOLDERS
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):  # it is not empty
                     path.rmdir()
-            elif any(map(PARTIAL.fullmatch, parts)) or any(_is_own(path, pattern, len(parts)) for pattern in patterns):
+            elif is_link or re.fullmatch(OWN_FILES[manifest["kind"]], str(relative)) or PARTIAL.search(str(relative)):
                 path.unlink(missing_ok=True)
             elif path != folder / "manifest.json":
-                rest.append("/".join(parts))
+                rest.append(str(relative))
     if rest:
         named = ", ".join(sorted(rest)[:5]) + (f" and {len(rest) - 5} more" if len(rest) > 5 else "")
         logger.info(f"{folder}: left as they are, since they are no part of it: {named}")
-
-
-def _is_own(path: Path, pattern: str, depth: int) -> bool:
-    """Whether a file has our name; a link may also stand for one of our folders, and would be written through."""
-    parts = pattern.split("/")
-    return (depth == len(parts) or (path.is_symlink() and depth < len(parts))) and path.match("/".join(parts[:depth]))
 
 
 def folder_name(folder: Path) -> str:
@@ -310,18 +300,19 @@ def environment() -> dict[str, Any]:
         with suppress(PackageNotFoundError):
             packages[package] = version(package)
     checkout, commit, cpu = Path(__file__).parents[1], "", None
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    describe = [
+        "git",
+        f"--git-dir={checkout / '.git'}",
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     with suppress(OSError, subprocess.TimeoutExpired):
-        if (checkout / ".git").exists():
-            commit = subprocess.run(describe, cwd=checkout, capture_output=True, text=True, timeout=10).stdout.strip()
+        commit = subprocess.run(describe, cwd=checkout, capture_output=True, text=True, timeout=10).stdout.strip()
     with suppress(OSError):
         cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
-    return {
-        "olmo_sparsity": __version__,
-        "commit": commit or None,
-        "python": platform.python_version(),
-        "packages": packages,
-        "machine": platform.machine(),
-        "cpu": cpu and cpu[1],
-        "system": platform.system(),
-    }
+    versions = {"olmo_sparsity": __version__, "commit": commit or None, "python": platform.python_version()}
+    machine = {"machine": platform.machine(), "cpu": cpu and cpu[1], "system": platform.system()}
+    return {**versions, "packages": packages, **machine}

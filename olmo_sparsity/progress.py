@@ -14,11 +14,9 @@ from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 30
-END_FORMAT = "{rate_noinv_fmt}{postfix}"
-LINE_FORMAT = (
-    "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, " + END_FORMAT
-)
-COUNT_FORMAT = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, " + END_FORMAT  # where the total is unknown
+END = "{rate_noinv_fmt}{postfix}"
+LINE = "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, " + END
+COUNT_LINE = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, " + END  # where the total is unknown
 _on_tokens: ContextVar[Optional[Callable[[int], object]]] = ContextVar("called with tokens", default=None)
 
 
@@ -42,14 +40,8 @@ def progress_bar(desc: str, unit: str, *, total: Optional[int] = None, **options
     Call ``set_postfix`` with ``refresh=False``; otherwise every call logs a line.
     """
     if logger.isEnabledFor(logging.INFO) and not sys.stderr.isatty():
-        seconds, line = SECONDS_BETWEEN_LINES, COUNT_FORMAT if total is None else LINE_FORMAT
-        options |= {
-            "file": _LogLines(),
-            "delay": seconds,
-            "mininterval": seconds,
-            "maxinterval": seconds,
-            "bar_format": line,
-        }
+        options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), SECONDS_BETWEEN_LINES)
+        options |= {"file": _LogLines(), "bar_format": COUNT_LINE if total is None else LINE}
     return tqdm(desc=desc, unit=unit, total=total, disable=not logger.isEnabledFor(logging.INFO), **options)
 
 

@@ -26,27 +26,19 @@ class ProcessInfo:
 
 
 SINGLE_PROCESS = ProcessInfo()
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
 
 
 def current_process(variables: Mapping[str, str] = os.environ) -> ProcessInfo:
     """Return the rank of this process; ``SINGLE_PROCESS`` if it was not started by ``torchrun``."""
     if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return SINGLE_PROCESS
-    defaults = {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
-    texts = [variables.get(name, default) for name, default in defaults.items()]
-    given = ", ".join(f"{name} = {text}" for name, text in zip(defaults, texts, strict=True) if name in variables)
+    texts = [variables.get(name, "1" if name.endswith("SIZE") else "0") for name in NAMES]
+    given = ", ".join(f"{name} = {text}" for name, text in zip(NAMES, texts, strict=True) if name in variables)
     if not all(text.isascii() and text.isdigit() for text in texts):
         raise UserError(f"{given}: these environment variables must be numbers; torchrun sets them")
     process = ProcessInfo(*map(int, texts))
-    has_size = "LOCAL_WORLD_SIZE" in variables
-    if process.rank >= process.world_size or (has_size and process.local_rank >= process.local_world_size):
-        raise UserError(
-            f"{given}: a rank must be below the number of processes; torchrun sets these environment variables"
-        )
+    is_beyond = "LOCAL_WORLD_SIZE" in variables and process.local_rank >= process.local_world_size
+    if process.rank >= process.world_size or is_beyond:
+        raise UserError(f"{given}: a rank must be below the number of processes; torchrun sets these variables")
     return process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -256,7 +257,8 @@ def test_killed_at_any_time_nothing_is_lost(tiny_run: Path, tmp_path: Path) -> N
         command = start_command("export", "hf", str(tiny_run), str(folder), "--overwrite", cwd=tmp_path)
         while command.poll() is None and not list(tmp_path.glob(f".model.*.partial/{written}")):
             time.sleep(0.001)
-        command.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            command.send_signal(signal.SIGKILL)
         command.communicate()
         assert not folder.exists() or contents(folder) == whole
     done = run_cli("export", "hf", str(tiny_run), str(folder), "--overwrite", cwd=tmp_path)
