@@ -67,7 +67,7 @@ CHANGING = (
     "finished",
     "speed",
     "run_id",
-    "peak_flops_per_second",
+    "starts",  # a resumed run has several
 )
 ENDS = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>", ".parquet": b"PAR1"}
 

@@ -176,7 +176,8 @@ def resumes_exactly(config: Config, folder: Path) -> Outcome:
     other_losses = sum(a != b for a, b in zip(losses, expected, strict=True))
     other_weights = [name for name, value in theirs.items() if not torch.equal(ours[name], value)]
     manifest = read_json(uninterrupted / "manifest.json")
-    settings = f"{manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
+    start = manifest["starts"][0]
+    settings = f"{start['precision']}, {'compiled' if start['compiled'] else 'not compiled'}"
     return Outcome(
         other_losses == 0 and not other_weights,
         f"{settings}, interrupted at step {RESUME_AT} of {RESUME_STEPS}: {other_losses} losses and {len(other_weights)} of "
@@ -251,14 +252,14 @@ def speed(config: Config, folder: Path) -> Outcome:
     run = folder / "speed"
     train(_with_training(config, steps=SPEED_STEPS, log_every=LOG_EVERY), run)
     manifest, lines = read_json(run / "manifest.json"), _metrics(run)[2:]  # compilation takes place before
-    rate = median(line["tokens_per_second"] for line in lines)
+    rate, start = median(line["tokens_per_second"] for line in lines), manifest["starts"][0]
     batch_tokens = config.training.batch_rows * config.context.row_len
-    share = rate * manifest["training_flops_per_token"] / manifest["peak_flops_per_second"]
+    share = rate * manifest["training_flops_per_token"] / start["peak_flops_per_second"]
     message = (
-        f"{manifest['num_parameters'] / 1e6:.2f}M parameters, {manifest['precision']}, "
-        f"{'compiled' if manifest['compiled'] else 'not compiled'}: {1000 * batch_tokens / rate:.1f} ms per step of "
+        f"{manifest['num_parameters'] / 1e6:.2f}M parameters, {start['precision']}, "
+        f"{'compiled' if start['compiled'] else 'not compiled'}: {1000 * batch_tokens / rate:.1f} ms per step of "
         f"{batch_tokens:,} tokens, {rate:,.0f} tokens/s, {share:.3f} of the measured peak of "
-        f"{manifest['peak_flops_per_second'] / 1e12:.3g} TFLOP/s"
+        f"{start['peak_flops_per_second'] / 1e12:.3g} TFLOP/s"
     )
     if device.type == "cuda":
         message += f", at most {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB of GPU memory"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import olmo_sparsity.measure.influence
 import olmo_sparsity.model.pretrained
 import olmo_sparsity.train.loop
-import olmo_sparsity.train.processes
+import olmo_sparsity.train.parallel
 import olmo_sparsity.view.report  # noqa: F401
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.train import resources

@@ -12,7 +12,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -42,14 +41,6 @@ def _kill_what_runs() -> None:
         process.kill()
 
 
-def _slow_down(pause: float) -> None:
-    """Pause before every batch of training, so that a signal arrives in the middle of it."""
-    from olmo_sparsity.train import data
-
-    batch_at = data.batch_at
-    data.batch_at = lambda *a, **named: (time.sleep(pause), batch_at(*a, **named))[1]
-
-
 def _print_threads() -> None:
     """Print the names of the threads that are alive to standard error."""
     names = []  # empty on systems without /proc
@@ -59,16 +50,8 @@ def _print_threads() -> None:
     sys.stderr.write(f"threads at the end: {' '.join(names)}\n")  # in one write, because processes share stderr
 
 
-def run_command(arguments: tuple[str, ...], pause: float = 0.0, with_threads: bool = False) -> None:
-    """Run a command in this process.
-
-    Args:
-        arguments: of the command line.
-        pause: seconds before every batch of training.
-        with_threads: whether the threads that are alive at the end are printed to standard error.
-    """
-    if pause:
-        _slow_down(pause)
+def run_command(arguments: tuple[str, ...], with_threads: bool = False) -> None:
+    """Run a command in this process; ``with_threads`` prints the threads that are alive at the end to standard error."""
     sys.argv = ["olmo-sparsity", *arguments]
     try:
         main()
@@ -156,9 +139,9 @@ class Started:
         return out, err
 
 
-def start_command(*arguments: str, cwd: Path, pause: float = 0.0, processes: int = 1) -> Started:
+def start_command(*arguments: str, cwd: Path, processes: int = 1) -> Started:
     """Start a command in a folder, with ``run_command``; as torchrun does, with the threads, where it has processes."""
-    return Started(run_command, arguments, pause, processes > 1, cwd=cwd, processes=processes)
+    return Started(run_command, arguments, processes > 1, cwd=cwd, processes=processes)
 
 
 def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:

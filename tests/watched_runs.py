@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import time
@@ -11,12 +10,6 @@ from typing import Any
 
 import torch
 from started_commands import Started
-
-from olmo_sparsity.config import Config
-from olmo_sparsity.errors import Interrupted
-from olmo_sparsity.synthetic.data import SYNTHETIC
-from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.train.data import DataSource, TrainingData
 
 CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
 
@@ -40,19 +33,3 @@ def wait_for_lines(run: Path, process: Started | subprocess.Popen[str], count: i
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-
-
-def stopping_after(steps: int) -> DataSource:
-    """Return a source of data that stops the process, as a killed one does, when the batch of a step is drawn."""
-
-    def opened(config: Config, process: ProcessInfo) -> TrainingData:
-        data = SYNTHETIC.open(config, process)
-
-        def draw(step: int) -> Any:
-            if step >= steps:
-                raise Interrupted("killed")
-            return data.draw(step)
-
-        return dataclasses.replace(data, draw=draw)
-
-    return dataclasses.replace(SYNTHETIC, open=opened)

@@ -28,6 +28,7 @@ from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.opening import OpenedModel
 from olmo_sparsity.measure.opening import open_model as open_configured_model
 from olmo_sparsity.text.windows import Windows
+from olmo_sparsity.train.experiment import check_same_experiment
 
 REMEDY = "leave it out of overrides, or restore it in config.yaml; other lengths are arguments, local_len and full_len"
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
@@ -137,12 +138,8 @@ def open_model(
         if revision is not None:
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         config = load_config(run / "config.yaml", changes)
-        if manifest_of_kind(run, "run"):
-            from olmo_sparsity.train.run_folder import (
-                check_same_experiment,
-            )  # imports olmo, which other models do not need
-
-            check_same_experiment(run, config, measured=True, remedy=REMEDY)
+        if (manifest := manifest_of_kind(run, "run")) is not None:
+            check_same_experiment(run, manifest, config, remedy=REMEDY)
         return open_configured(config, run)
     config = load_config(
         shipped("pretrained"), changes, {"pretrained.model": str(model), "pretrained.revision": revision}

@@ -42,12 +42,13 @@ def needs_training(config: Config, run: Path, *, share: Share, command: str) -> 
         UserError: the run belongs to another experiment, its last checkpoint is gone, or this is one of several processes.
     """
     from olmo_sparsity.files import manifest_of_kind
-    from olmo_sparsity.train.run_folder import check_same_experiment, is_trained
+    from olmo_sparsity.train.experiment import ANOTHER, check_same_experiment, is_trained
 
-    if is_trained(run):
-        check_same_experiment(run, config, measured=True)
-        return False
     manifest = manifest_of_kind(run, "run")
+    if manifest is not None and is_trained(run, manifest):
+        named = f"name it with --run {run}, which reads its own configuration, or {ANOTHER}"
+        check_same_experiment(run, manifest, config, remedy=named)
+        return False
     if manifest is not None and manifest["status"] == "complete":
         raise UserError(
             f"{run}: this run was trained, and its last checkpoint is gone; bring it back, or train again with `{command} "

@@ -13,11 +13,10 @@ from olmo_sparsity.cli.options import (
     Named,
     Overrides,
     OverwriteOption,
-    ShardOption,
     TaskConfigOption,
     TaskRunOption,
 )
-from olmo_sparsity.cli.steps import as_trained, finish_share, interruptible, needs_training
+from olmo_sparsity.cli.steps import as_trained, interruptible, needs_training
 from olmo_sparsity.config import PretrainedConfig, config_folder, load_config, require, shipped
 from olmo_sparsity.errors import UserError
 
@@ -70,12 +69,11 @@ def synth_train(
 ) -> None:
     """Train a model on a synthetic task, or resume its training. Its run is runs/synthetic/TASK, unless --run names another."""
     named = resolve_task(task, config, run, overrides=overrides)
-    from olmo_sparsity.synthetic.data import SYNTHETIC
-    from olmo_sparsity.torchrun import current_process
+    from olmo_sparsity.synthetic.tasks import open_task
     from olmo_sparsity.train.loop import train
 
     with interruptible():
-        train(named.config, named.folder, overwrite=overwrite, process=current_process(), source=SYNTHETIC)
+        train(named.config, named.folder, overwrite=overwrite, open_data=open_task)
 
 
 def synth_eval(
@@ -83,32 +81,29 @@ def synth_eval(
     config: TaskConfigOption = None,
     run: TaskRunOption = None,
     out: OutOption = None,
-    shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
     from olmo_sparsity.files import manifest_of_kind
-    from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
-    from olmo_sparsity.measure.work import share_of_process
-    from olmo_sparsity.synthetic.data import SYNTHETIC
+    from olmo_sparsity.measure.work import WHOLE
+    from olmo_sparsity.synthetic.evaluate import evaluate_task
+    from olmo_sparsity.synthetic.tasks import open_task
     from olmo_sparsity.train.loop import train
     from olmo_sparsity.view.trials import print_accuracies
 
     loaded, folder, _ = named = resolve_task(task, config, run, overrides=overrides)
-    share = share_of_process(shard, overwrite=overwrite)
     if out is not None:
         manifest_of_kind(out, "synthetic")  # refuses another one before the training
     with interruptible():
         command = f"olmo-sparsity synth train {task}"
-        if needs_training(loaded, folder, share=share, command=command):
+        if needs_training(loaded, folder, share=WHOLE, command=command):
             logger.info(f"{folder}: not trained yet; training first")
-            train(as_trained(named, command=command), folder, source=SYNTHETIC)
-        tables = evaluate_synthetic(loaded, folder, out=out, overwrite=overwrite, share=share)
-    if share.count == 1 or finish_share(tables, share):
-        logger.info(f"{tables}")
-        print_accuracies([tables], as_json=as_json)
+            train(as_trained(named, command=command), folder, open_data=open_task)
+        tables = evaluate_task(loaded, folder, out=out, overwrite=overwrite)
+    logger.info(f"{tables}")
+    print_accuracies([tables], as_json=as_json)
 
 
 def synth_summary(

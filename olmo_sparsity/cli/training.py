@@ -44,11 +44,10 @@ def train(
             f"train: {loaded.pretrained.model} is a pretrained model, which is measured and never trained; leave --model "
             "and pretrained.model out"
         )
-    from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.train.loop import train as train_model
 
     with interruptible():
-        train_model(loaded, folder, overwrite=overwrite, process=current_process())
+        train_model(loaded, folder, overwrite=overwrite)
 
 
 def export_hf(

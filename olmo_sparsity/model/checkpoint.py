@@ -160,18 +160,12 @@ def delete_old_checkpoints(folder: Path, *, keep: int) -> None:
 
 def _delete(checkpoint: Path) -> None:
     """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
-    os.replace(checkpoint, partial_path(checkpoint))
-    remove_leftovers(checkpoint.parent, name=checkpoint.name, seconds=0)
-
-
-def checkpoint_to_resume(folder: Path) -> Optional[Path]:
-    """Return the newest checkpoint, verified, or None. What a killed process left is deleted."""
-    remove_leftovers(folder, seconds=0)
-    latest = latest_checkpoint(folder)
-    if latest is not None:
-        verify_checkpoint(latest)
-        _point_latest(folder, latest)
-    return latest
+    nameless = partial_path(checkpoint)
+    os.replace(checkpoint, nameless)
+    if nameless.is_symlink():
+        nameless.unlink()
+    else:
+        shutil.rmtree(nameless)
 
 
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:

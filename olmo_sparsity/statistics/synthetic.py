@@ -24,7 +24,7 @@ LEVEL = 0.95  # the accuracy of a task that is learned
 SETTING: dict[str, Any] = {
     **dict.fromkeys(("task", "positions", "scratchpad", "modulus", "background", "max_sparsity", "train_lengths")),
     **dict.fromkeys(("num_chunks", "max_position", "position_embedding", "locality")),
-    **{"rope_scaling": "none", "spread": 1},
+    "spread": 1,
 }
 METHODS = {
     "randpos": "RandPos", "shifted": "random shift", "coupled": "true positions given", "predicted": "positions predicted",

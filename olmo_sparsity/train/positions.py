@@ -2,8 +2,6 @@
 
 PoSE cuts a row of T tokens into C chunks and shifts the position IDs of chunk i by a skip u_i, 0 = u_0 <= u_1 <= ...
 (its Eq. 4). Three steps: draw where the chunks start, draw the shift of each chunk, and add the shifts to 0, 1, 2, ...
-
-These are pure functions of numbers; the random generator is an argument.
 """
 
 from __future__ import annotations
@@ -12,32 +10,15 @@ import numpy as np
 
 
 def chunk_starts(
-    rng: np.random.Generator,
-    num_rows: int,
-    *,
-    row_len: int,
-    num_chunks: int,
-    vary_chunks: bool = False,
+    rng: np.random.Generator, num_rows: int, *, row_len: int, num_chunks: int, vary_chunks: bool = False
 ) -> np.ndarray:
-    """Draw where the chunks of each row start. Every chunk holds at least one token.
+    """Draw where the chunks of each row start: 0, and a uniform sample of distinct places in 1 .. T-1.
 
-    The C - 1 cuts are a uniform sample of distinct places in 1 .. T-1.
-
-    Args:
-        rng: the random generator.
-        num_rows: B.
-        row_len: T.
-        num_chunks: C, between 1 and T.
-        vary_chunks: draw the number of chunks of each row uniformly from 1 to ``num_chunks``.
+    With ``vary_chunks`` the number of chunks of each row is uniform from 1 to ``num_chunks``.
 
     Returns:
         int64 [B, C], strictly increasing from 0; the start of a chunk that a row does not have is T.
-
-    Raises:
-        ValueError: ``num_chunks`` is out of range.
     """
-    if not 1 <= num_chunks <= row_len:
-        raise ValueError(f"num_chunks = {num_chunks}: must lie between 1 and row_len = {row_len}")
     num_chunks_B = rng.integers(1, num_chunks + 1, size=num_rows) if vary_chunks else np.full(num_rows, num_chunks)
     # The first places of a random order of 1 .. T-1 are a uniform sample of distinct places. [B, T-1]
     order_Bt = rng.random((num_rows, row_len - 1))
@@ -52,36 +33,19 @@ def chunk_starts(
 
 
 def chunk_shifts(
-    rng: np.random.Generator,
-    starts_BC: np.ndarray,
-    *,
-    row_len: int,
-    max_shift_B: np.ndarray,
+    rng: np.random.Generator, starts_BC: np.ndarray, *, row_len: int, max_shift_B: np.ndarray
 ) -> np.ndarray:
-    """Draw the shift of each chunk: 0 for the first, and never less than the shift of the chunk before.
-
-    They are independent uniform draws from 0 .. max_shift, sorted.
-
-    Args:
-        rng: the random generator.
-        starts_BC: int64, from ``chunk_starts``.
-        row_len: T.
-        max_shift_B: int, the largest shift allowed in each row.
+    """Draw the shift of each chunk: 0 for the first; the others are uniform draws from 0 .. max_shift, sorted.
 
     Returns:
         int64 [B, C]; the entry of a chunk that a row does not have is meaningless.
-
-    Raises:
-        ValueError: a ``max_shift_B`` is negative.
     """
-    max_shift_B1 = np.asarray(max_shift_B)[:, None]
-    if (max_shift_B1 < 0).any():
-        raise ValueError(f"max_shift = {max_shift_B1.min()}: must not be negative")
+    max_shift_B1 = max_shift_B[:, None]
     draws_Bc = rng.random((len(starts_BC), starts_BC.shape[1] - 1))  # one for each chunk but the first
-    shifts_BC = np.zeros(starts_BC.shape, dtype=np.int64)
     uniform_Bc = (draws_Bc * (max_shift_B1 + 1)).astype(np.int64)
     # In a row with fewer chunks, the draws that are not used are sorted last, so they do not change the others.
     used_Bc = np.where(starts_BC[:, 1:] == row_len, max_shift_B1, uniform_Bc)
+    shifts_BC = np.zeros(starts_BC.shape, dtype=np.int64)
     shifts_BC[:, 1:] = np.sort(used_Bc, axis=1)
     return shifts_BC
 
@@ -98,32 +62,16 @@ def shifted_range(starts_BC: np.ndarray, shifts_BC: np.ndarray, *, row_len: int)
 def pose_positions(
     rng: np.random.Generator, num_rows: int, *, row_len: int, max_position: int, num_chunks: int
 ) -> np.ndarray:
-    """Draw PoSE position IDs below ``max_position``.
-
-    Returns:
-        int64 [B, T].
-
-    Raises:
-        ValueError: a length is out of range.
-    """
+    """Draw PoSE position IDs below ``max_position``, int64 [B, T]."""
     starts_BC = chunk_starts(rng, num_rows, row_len=row_len, num_chunks=num_chunks)
-    max_shift_B = np.full(num_rows, max_position - row_len)
-    shifts_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_shift_B)
+    shifts_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=np.full(num_rows, max_position - row_len))
     return shifted_range(starts_BC, shifts_BC, row_len=row_len)
 
 
 def random_positions(rng: np.random.Generator, num_rows: int, *, row_len: int, max_position: int) -> np.ndarray:
-    """Draw RandPos position IDs: for each row a uniform sample of 0 .. max_position - 1 without replacement, sorted.
+    """Draw RandPos position IDs, int64 [B, T]: a uniform sample of 0 .. max_position - 1 without replacement, sorted.
 
     The sample need not contain 0, as in the paper (which counts from 1) and in PoSE's code for this baseline.
-
-    Returns:
-        int64 [B, T].
-
-    Raises:
-        ValueError: there are fewer positions than tokens.
     """
-    if not 1 <= row_len <= max_position:
-        raise ValueError(f"row_len = {row_len}: must lie between 1 and max_position = {max_position}")
     order = rng.random((num_rows, max_position)).argpartition(row_len - 1, axis=1)
     return np.sort(order[:, :row_len], axis=1)

@@ -11,8 +11,8 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import available_bytes
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.train.data import DataSource
+from olmo_sparsity.train.batches import Batch, TrainingData
+from olmo_sparsity.train.parallel import num_processes
 
 BYTES_OF_PARAMETER = 16  # fp32: the weight, its gradient, and the two moments of AdamW
 BYTES_OF_TOKEN = 24  # int64: token, position ID, target
@@ -21,78 +21,54 @@ PEAK_REPEATS = 8
 PEAK_SECONDS = 1.0  # after which the second product or a later one is the last: bf16 is emulated on many CPUs, and slow
 
 
-def least_bytes(config: Config, process: ProcessInfo, *, source: DataSource) -> dict[str, int]:
-    """Return what training needs at least, in bytes for each process: by the keys of the configuration that it depends on.
+def check_memory(config: Config, data: TrainingData, device: torch.device) -> None:
+    """Raise UserError, which names the keys, if the device cannot hold the model, its optimizer and one batch.
 
-    Activations are left out, so training that is refused for these numbers could not have begun.
+    Activations are left out, so training that is refused could not have begun.
     """
     model, training = config.model, config.training
-    vocab_size, row_len = source.least_vocab_size(config), source.row_len(config)
-    num_logits = source.least_logits(config)
-    width = model.d_model
     # Per layer: query, key, value and output matrices; the MLP's first matrix, and its second behind SwiGLU's half.
-    num_parameters = model.n_layers * (4 + 3 * model.mlp_ratio / 2) * width**2
-    num_parameters += vocab_size * width * (1 if model.weight_tying else 2)
-    holders = process.world_size if training.parallel == "fsdp" else 1
-    rows, eval_rows = (-(-number // process.world_size) for number in (training.batch_rows, training.eval_rows))
-    rows_per_pass = min(rows, training.micro_batch_rows or rows)
-    return {
-        "model.d_model, model.n_layers and model.mlp_ratio": int(num_parameters * BYTES_OF_PARAMETER / holders),
-        "pose.max_position or context.full_len": config.num_positions * (width // model.n_heads) * 2 * 4,
-        "training.batch_rows": rows * row_len * BYTES_OF_TOKEN,
-        "training.micro_batch_rows or training.batch_rows": rows_per_pass * num_logits * vocab_size * 4,  # logits
-        "training.eval_rows": eval_rows * row_len * BYTES_OF_TOKEN,
+    num_parameters = model.n_layers * (4 + 3 * model.mlp_ratio / 2) * model.d_model**2
+    num_parameters += data.vocab_size * model.d_model * (1 if model.weight_tying else 2)
+    holders = num_processes() if training.parallel == "fsdp" else 1
+    rows = training.batch_rows // num_processes()
+    num_logits = (
+        min(rows, training.micro_batch_rows or rows) * (1 if data.few_targets else data.row_len) * data.vocab_size
+    )
+    needed = {
+        "model.d_model, model.n_layers and model.mlp_ratio": num_parameters * BYTES_OF_PARAMETER / holders,
+        "pose.max_position or context.full_len": config.num_positions * (model.d_model // model.n_heads) * 2 * 4,
+        "training.batch_rows": rows * data.row_len * BYTES_OF_TOKEN,
+        "training.micro_batch_rows or training.batch_rows": num_logits * 4,
+        "training.eval_rows": training.eval_rows // num_processes() * data.row_len * BYTES_OF_TOKEN,
     }
-
-
-def check_memory(config: Config, process: ProcessInfo, *, source: DataSource, device: torch.device) -> None:
-    """Check that the memory of the device holds at least the model, its optimizer, and one batch.
-
-    Raises:
-        UserError: it does not; the message names the keys that need most.
-    """
-    available = available_bytes(device)
-    needed = least_bytes(config, process, source=source)
-    total = sum(needed.values())
+    available, total = available_bytes(device), sum(needed.values())
     if available is not None and total > available:
-        keys = max(needed, key=lambda name: needed[name])
         raise UserError(
-            f"{keys}: training needs at least {total / 1e9:,.1f} GB, and {device} has {available / 1e9:,.1f} GB free; "
-            "use smaller values"
+            f"{max(needed, key=lambda keys: needed[keys])}: training needs at least {total / 1e9:,.1f} GB, and {device} has "
+            f"{available / 1e9:,.1f} GB free; use smaller values"
         )
 
 
-def training_flops_per_token(
-    model: OLMoWithPositions,
-    row_len: int,
-    *,
-    num_bos: int = 0,
-    share_with_logits: float = 1.0,
-    predicts_positions: bool = False,
-) -> float:
-    """Return the floating-point operations that training needs per token of a row, for its ``num_bos`` first tokens, too.
+def training_flops_per_token(model: OLMoWithPositions, data: TrainingData, batch: Batch) -> float:
+    """Return the floating-point operations that training needs per token of a row, for its BOS, too.
 
     The forward pass needs 2 for each weight that a token is multiplied by, plus causal attention to (T + 1) / 2 tokens on
     average; training needs three times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). Norms and other elementwise
-    work is not counted.
-
-    Args:
-        model: the model.
-        row_len: T.
-        num_bos: tokens in front of every row.
-        share_with_logits: the fraction of the tokens behind which logits are computed.
-        predicts_positions: the learned embedding of positions is multiplied, too, by every token.
+    work is not counted. With ``few_targets`` the output matrix counts for the targets of ``batch`` only.
     """
-    config, output = model.config, model.output_weight.numel()
+    config, output, row_len = model.config, float(model.output_weight.numel()), data.num_bos + data.row_len
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
     weights -= model.transformer.wte.weight.numel()  # embeddings are looked up, not multiplied
-    if "wpe" in model.transformer and not predicts_positions:
+    if "wpe" in model.transformer and batch.target_positions_BT is None:
         weights -= model.transformer.wpe.weight.numel()
     if not config.weight_tying:
-        weights -= output
-    attention = 2 * config.n_layers * config.d_model * (num_bos + row_len + 1)
-    per_token = 2 * (weights + share_with_logits * output) + attention
-    return 3.0 * per_token * (num_bos + row_len) / row_len
+        weights -= model.output_weight.numel()
+    if data.few_targets:
+        is_target_BT = batch.targets_BT >= 0
+        output *= float(is_target_BT.float().mean())
+    attention = 2 * config.n_layers * config.d_model * (row_len + 1)
+    return 3.0 * (2 * (weights + output) + attention) * row_len / data.row_len
 
 
 @functools.cache
@@ -101,13 +77,11 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
     size = MATRIX_SIZE[device.type]
     # Random numbers, because GPUs multiply constants faster (they draw less power).
     matrix = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    seconds = []
-    for _ in range(PEAK_REPEATS):
+    seconds: list[float] = []
+    while len(seconds) < 2 or (len(seconds) < PEAK_REPEATS and sum(seconds) < PEAK_SECONDS):
         start = time.perf_counter()
         matrix @ matrix
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - start)
-        if len(seconds) > 1 and sum(seconds) > PEAK_SECONDS:  # the first may include the start of a library
-            break
+        seconds.append(time.perf_counter() - start)  # the first may include the start of a library
     return 2 * size**3 / min(seconds)

@@ -1,233 +1,215 @@
-"""A run in training: what it consists of, and how it is prepared or resumed."""
+"""The folder of a training run, and the run in training: how it begins, resumes, is saved and ends."""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 import torch
-from olmo.optim import Scheduler
 
-from olmo_sparsity.config import Config, TrainingConfig, to_dict
-from olmo_sparsity.files import environment
+from olmo_sparsity.config import Config, to_dict, to_yaml
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.files import (
+    clear_folder,
+    environment,
+    exclusive_lock,
+    make_folder,
+    manifest_of_kind,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from olmo_sparsity.model.checkpoint import (
-    CheckpointState,
+    CheckpointInfo,
     check_checkpoint_of_run,
-    checkpoint_to_resume,
+    delete_old_checkpoints,
+    list_checkpoints,
+    read_checkpoint_info,
     read_state,
+    save_checkpoint,
+    verify_checkpoint,
 )
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.train.data import TrainingData
-from olmo_sparsity.train.evaluation import Evaluation
-from olmo_sparsity.train.processes import all_reduce_sum, broadcast_from_leader, load_state
-from olmo_sparsity.train.resources import measured_peak, training_flops_per_token
-from olmo_sparsity.train.run_folder import begin_run
-from olmo_sparsity.train.step import (
-    TrainState,
-    build_schedule,
-    build_train_state,
-    resolve_compile,
-    resolve_precision,
+from olmo_sparsity.train.batches import Batch, TrainingData
+from olmo_sparsity.train.parallel import (
+    all_reduce_sum,
+    gather_state,
+    load_state,
+    num_processes,
+    on_leader,
+    share_of_rows,
 )
+from olmo_sparsity.train.resources import check_memory, measured_peak, training_flops_per_token
+from olmo_sparsity.train.step import TrainState, build_train_state, resolve_compile, resolve_precision
 
 logger = logging.getLogger(__name__)
 
-End = Literal["steps", "stop_loss"]  # the key that ended training
+KEEP_CHECKPOINTS = 2  # older ones are deleted
+OF_A_START = ("device", "processes", "parallel", "threads", "precision", "compiled")  # on which the last bits depend
 
 
-@dataclass(frozen=True)
-class TrainingRun:
-    """A run in training: what does not change from step to step.
-
-    Attributes:
-        folder: of the run.
-        config: the experiment.
-        data: what it is trained on.
-        train_state: model and optimizer.
-        schedule: the learning rate schedule.
-        manifest: what is written to ``manifest.json``.
-        checkpoint: the checkpoint to resume from; None: start at step 0.
-    """
+@dataclass
+class Run:
+    """A run in training."""
 
     folder: Path
     config: Config
     data: TrainingData
-    train_state: TrainState
-    schedule: Scheduler
+    held_out: tuple[Batch, Optional[Batch]]  # this process's share
+    state: TrainState
     manifest: dict[str, Any]
-    checkpoint: Optional[Path]
+    step: int = 0  # optimizer steps done
+    seconds_before: float = 0.0  # training time of earlier starts
+    newest_loss_nats: Optional[float] = None  # of the newest evaluation
+
+    def __post_init__(self) -> None:
+        self._started_at = time.monotonic()
 
     @property
     def batch_tokens(self) -> int:
         """Tokens of a batch, over all processes."""
         return self.config.training.batch_rows * self.data.row_len
 
-    def share_of_peak(self, tokens_per_second: float) -> float:
-        """Return the operations per second at this speed, as a fraction of the measured peak of the devices."""
-        flops_per_second = tokens_per_second * self.manifest["training_flops_per_token"]
-        return flops_per_second / self.manifest["peak_flops_per_second"]
-
-
-@dataclass
-class LoopState:
-    """How far a run is: what changes from step to step.
-
-    Attributes:
-        step: optimizer steps done.
-        seconds_before: training time before this process started.
-        started_at: when this process started, on the monotonic clock.
-        timed_step, timed_at: where the stretch begins whose speed is measured.
-        evaluation: the newest one.
-        newest_loss_nats: as in ``CheckpointInfo``.
-    """
-
-    step: int = 0
-    seconds_before: float = 0.0
-    started_at: float = field(default_factory=time.monotonic)
-    timed_step: int = 0
-    timed_at: float = 0.0
-    evaluation: Optional[Evaluation] = None
-    newest_loss_nats: Optional[float] = None
-
-    def note(self, evaluation: Evaluation) -> None:
-        """Take in a new evaluation."""
-        self.evaluation = evaluation
-        self.newest_loss_nats = evaluation.validation_loss_nats
-
-    def end(self, training: TrainingConfig) -> Optional[End]:
-        """Return why training ends here; None: it goes on."""
-        if self.step == training.steps:
-            return "steps"
-        if training.stop_loss and self.newest_loss_nats is not None and self.newest_loss_nats <= training.stop_loss:
-            return "stop_loss"
-        return None
-
+    @property
     def seconds(self) -> float:
-        """Return the training time since the start of the run, over all interruptions."""
-        return round(self.seconds_before + time.monotonic() - self.started_at, 3)
+        """Training time, over all interruptions."""
+        return round(self.seconds_before + time.monotonic() - self._started_at, 3)
 
-    def start_stretch(self) -> None:
-        """Start to measure the speed of the steps that follow."""
-        self.timed_step, self.timed_at = self.step, time.monotonic()
+    @property
+    def ended_by(self) -> Optional[str]:
+        """The key that ends training here; None: it goes on."""
+        stop_loss, loss_nats = self.config.training.stop_loss, self.newest_loss_nats
+        if self.step == self.config.training.steps:
+            return "steps"
+        return "stop_loss" if stop_loss and loss_nats is not None and loss_nats <= stop_loss else None
 
-    def steps_per_second(self) -> float:
-        """Return the speed since ``start_stretch``."""
-        return (self.step - self.timed_step) / (time.monotonic() - self.timed_at)
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run, which only one training can hold; the leader of its processes locks. A context manager."""
+    path = folder.resolve()
+    busy = f"{folder}: another process is training this run; wait for it, or choose another folder with --run DIR"
+    lock = exclusive_lock(path.with_name(f".{path.name}.lock"), busy)
+    with ExitStack() as stack:
+        on_leader(lambda: stack.enter_context(lock))
+        yield
 
 
-def prepare_run(
-    config: Config, folder: Path, *, data: TrainingData, process: ProcessInfo, device: torch.device, overwrite: bool
-) -> TrainingRun:
-    """Build model, optimizer and manifest, and create or open the folder of the run."""
+def open_run(
+    config: Config, folder: Path, *, data: TrainingData, stored: Optional[dict[str, Any]], device: torch.device
+) -> Run:
+    """Build the model, create or open the folder, and load the newest intact checkpoint.
+
+    ``stored`` is the manifest of the run that is resumed; None: what is there is deleted.
+    """
     training = config.training
-    checkpoint = (
-        None if overwrite else broadcast_from_leader(lambda: checkpoint_to_resume(folder / "checkpoints"), process)
-    )
-    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
+    if stored is not None and stored["tokens_sha256"] != data.manifest_entries["tokens_sha256"]:
+        raise UserError(f"{folder}: its text has changed since training began; choose another folder with --run DIR")
+    check_memory(config, data, device)
+    held_out = data.draw_held_out(share_of_rows(training.eval_rows, key="training.eval_rows"))
+    checkpoint = None if stored is None else on_leader(lambda: _newest_intact(folder, stored))
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(
-        model,
-        data.row_len,
-        num_bos=data.num_bos,
-        share_with_logits=data.share_with_logits(config),
-        predicts_positions=data.evaluation_rows.like_training.target_positions_BT is not None,
-    )
-    train_state = build_train_state(
-        model,
-        training,
-        precision=precision,
-        compiled=compiled,
-        process=process,
-        device=device,
-        few_targets=data.few_targets,
-    )
-    process_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
-    peak = float(all_reduce_sum(torch.tensor(process_peak, dtype=torch.float64), process))
     manifest: dict[str, Any] = {
         "kind": "run",
         "status": "running",
-        "run_id": uuid.uuid4().hex[:12],
+        "run_id": uuid.uuid4().hex[:12] if stored is None else stored["run_id"],
         "config": to_dict(config),
         **data.manifest_entries,
-        "num_parameters": num_parameters,
-        "training_flops_per_token": flops_per_token,
+        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "training_flops_per_token": training_flops_per_token(model, data, held_out[0]),
+    }
+    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
+    state = build_train_state(
+        model, training, device, precision=precision, compiled=compiled, few_targets=data.few_targets
+    )
+    peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+    start = {
+        "step": 0 if checkpoint is None else checkpoint[1].step,
         "device": device_name(device),
-        "processes": process.world_size,
-        "parallel": training.parallel if process.world_size > 1 else None,
+        "processes": num_processes(),
+        "parallel": training.parallel if num_processes() > 1 else None,
         "threads": torch.get_num_threads(),
         "precision": precision,
         "compiled": compiled,
-        "peak_flops_per_second": peak,
+        "peak_flops_per_second": float(all_reduce_sum(torch.tensor(peak, dtype=torch.float64))),
         "environment": environment(),
     }
-    manifest = broadcast_from_leader(
-        lambda: begin_run(
-            config,
-            folder,
-            tokenizer_text=data.tokenizer_text,
-            manifest=manifest,
-            resumes=checkpoint is not None,
-            overwrite=overwrite,
-        ),
-        process,
-    )
-    return TrainingRun(
-        folder=folder,
-        config=config,
-        data=data,
-        train_state=train_state,
-        schedule=build_schedule(training),
-        manifest=manifest,
-        checkpoint=checkpoint,
-    )
+    before = [] if stored is None else stored.get("starts", [])
+    manifest = on_leader(lambda: _begin(folder, config, {**manifest, "starts": [*before, start]}, data, stored))
+    run = Run(folder, config, data, held_out, state, manifest)
+    if checkpoint is not None:
+        path, info = checkpoint
+        load_state(model, state.optimizer, lambda: read_state(path))
+        run.step, run.seconds_before, run.newest_loss_nats = info.step, info.seconds, info.newest_loss_nats
+        logger.info(f"{folder}: resuming at step {info.step}")
+    return run
 
 
-def load_checkpoint(run: TrainingRun) -> LoopState:
-    """Load the checkpoint to resume from, if there is one, and return where training starts."""
-    if run.checkpoint is None:
-        return LoopState()
-    train_state, process, checkpoint = run.train_state, run.train_state.process, run.checkpoint
-    info = check_checkpoint_of_run(checkpoint, run.manifest)
-    checkpoint_state = CheckpointState({}, {})  # of the leader alone it is that of the file
-
-    def read() -> None:
-        nonlocal checkpoint_state
-        checkpoint_state = read_state(checkpoint)
-
-    broadcast_from_leader(read, process)
-    load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
-    logger.info(f"{run.folder}: resuming at step {info.step}")
-    logger.debug(f"loaded {checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
-    return LoopState(
-        step=info.step,
-        seconds_before=info.seconds,
-        newest_loss_nats=info.newest_loss_nats,
-    )
+def _newest_intact(folder: Path, stored: dict[str, Any]) -> Optional[tuple[Path, CheckpointInfo]]:
+    """Return the newest intact checkpoint of a run, and what it tells; None: there is none yet."""
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    for checkpoint in reversed(checkpoints):
+        try:
+            verify_checkpoint(checkpoint)
+        except UserError:
+            logger.warning(f"{checkpoint}: damaged, so training resumes from an earlier checkpoint")
+            continue
+        return checkpoint, check_checkpoint_of_run(checkpoint, stored)
+    if checkpoints:
+        raise UserError(f"{folder}: all of its checkpoints are damaged; restore one, or train again with --overwrite")
+    return None
 
 
-def log_settings(run: TrainingRun) -> None:
-    """Log what is trained, and how."""
-    config, training, manifest = run.config, run.config.training, run.manifest
-    process, device, rows_per_pass = run.train_state.process, run.train_state.device, run.train_state.rows_per_pass
-    processes = "" if process.world_size == 1 else f" on {process.world_size} processes ({training.parallel})"
-    logger.info(
-        f"{run.folder}: {manifest['num_parameters'] / 1e6:.2f}M parameters, {training.steps} steps of {run.batch_tokens} "
-        f"tokens; {run.data.described}, positions below {config.num_positions}; "
-        f"{device.type}{processes}, {manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
-    )
-    logger.debug(
-        f"device {manifest['device']} (training.device: {training.device}), {manifest['threads']} CPU threads, precision "
-        f"{manifest['precision']} (training.precision: {training.precision}), compiled {manifest['compiled']} "
-        f"(training.compile: {training.compile}), measured peak {manifest['peak_flops_per_second']:.3g} FLOP/s"
-    )
-    passes = training.batch_rows // process.world_size // rows_per_pass
-    logger.debug(
-        f"batches of {training.batch_rows} rows: {rows_per_pass} rows per pass, passes per step in each process: {passes}"
-    )
+def _begin(
+    folder: Path, config: Config, manifest: dict[str, Any], data: TrainingData, stored: Optional[dict[str, Any]]
+) -> dict[str, Any]:
+    """Create the folder of a run, or open it again; return its manifest."""
+    if stored is None and manifest_of_kind(folder, "run") is not None:
+        logger.info(f"{folder}: deleting the earlier run (--overwrite)")
+        clear_folder(folder)
+    make_folder(folder)
+    *before, start = manifest["starts"]
+    changed = [
+        f"{key} {start[key]}, not {last[key]}" for last in before[-1:] for key in OF_A_START if start[key] != last[key]
+    ]
+    if changed:
+        logger.warning(f"{folder}: resumed with {', '.join(changed)}: the last bits of its weights will differ")
+    write_json(folder / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
+    for name, content in (("config.yaml", to_yaml(config)), ("tokenizer.json", data.tokenizer_text)):
+        if not (folder / name).is_file():
+            write_text(folder / name, content)
+    remove_leftovers(folder, folder / "checkpoints", seconds=0)
+    return manifest
+
+
+def save(run: Run) -> None:
+    """Write a checkpoint. All processes must call it; the leader writes."""
+    tensors = gather_state(run.state.model, run.state.optimizer)
+    tokens, run_id = run.step * run.batch_tokens, run.manifest["run_id"]
+    info = CheckpointInfo(run.step, tokens, run.seconds, run_id, newest_loss_nats=run.newest_loss_nats)
+    folder, config = run.folder / "checkpoints", run.state.model.config
+    on_leader(lambda: save_checkpoint(folder, info, config=config, state=tensors, keep=KEEP_CHECKPOINTS))
+
+
+def finish(run: Run) -> None:
+    """Mark a run as complete."""
+    checkpoints = run.folder / "checkpoints"
+    manifest = {
+        **run.manifest,
+        "status": "complete",
+        "steps": run.step,
+        "ended_by": run.ended_by,
+        "tokens": run.step * run.batch_tokens,
+        "validation_loss_nats": run.newest_loss_nats,
+        "seconds": run.seconds,
+        "checkpoint": read_checkpoint_info(checkpoints / f"step{run.step}").record,
+    }
+    write_json(run.folder / "manifest.json", manifest)
+    delete_old_checkpoints(checkpoints, keep=KEEP_CHECKPOINTS)  # a process that was killed here may have left too many

@@ -258,9 +258,6 @@ SYNTHETIC = [
     Case("synth train sum data.source=no.txt --run runs/sum", "no.txt: no such file, folder or glob"),
     Case("synth summary", "synth summary: missing option '--run'"),
     Case("synth summary --run runs/tiny", "runs/tiny: no evaluation of this run is finished"),
-    Case("synth eval parity --shard 2/2", "--shard 2/2: must be I/N"),
-    Case("synth eval parity --shard 0/2 --overwrite", "--overwrite: with 2 processes"),
-    Case("synth eval parity --shard 0/2", "this run is not trained yet; run `olmo-sparsity synth train parity`"),
     Case(
         "synth eval parity --out words.jsonl",
         "words.jsonl: this is a file, where a folder of the kind 'synthetic' was expected",

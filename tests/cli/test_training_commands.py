@@ -33,11 +33,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
         monkeypatch.setattr(f"olmo_sparsity.{name}", probe)
 
     exported = ExportedModel(Path("out"), "OlmoForCausalLM", 12_345_678, 1.26e-5)
-    replace("training.loop.train", None)
+    replace("train.loop.train", None)
     replace("text.preparation.prepare", Path("cache/of-text"))
     replace("text.preparation.describe", ["12 documents", "3 splits"])
     replace("export.export_hf", exported)
-    replace("measure.synthetic_accuracy.evaluate_synthetic", Path("answers"))
+    replace("synthetic.evaluate.evaluate_task", Path("answers"))
     monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)
     return found
 

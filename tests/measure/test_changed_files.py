@@ -22,8 +22,7 @@ from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure.opening import open_model
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.vocabulary import vocab_size_of, word_start_table
-from olmo_sparsity.torchrun import SINGLE_PROCESS
-from olmo_sparsity.train.data import open_training_text
+from olmo_sparsity.train.batches import open_training_text
 from olmo_sparsity.train.loop import train
 
 
@@ -138,13 +137,13 @@ def test_a_prepared_text_that_was_changed_is_not_trained_on(
     prepared: tuple[Config, Path], name: str, change: Callable[[Path], None]
 ) -> None:
     config, folder = prepared
-    open_training_text(config, SINGLE_PROCESS)
+    open_training_text(config)
     change(folder / name)
     with pytest.raises(UserError, match=f"{name}: other contents than were written there; delete .* prepare again"):
-        open_training_text(config, SINGLE_PROCESS)
+        open_training_text(config)
     (folder / name).unlink()
     with pytest.raises(UserError) as refused:
-        open_training_text(config, SINGLE_PROCESS)
+        open_training_text(config)
     assert str(refused.value) == f"{folder / name}: this file is gone; delete {folder} and prepare again"
 
 

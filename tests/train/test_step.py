@@ -1,86 +1,125 @@
+"""One step: loss, gradients, AdamW, learning rates and the operations that are counted, each against its definition."""
+
 from __future__ import annotations
 
-import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from olmo_sparsity.config import SCHEDULERS, Config, TrainingConfig
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
-from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.train import step as training_step
-from olmo_sparsity.train.batches import IGNORE_INDEX, Batch
+from olmo_sparsity.train.batches import IGNORE_INDEX, Batch, TrainingData
+from olmo_sparsity.train.resources import training_flops_per_token
 from olmo_sparsity.train.step import (
     SummedLoss,
+    TrainState,
     build_optimizer,
     build_schedule,
     build_train_state,
-    deterministic,
-    resolve_compile,
     train_step,
 )
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def model(tiny_config: Config) -> OLMoWithPositions:
-    return build_model(olmo_model_config(tiny_config, vocab_size=320, eos_id=0), 0)
+def model_of(config: Config, **keys: object) -> OLMoWithPositions:
+    changed = replace(config, model=replace(config.model, **keys))  # type: ignore[arg-type]
+    return build_model(olmo_model_config(changed, vocab_size=320, eos_id=0), 0)
 
 
-@pytest.fixture
-def batch() -> Batch:
+def made_batch(*, with_positions: bool = False) -> Batch:
+    """Six rows of eight tokens with different numbers of targets."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 320, (6, 9), generator=generator)
-    targets = tokens[:, 1:].clone()
-    targets[torch.rand(targets.shape, generator=generator) < 0.4] = IGNORE_INDEX
-    assert 0 < int((targets == IGNORE_INDEX).sum(dim=1).min()) < int((targets == IGNORE_INDEX).sum(dim=1).max())
-    positions = torch.arange(8).expand(6, -1)
-    return Batch(tokens[:, :-1], positions, targets, int((targets != IGNORE_INDEX).sum()))
+    ignored = torch.rand((6, 8), generator=generator) < 0.4
+    assert 0 < int(ignored.sum(dim=1).min()) < int(ignored.sum(dim=1).max())
+    targets = tokens[:, 1:].masked_fill(ignored, IGNORE_INDEX)
+    ids = ((tokens[:, 1:] * 7) % 20).masked_fill(ignored, IGNORE_INDEX) if with_positions else None
+    return Batch(tokens[:, :-1], torch.arange(8).repeat(6, 1), targets, int((~ignored).sum()), ids)
 
 
 def by_hand(model: OLMoWithPositions, batch: Batch, z_loss: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (objective, cross-entropy), summed target by target."""
-    logits = model(batch.tokens_BT, batch.positions_BT)
+    logits, ids = model(batch.tokens_BT, batch.positions_BT), batch.target_positions_BT
     objective, nats = torch.zeros(()), torch.zeros(())
-    for row in range(6):
-        for t in range(8):
-            target = int(batch.targets_BT[row, t])
-            if target != -100:
-                log_z = logits[row, t].exp().sum().log()
-                nats = nats + log_z - logits[row, t, target]
-                objective = objective + log_z - logits[row, t, target] + z_loss * log_z**2
+    for row, t in (batch.targets_BT != -100).nonzero().tolist():
+        log_z = logits[row, t].exp().sum().log()
+        nats = nats + log_z - logits[row, t, batch.targets_BT[row, t]]
+        objective = objective + log_z - logits[row, t, batch.targets_BT[row, t]] + z_loss * log_z**2
+        if ids is not None:
+            id_logits = model.logits_and_position_logits(batch.tokens_BT, batch.positions_BT)[1][row, t]
+            objective = objective - id_logits.log_softmax(-1)[ids[row, t]]
     return objective, nats
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
-def test_the_loss_is_summed_over_trained_targets_only(model: OLMoWithPositions, batch: Batch, z_loss: float) -> None:
-    fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
-    with torch.no_grad():
-        objective, nats = SummedLoss(model, "fp32", z_loss=z_loss)(*fields)
-        expected = by_hand(model, batch, z_loss)
-    assert float(objective) == pytest.approx(float(expected[0]), rel=1e-5)
-    assert float(nats) == pytest.approx(float(expected[1]), rel=1e-5)
-    assert (float(objective) > float(nats) + 1) == (z_loss > 0)
+@pytest.mark.parametrize(("few_targets", "with_positions"), [(False, False), (True, False), (False, True)])
+def test_the_loss_is_summed_over_trained_targets_only(
+    tiny_config: Config, few_targets: bool, with_positions: bool, z_loss: float
+) -> None:
+    """With its gradients, whichever logits are computed."""
+    model = model_of(tiny_config, position_embedding="absolute" if with_positions else "rope")
+    batch, parameters = made_batch(with_positions=with_positions), list(model.parameters())
+    expected = by_hand(model, batch, z_loss)
+    found = SummedLoss(model, "fp32", z_loss=z_loss, few_targets=few_targets)(*batch.fields)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad(loss[0], parameters, allow_unused=True) for loss in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+    assert (float(found[0].detach()) > float(found[1].detach()) + 1) == (z_loss > 0 or with_positions)
+
+
+def state_of(config: Config, model: OLMoWithPositions, **keys: object) -> TrainState:
+    training = replace(config.training, batch_rows=6, **keys)  # type: ignore[arg-type]
+    return build_train_state(model, training, CPU, precision="fp32", compiled=False)
 
 
 @pytest.mark.parametrize("micro_batch_rows", [None, 3, 2])
 def test_a_step_follows_the_gradient_of_the_mean_over_trained_targets(
-    tiny_config: Config, model: OLMoWithPositions, batch: Batch, micro_batch_rows: int | None
+    tiny_config: Config, micro_batch_rows: int | None
 ) -> None:
-    """Micro-batches hold different numbers of trained targets: a mean of their means would differ."""
-    training = dataclasses.replace(tiny_config.training, batch_rows=6, micro_batch_rows=micro_batch_rows, z_loss=0.01)
-    train_state = build_train_state(
-        model, training, precision="fp32", compiled=False, process=SINGLE_PROCESS, device=CPU
-    )
+    """Passes hold different numbers of trained targets: a mean of their means would differ. The norm is clipped to 1."""
+    model, batch = model_of(tiny_config), made_batch()
+    state, norms = state_of(tiny_config, model, micro_batch_rows=micro_batch_rows, z_loss=0.01), []
     objective, nats = by_hand(model, batch, 0.01)
     gradients = torch.autograd.grad(objective / batch.num_targets, list(model.parameters()))
-    expected = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-    summed_nats, grad_norm = train_step(train_state, batch, learning_rate=1e-3, max_grad_norm=1e9)
+    expected = float(torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt())
+
+    def note_norm(*_: object) -> None:
+        norms.append(float(torch.stack([one.grad.square().sum() for one in model.parameters()]).sum().sqrt()))  # type: ignore[union-attr]
+
+    state.optimizer.register_step_pre_hook(note_norm)
+    summed_nats, grad_norm = train_step(state, batch, learning_rate=1e-3)
     assert float(summed_nats) == pytest.approx(float(nats.detach()), rel=1e-5)
-    assert float(grad_norm) == pytest.approx(float(expected), rel=1e-4)
+    assert expected > 1 and float(grad_norm) == pytest.approx(expected, rel=1e-4)
+    assert norms == [pytest.approx(1, rel=1e-4)]
+    assert {group["lr"] for group in state.optimizer.param_groups} == {1e-3}
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_three_steps_are_those_of_adamw(tiny_config: Config) -> None:
+    """Of Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2, in float64; norms are not decayed."""
+    beta1, beta2, decay, model = 0.9, 0.95, 0.1, model_of(tiny_config)
+    optimizer, generator = build_optimizer(model, tiny_config.training), torch.Generator().manual_seed(3)
+    expected = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    first, second = ({name: torch.zeros_like(value) for name, value in expected.items()} for _ in range(2))
+    for number, rate in enumerate((0.3, 0.1, 0.2), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            gradient = parameter.grad.double()
+            first[name] = beta1 * first[name] + (1 - beta1) * gradient
+            second[name] = beta2 * second[name] + (1 - beta2) * gradient**2
+            step = (first[name] / (1 - beta1**number)) / ((second[name] / (1 - beta2**number)).sqrt() + 1e-8)
+            expected[name] = expected[name] * (1 if parameter.dim() == 1 else 1 - rate * decay) - rate * step
+        optimizer.step()
+    assert any(parameter.dim() == 1 for parameter in model.parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach().double(), expected[name], atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -101,89 +140,24 @@ def test_schedules(scheduler: str) -> None:
         "cosine_linear_envelope": rates[60],
     }
     assert rates[60] == pytest.approx(at_60[scheduler])
-    assert max(rates) <= 1.0
-    assert (rates[100] < rates[30]) == (scheduler != "constant_with_warmup")
+    assert max(rates) <= 1.0 and (rates[100] < rates[30]) == (scheduler != "constant_with_warmup")
 
 
-@pytest.mark.parametrize("scheduler", ["inverse_sqrt_with_warmup", "max_scheduler"])
-def test_a_schedule_that_depends_on_its_warm_up_needs_one(scheduler: str) -> None:
-    with pytest.raises(UserError, match=r"training\.warmup_steps = 0: must be positive"):
-        TrainingConfig(scheduler=scheduler, warmup_steps=0)
-
-
-def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = dataclasses.replace(tiny_config.training, compile="auto")
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not resolve_compile(settings, CPU)
-    assert resolve_compile(dataclasses.replace(settings, compile="always"), CPU)
-    assert not resolve_compile(dataclasses.replace(settings, compile="never"), torch.device("cuda"))
-
-
-@pytest.mark.parametrize("warn_only", [False, True])
-def test_deterministic_restores_the_settings(warn_only: bool) -> None:
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
-    try:
-        with deterministic():
-            assert not torch.is_deterministic_algorithms_warn_only_enabled()
-        assert torch.are_deterministic_algorithms_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def test_three_steps_are_those_of_adamw_with_the_settings(tiny_config: Config, model: OLMoWithPositions) -> None:
-    """Of Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2, in float64; one step would not depend on the betas."""
-    beta1, beta2, decay, rates = 0.6, 0.8, 0.5, (0.03, 0.01, 0.02)
-    settings = dataclasses.replace(
-        tiny_config.training, beta1=beta1, beta2=beta2, weight_decay=decay, learning_rate=9.0, batch_rows=6
-    )
-    optimizer = build_optimizer(model, settings)
-    assert optimizer.defaults["lr"] == 9.0
-    generator = torch.Generator().manual_seed(3)
-    expected = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
-    first, second = ({name: torch.zeros_like(value) for name, value in expected.items()} for _ in range(2))
-    for number, rate in enumerate(rates, start=1):
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        for name, parameter in model.named_parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-            gradient = parameter.grad.double()
-            first[name] = beta1 * first[name] + (1 - beta1) * gradient
-            second[name] = beta2 * second[name] + (1 - beta2) * gradient**2
-            step = (first[name] / (1 - beta1**number)) / ((second[name] / (1 - beta2**number)).sqrt() + 1e-8)
-            of_norm = parameter.dim() == 1
-            expected[name] = expected[name] * (1 if of_norm else 1 - rate * decay) - rate * step
-        optimizer.step()
-    assert any(parameter.dim() == 1 for parameter in model.parameters())
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.detach().double(), expected[name], atol=2e-6, rtol=1e-5)
-
-
-def test_a_step_clips_the_norm_and_has_the_rate_that_it_is_given(
-    tiny_config: Config, model: OLMoWithPositions, batch: Batch
-) -> None:
-    """The next step begins without gradients."""
-    training = dataclasses.replace(tiny_config.training, batch_rows=6, learning_rate=9.0)
-    state = build_train_state(model, training, precision="fp32", compiled=False, process=SINGLE_PROCESS, device=CPU)
-    norms: list[float] = []
-
-    def gradients_of_step(*_: object) -> None:
-        norms.append(float(torch.stack([one.grad.square().sum() for one in model.parameters()]).sum().sqrt()))  # type: ignore[union-attr]
-
-    state.optimizer.register_step_pre_hook(gradients_of_step)
-    _, whole = train_step(state, batch, learning_rate=1e-3, max_grad_norm=0.25)
-    assert float(whole) > 0.25 and norms == [pytest.approx(0.25, rel=1e-4)]
-    assert {group["lr"] for group in state.optimizer.param_groups} == {1e-3}
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_rows_of_a_pass_divide_those_of_a_process(tiny_config: Config) -> None:
-    def rows(micro_batch_rows: int | None, processes: int) -> int:
-        training = dataclasses.replace(tiny_config.training, batch_rows=12, micro_batch_rows=micro_batch_rows)
-        return training_step.rows_per_pass_of(training, ProcessInfo(processes - 1, processes))
-
-    assert [rows(None, 1), rows(4, 1), rows(12, 1), rows(None, 2), rows(3, 2), rows(12, 2)] == [12, 4, 12, 6, 3, 6]
-    with pytest.raises(UserError, match=r"micro_batch_rows = 4: must divide the 6 rows of each of the 2 processes"):
-        rows(4, 2)
-    with pytest.raises(UserError, match=r"training\.batch_rows = 12: must be a multiple of the number of processes, 5"):
-        rows(None, 5)
+@pytest.mark.parametrize("weight_tying", [True, False])
+@pytest.mark.parametrize("kind", ["rope", "few targets", "predicted positions"])
+def test_operations_equal_those_that_torch_counts(tiny_config: Config, weight_tying: bool, kind: str) -> None:
+    """For a row and its BOS. Embeddings that are looked up, and logits that are left out, take none."""
+    embedding = "rope" if kind == "rope" else "absolute"
+    model, few_targets = model_of(tiny_config, weight_tying=weight_tying, position_embedding=embedding), kind[0] == "f"
+    tokens = torch.arange(24).reshape(3, 8)
+    targets = torch.where(tokens % 8 > 5, tokens, IGNORE_INDEX)
+    batch = Batch(tokens, tokens % 8, targets, 6, tokens % 7 if kind[0] == "p" else None)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        SummedLoss(model, "fp32", few_targets=few_targets)(*batch.fields)[0].backward()
+    layers, width = tiny_config.model.n_layers, tiny_config.model.d_model
+    # Without a fused kernel, attention to masked tokens is computed, too, and discarded.
+    masked = 3 * (4 * layers * width * 8 - 2 * layers * width * 9)
+    for num_bos in (0, 1):
+        data = TrainingData(320, 0, "", {}, 8 - num_bos, num_bos, "", None, None, few_targets)  # type: ignore[arg-type]
+        expected = (counter.get_total_flops() / 24 - masked) * 8 / (8 - num_bos)
+        assert training_flops_per_token(model, data, batch) == pytest.approx(expected, rel=1e-6)

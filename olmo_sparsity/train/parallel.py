@@ -10,7 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,6 @@ from torch import nn
 from torch.distributed import DeviceMesh, init_device_mesh
 from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from olmo_sparsity.errors import UserError
@@ -32,11 +31,7 @@ T = TypeVar("T")
 
 
 def device_of_process(device: torch.device, process: ProcessInfo) -> torch.device:
-    """Return the device that this process trains on: its own GPU if ``device`` is a GPU and there are several processes.
-
-    Raises:
-        UserError: a machine has fewer GPUs than processes.
-    """
+    """Return the device that this process trains on: under torchrun its own GPU."""
     if process.world_size == 1 or device.type != "cuda":
         return device
     if process.local_world_size > torch.cuda.device_count():
@@ -80,122 +75,93 @@ def process_group(process: ProcessInfo, device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def share_of_rows(num_rows: int, process: ProcessInfo, *, key: str) -> slice:
-    """Return which rows of a batch of ``num_rows`` this process computes.
-
-    Args:
-        num_rows: of the whole batch.
-        process: this process.
-        key: the configuration key that set ``num_rows``, for the error message.
-
-    Raises:
-        UserError: the rows cannot be divided equally among the processes.
-    """
-    if num_rows % process.world_size:
-        raise UserError(f"{key} = {num_rows}: must be a multiple of the number of processes, {process.world_size}")
-    rows_each = num_rows // process.world_size
-    return slice(process.rank * rows_each, (process.rank + 1) * rows_each)
+def num_processes() -> int:
+    """Return how many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def all_reduce_sum(value: torch.Tensor, process: ProcessInfo) -> torch.Tensor:
+def share_of_rows(num_rows: int, *, key: str) -> slice:
+    """Return which rows of a batch this process computes. UserError, with the key that set ``num_rows``: no equal shares."""
+    if num_rows % num_processes():
+        raise UserError(f"{key} = {num_rows}: must be a multiple of the number of processes, {num_processes()}")
+    rank, rows_each = dist.get_rank() if dist.is_initialized() else 0, num_rows // num_processes()
+    return slice(rank * rows_each, (rank + 1) * rows_each)
+
+
+def all_reduce_sum(value: torch.Tensor) -> torch.Tensor:
     """Return the sum of a tensor over all processes; it is computed in place."""
-    if process.world_size > 1:
+    if dist.is_initialized():
         dist.all_reduce(value)
     return value
 
 
-def any_process(flag: bool, process: ProcessInfo) -> bool:
-    """Return True in all processes if ``flag`` is True in any of them."""
-    return bool(all_reduce_sum(torch.tensor(int(flag)), process))
-
-
-def broadcast_from_leader(make: Callable[[], T], process: ProcessInfo) -> T:
+def on_leader(make: Callable[[], T]) -> T:
     """Call ``make`` in the leader (rank 0) and return its result in all processes.
 
-    A mistake of the user, or an error of the operating system, is raised in all of them: one that waited for the leader would end
-    with the traceback of a lost connection.
+    An error of the leader ends all of them: one that waited for it would end with the traceback of a lost connection.
     """
-    if process.world_size == 1:
+    if not dist.is_initialized():
         return make()
-    results: list[Any] = [None]
-    if process.is_leader:
+    answer: list[Any] = [None, None]  # result, error
+    if dist.get_rank() == 0:
         try:
-            results = [make()]
+            answer[0] = make()
         except (UserError, OSError) as error:
-            results = [error]
-    dist.broadcast_object_list(results, device=torch.device("cpu"))
-    if isinstance(results[0], (UserError, OSError)):
-        raise results[0]
-    return cast(T, results[0])
+            answer[1] = error
+        except Exception as error:  # a bug; it may not be picklable
+            dist.broadcast_object_list([None, UserError(f"the first process of this training has failed: {error!r}")])
+            raise
+    dist.broadcast_object_list(answer, device=torch.device("cpu"))
+    if answer[1] is not None:
+        raise answer[1]
+    result: T = answer[0]
+    return result
 
 
 def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
-    """Shard a model with FSDP2, in place.
-
-    Each process holds a share of every weight. The weights of a layer are gathered while it computes.
-    """
+    """Shard a model with FSDP2, in place: weights of a layer are gathered while it computes."""
     # The device type is given, because on a machine with GPUs torch would lay out the mesh for GPUs by default.
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    # Block by block, so that the device never holds the whole model.
-    for block in model.transformer.blocks:
+    mesh = init_device_mesh(device.type, (num_processes(),))
+    for block in model.transformer.blocks:  # so that the device never holds the whole model
         fully_shard(block.to(device), mesh=mesh)
     fully_shard(model.to(device), mesh=mesh)
     for name in ("logits_at", "logits_and_position_logits"):  # called in place of forward; they gather weights, too
         register_fsdp_forward_method(model, name)
 
 
-def replicate(loss: nn.Module, process: ProcessInfo, *, sharded: bool) -> nn.Module:
-    """Wrap the loss in DDP, unless the model is sharded or there is only one process."""
-    if process.world_size == 1 or sharded:
-        return loss
-    return DistributedDataParallel(loss, forward_sync_buffers=False, gradient_as_bucket_view=True)
-
-
-def gradient_accumulation(module: nn.Module, model: OLMoWithPositions, *, last: bool) -> AbstractContextManager[None]:
+def gradient_accumulation(module: nn.Module, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
     """Return a context in which gradients are exchanged only if this is the ``last`` backward pass of a step.
 
-    Args:
-        module: the loss, wrapped in DDP or not.
-        model: the model, sharded or not.
-        last: whether this is the last pass of the step.
+    ``module`` is the loss, wrapped in DDP or not; ``model``, sharded or not, lies in it.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
     elif isinstance(module, DistributedDataParallel) and not last:
-        return cast(AbstractContextManager[None], module.no_sync())
+        context: AbstractContextManager[None] = module.no_sync()
+        return context
     return nullcontext()
 
 
-def full_tensor(value: torch.Tensor) -> torch.Tensor:
-    """Return the whole tensor, gathered from all processes if it is sharded."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def gather_state(
-    model: OLMoWithPositions, optimizer: torch.optim.Optimizer, *, process: ProcessInfo
-) -> CheckpointState:
-    """Gather the whole weights and optimizer state in the leader, on the CPU. All processes must call it.
-
-    The result does not depend on the number of processes.
-    """
-    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=process.world_size > 1)
+def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> CheckpointState:
+    """Gather the whole weights and optimizer state in the leader, on the CPU. All processes must call it."""
+    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=dist.is_initialized())
     return CheckpointState(
         weights=dcp.get_model_state_dict(model, options=options),
         optimizer=dict(dcp.get_optimizer_state_dict(model, optimizer, options=options)),
     )
 
 
-def load_state(
-    model: OLMoWithPositions, optimizer: torch.optim.Optimizer, *, state: CheckpointState, process: ProcessInfo
-) -> None:
-    """Load what ``gather_state`` returned. Only the leader needs ``state``; that of other processes may be empty.
+def load_state(model: nn.Module, optimizer: torch.optim.Optimizer, read: Callable[[], CheckpointState]) -> None:
+    """Load what ``gather_state`` returned. The leader calls ``read``, and all processes get the tensors.
 
     The settings of the optimizer stay those that it was built with: torch would turn the tuple of betas into a list, and with it
     every byte of the next checkpoint's hash.
     """
-    options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=process.world_size > 1)
+    tensors = [CheckpointState({}, {})]
+    on_leader(lambda: tensors.append(read()))
+    options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.is_initialized())
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    dcp.set_model_state_dict(model, state.weights, options=options)
-    dcp.set_optimizer_state_dict(model, optimizer, state.optimizer, options=options)
+    dcp.set_model_state_dict(model, tensors[-1].weights, options=options)
+    dcp.set_optimizer_state_dict(model, optimizer, tensors[-1].optimizer, options=options)
     for group, built_with in zip(optimizer.param_groups, settings, strict=True):
         group.update(built_with)

@@ -1,0 +1,388 @@
+"""Synthetic tasks whose dependencies are known: their sequences, position IDs and training data.
+
+**Parity** (k-sparse planted correlations: Golowich et al., arXiv 2502.16792, Definition 3.2; Figures 1 and 2). The prompt is
+background with k planted bits and ends with ``=``. The response is the parity of the bits; with a scratchpad it is the parity
+of the first bit, of the first two, ..., of all k. With another modulus than 2 the planted values are 0 to modulus - 1, and the
+response is their sum modulo it. ``locality``: all planted values lie within so many tokens, whose place is uniform; ``spread``:
+two of them are at least so many tokens apart. Given the interval, all sets that satisfy both are equally likely.
+
+**Variables** (Figure 3). The prompt is a list of assignments of two tokens each, ``NAME VALUE`` or ``NAME NAME``, in random
+order, then ``?`` and the queried name. The assignments are chains of k, but one, which has what is left over: the last of a
+chain has a value, every other names the next. The response is the value at the end of the queried chain; with a scratchpad it
+is the right-hand side of each assignment of the chain.
+
+**Coupled position IDs** (Cho et al., arXiv 2405.20671). A response token of a scratchpad has the position ID of the token that
+it reads: its planted bit, or its assignment, whose two tokens share one ID.
+
+What the tokens are, the form of locality and spread, and that responses have no end token, are choices made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from olmo_sparsity.config import Config, Place, PoseConfig, SyntheticConfig, fingerprint, require
+from olmo_sparsity.files import read_manifest_of, sha256_text
+from olmo_sparsity.text.preparation import prepare
+from olmo_sparsity.text.store import TokenStore, open_store
+from olmo_sparsity.text.verification import verify_prepared
+from olmo_sparsity.train.batches import IGNORE_INDEX, Batch, TrainingData, batch_at, row_source
+from olmo_sparsity.train.positions import pose_positions, random_positions
+
+GENERATOR_VERSION = 1  # part of every fingerprint: increase it when a generator draws other sequences
+NUM_NOISE = 4  # different background tokens, if the background is noise
+EOS_ID, QUERY_ID, FIRST_ID = 0, 1, 2  # EOS fills the end of shorter rows; then planted values, or values and names
+VALUES = tuple(f"v{i}" for i in range(10))
+# The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
+EMBEDDINGS: dict[str, tuple[str, ...]] = {
+    "pose": ("rope", "none"),
+    "randpos": ("rope", "absolute"),
+    "shifted": ("absolute",),
+    "coupled": ("absolute",),
+    "predicted": ("absolute",),
+}
+# Random generators of held-out and evaluated sequences, so that these are not those of a training step.
+VALIDATION, EVALUATION, TEST_SEED = 1_000_003, 1_000_004, 0
+PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
+NUM_SEEDS = 2**62  # from which that of the rows of text is drawn
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompts and their responses, filled with EOS up to T tokens, and position IDs from 0, which couple a scratchpad."""
+
+    tokens_BT: np.ndarray  # int64
+    ids_BT: np.ndarray  # int64
+    prompt_len_B: np.ndarray
+    response_len_B: np.ndarray
+
+    @property
+    def used_BT(self) -> np.ndarray:
+        """Bool, True at prompts and responses."""
+        return np.arange(self.tokens_BT.shape[1]) < (self.prompt_len_B + self.response_len_B)[:, None]
+
+
+@dataclass(frozen=True)
+class Background:
+    """The tokens of parity tasks between the planted ones, by number from 0."""
+
+    num_tokens: int
+    draw: Callable[[np.random.Generator, int, int], np.ndarray]  # (generator, B, T) -> int64 [B, T]
+    text_sha256: Optional[str] = None  # of the text that they are from; None: they are noise
+
+
+NOISE = Background(NUM_NOISE, lambda rng, num_rows, row_len: rng.integers(0, NUM_NOISE, (num_rows, row_len)))
+
+
+def open_background(config: Config, split: str) -> Background:
+    """Return the background of a task: noise, or rows of one split of the text, which is prepared if necessary.
+
+    Raises:
+        UserError: the text is not usable, or has no document as long as the longest row.
+    """
+    settings = config.synthetic
+    if settings.background == "noise":
+        return NOISE
+    folder = prepare(config.data)
+    verify_prepared(folder)
+    store = open_store(folder, split)
+    drawn = {"train_lengths": (settings.train_lengths, settings.max_sparsity)}
+    if split == "validation":
+        drawn["test_lengths"] = (settings.test_lengths, settings.test_sparsity[-1])
+    longest = int(store.lengths_G.max()) if store.num_documents else 0
+    for name, (lengths, k) in drawn.items():
+        row_len = settings.row_len(lengths[-1], k)
+        require(
+            row_len < longest,
+            f"synthetic.{name} = {lengths}: takes rows of {row_len} tokens, and the longest document of the {store.split} split "
+            f"has {longest}, of which the last is no part of a row; use longer text, or smaller lengths",
+        )
+    return text_background(store, read_manifest_of(folder, "vocab_size")["vocab_size"])
+
+
+def text_background(store: TokenStore, vocab_size: int) -> Background:
+    """Return a background of rows of consecutive tokens of one document, drawn as training rows of text are."""
+
+    def draw(rng: np.random.Generator, num_rows: int, row_len: int) -> np.ndarray:
+        source, seed = row_source(store, row_len=row_len, max_position=row_len), int(rng.integers(NUM_SEEDS))
+        return batch_at(source, PoseConfig(num_chunks=1), num_rows=num_rows, seed=seed, step=0).tokens_BT.numpy()
+
+    return Background(vocab_size, draw, store.tokens_sha256)
+
+
+def words_of(settings: SyntheticConfig, num_background: int = NUM_NOISE) -> list[str]:
+    """Return the words of a task, by token ID."""
+    if settings.task == "variables":
+        return ["<|endoftext|>", "?", *VALUES, *(f"x{i}" for i in range(settings.num_names))]
+    return ["<|endoftext|>", "=", *map(str, range(settings.modulus)), *(f"n{i}" for i in range(num_background))]
+
+
+def planted_positions(
+    rng: np.random.Generator, length_B: np.ndarray, k_B: np.ndarray, *, locality: Optional[int] = None, spread: int = 1
+) -> np.ndarray:
+    """Draw k positions below ``length`` of each sequence, int64 [B, largest k], rising; -1 behind the last of a row."""
+    interval_B = length_B if locality is None else np.minimum(length_B, locality)
+    # Uniform among all sets with the least distance: choose among the places that remain when each gap shrinks to 1.
+    shrunk_B, max_k = interval_B - (k_B - 1) * (spread - 1), int(k_B.max())
+    keys_BT = rng.random((len(length_B), int(shrunk_B.max())))
+    keys_BT[np.arange(keys_BT.shape[1]) >= shrunk_B[:, None]] = 2.0  # above every random number
+    first_BK = keys_BT.argsort(axis=1)[:, :max_k]
+    begin_B = (rng.random(len(length_B)) * (length_B - interval_B + 1)).astype(np.int64)
+    unused_BK = np.arange(max_k) >= k_B[:, None]
+    first_BK[unused_BK] = np.iinfo(np.int64).max
+    first_BK.sort(axis=1)
+    return np.where(unused_BK, -1, first_BK + np.arange(max_k) * (spread - 1) + begin_B[:, None])
+
+
+def parity_sequences(
+    rng: np.random.Generator,
+    settings: SyntheticConfig,
+    length_B: np.ndarray,
+    k_B: np.ndarray,
+    *,
+    row_len: int,
+    background: Background = NOISE,
+    within: Optional[tuple[int, int]] = None,
+) -> Sequences:
+    """Draw sequences of sparse parity, or of sums with another modulus.
+
+    ``length_B`` counts the tokens before ``=``. ``within``: the first position at which values may be planted and the end of
+    these; None: the whole prompt.
+    """
+    num_rows, modulus = len(length_B), settings.modulus
+    begin, room_B = (0, length_B) if within is None else (within[0], np.full(num_rows, within[1] - within[0]))
+    at_BK = planted_positions(rng, room_B, k_B, locality=settings.locality, spread=settings.spread)
+    rows, columns = np.nonzero(at_BK >= 0)
+    at_BK[rows, columns] += begin
+    values_BK = rng.integers(0, modulus, at_BK.shape) * (at_BK >= 0)
+    sum_BK = values_BK.cumsum(axis=1) % modulus
+    tokens_BT = FIRST_ID + modulus + background.draw(rng, num_rows, row_len)
+    ids_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len)).copy()
+    tokens_BT[rows, at_BK[rows, columns]] = FIRST_ID + values_BK[rows, columns]
+    tokens_BT[np.arange(num_rows), length_B] = QUERY_ID
+    if settings.scratchpad:
+        places = (length_B + 1)[rows] + columns
+        tokens_BT[rows, places] = FIRST_ID + sum_BK[rows, columns]
+        ids_BT[rows, places] = at_BK[rows, columns]
+    else:
+        tokens_BT[np.arange(num_rows), length_B + 1] = FIRST_ID + sum_BK[:, -1]
+    return _filled(tokens_BT, ids_BT, length_B + 1, k_B if settings.scratchpad else np.ones_like(k_B))
+
+
+def variable_sequences(
+    rng: np.random.Generator, settings: SyntheticConfig, length_B: np.ndarray, k_B: np.ndarray, *, row_len: int
+) -> Sequences:
+    """Draw sequences of variable assignment; ``length_B`` counts the tokens of the assignments, an odd one is rounded down."""
+    num_rows, num_assigned_B = len(length_B), length_B // 2
+    max_assigned, max_k, all_rows = int(num_assigned_B.max()), int(k_B.max()), np.arange(num_rows)
+    first_name = FIRST_ID + len(VALUES)
+    name_BN = first_name + rng.random((num_rows, settings.num_names)).argsort(axis=1)[:, :max_assigned]
+    # Names stand in the order of the chains; the queried chain is the first. Assignment i is written at place_BN[:, i].
+    index_N = np.arange(max_assigned)
+    is_last_BN = (index_N % k_B[:, None] == k_B[:, None] - 1) | (index_N == num_assigned_B[:, None] - 1)
+    value_BN = FIRST_ID + rng.integers(0, len(VALUES), name_BN.shape)
+    right_BN = np.where(is_last_BN, value_BN, np.roll(name_BN, -1, axis=1))
+    keys_BN = rng.random((num_rows, max_assigned))
+    keys_BN[index_N >= num_assigned_B[:, None]] = 2.0
+    place_BN = keys_BN.argsort(axis=1).argsort(axis=1)
+
+    tokens_BT = np.full((num_rows, row_len), EOS_ID, dtype=np.int64)
+    ids_BT = np.zeros((num_rows, row_len), dtype=np.int64)
+    rows, assigned = np.nonzero(index_N < num_assigned_B[:, None])
+    for side, side_BN in enumerate((name_BN, right_BN)):
+        tokens_BT[rows, 2 * place_BN[rows, assigned] + side] = side_BN[rows, assigned]
+        ids_BT[rows, 2 * place_BN[rows, assigned] + side] = place_BN[rows, assigned]
+    query_B = 2 * num_assigned_B
+    tokens_BT[all_rows, query_B], tokens_BT[all_rows, query_B + 1] = QUERY_ID, name_BN[:, 0]
+    ids_BT[all_rows, query_B] = ids_BT[all_rows, query_B + 1] = num_assigned_B
+    if settings.scratchpad:
+        rows, hops = np.nonzero(np.arange(max_k) < k_B[:, None])
+        tokens_BT[rows, (query_B + 2)[rows] + hops] = right_BN[rows, hops]
+        ids_BT[rows, (query_B + 2)[rows] + hops] = place_BN[rows, hops]
+    else:
+        tokens_BT[all_rows, query_B + 2] = right_BN[all_rows, k_B - 1]
+        ids_BT[all_rows, query_B + 2] = num_assigned_B + 1
+    return _filled(tokens_BT, ids_BT, query_B + 2, k_B if settings.scratchpad else np.ones_like(k_B))
+
+
+def _filled(
+    tokens_BT: np.ndarray, ids_BT: np.ndarray, prompt_len_B: np.ndarray, response_len_B: np.ndarray
+) -> Sequences:
+    """Return sequences with EOS and position ID 0 behind each response."""
+    used_BT = Sequences(tokens_BT, ids_BT, prompt_len_B, response_len_B).used_BT
+    return Sequences(np.where(used_BT, tokens_BT, EOS_ID), np.where(used_BT, ids_BT, 0), prompt_len_B, response_len_B)
+
+
+def _draw(
+    config: Config,
+    rng: np.random.Generator,
+    length_B: np.ndarray,
+    k_B: np.ndarray,
+    *,
+    row_len: int,
+    background: Background,
+    within: Optional[tuple[int, int]] = None,
+    training: bool,
+) -> Sequences:
+    """Draw sequences of a task, with the position IDs that ``synthetic.positions`` gives them."""
+    settings, max_position, num_rows = config.synthetic, config.max_position, len(length_B)
+    if settings.task == "variables":
+        sequences = variable_sequences(rng, settings, length_B, k_B, row_len=row_len)
+    else:
+        sequences = parity_sequences(
+            rng, settings, length_B, k_B, row_len=row_len, background=background, within=within
+        )
+    used_BT, ids_BT = sequences.used_BT, sequences.ids_BT
+    if settings.positions in ("pose", "shifted"):
+        ids_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
+    if settings.positions == "randpos" or (settings.positions == "pose" and training):
+        ids_BT, used_B = np.zeros((num_rows, row_len), dtype=np.int64), used_BT.sum(axis=1)
+        for length in np.unique(used_B).tolist():
+            rows = np.flatnonzero(used_B == length)
+            if settings.positions == "randpos":
+                drawn_bt = random_positions(rng, len(rows), row_len=length, max_position=max_position)
+            else:
+                drawn_bt = pose_positions(
+                    rng, len(rows), row_len=length, max_position=max_position, num_chunks=config.pose.num_chunks
+                )
+            ids_BT[rows, :length] = drawn_bt
+    elif settings.positions != "pose":  # a random shift, uniform among those that keep the IDs below the bound
+        room_B = max_position - np.where(used_BT, ids_BT, 0).max(axis=1)
+        shift_B = (rng.random(num_rows) * room_B).astype(np.int64)
+        ids_BT = np.where(used_BT, ids_BT + shift_B[:, None], 0)
+    return Sequences(sequences.tokens_BT, ids_BT, sequences.prompt_len_B, sequences.response_len_B)
+
+
+def evaluated_sequences(
+    config: Config, length: int, k: int, *, place: Optional[Place] = None, background: Background = NOISE
+) -> Sequences:
+    """Return the ``test_rows`` sequences of one length and sparsity; they do not depend on ``training.seed``.
+
+    ``length`` counts the tokens of each prompt without the query. ``place``: where the planted tokens lie, as ``test_row_len``
+    says; None: as in training.
+    """
+    settings = config.synthetic
+    return _draw(
+        config,
+        np.random.default_rng([TEST_SEED, EVALUATION, length, k, *PLACE_SEEDS[place]]),
+        np.full(settings.test_rows, length),
+        np.full(settings.test_rows, k),
+        row_len=settings.row_len(length, k),
+        background=background,
+        within=None if place is None else settings.places_planted(length, place),
+        training=False,
+    )
+
+
+def training_batch(
+    config: Config, *, num_rows: int, seed: list[int], rows: slice = slice(None), background: Background = NOISE
+) -> Batch:
+    """Return a batch of training sequences, or a process's share (``rows``) of it: k uniform from 1 to ``max_sparsity``, lengths
+    uniform between ``train_lengths``.
+
+    Targets are the response tokens. Where position IDs are predicted, the batch has those of the response tokens, too.
+    """
+    settings, rng = config.synthetic, np.random.default_rng(seed)
+    shortest, longest = settings.train_lengths
+    length_B = rng.integers(shortest, longest + 1, num_rows)
+    k_B = rng.integers(1, settings.max_sparsity + 1, num_rows)
+    row_len = settings.row_len(longest, settings.max_sparsity)
+    drawn = _draw(config, rng, length_B, k_B, row_len=row_len, background=background, training=True)
+    is_target_BT = (drawn.used_BT & (np.arange(row_len) >= drawn.prompt_len_B[:, None]))[:, 1:]
+
+    def targets(values_BT: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.where(is_target_BT, values_BT[:, 1:], IGNORE_INDEX)[rows])
+
+    return Batch(
+        tokens_BT=torch.from_numpy(drawn.tokens_BT[rows, :-1].copy()),
+        positions_BT=torch.from_numpy(drawn.ids_BT[rows, :-1].copy()),
+        targets_BT=targets(drawn.tokens_BT),
+        num_targets=int(is_target_BT.sum()),
+        target_positions_BT=targets(drawn.ids_BT) if settings.positions == "predicted" else None,
+    )
+
+
+def check_task(config: Config) -> None:
+    """Raise UserError if the task, the positions and the model of an experiment do not fit together."""
+    settings, pose, embedding = config.synthetic, config.pose, config.model.position_embedding
+    fitting = EMBEDDINGS[settings.positions]
+    require(
+        embedding in fitting,
+        f"model.position_embedding = {embedding}: synthetic.positions = {settings.positions} takes {' or '.join(fitting)}",
+    )
+    require(
+        pose == PoseConfig(num_chunks=pose.num_chunks, max_position=pose.max_position) and not config.context.bos,
+        "synthetic tasks use pose.num_chunks and pose.max_position only, and have no BOS; leave the other keys of pose and "
+        "context.bos out (RandPos is synthetic.positions = randpos)",
+    )
+    longest = max(
+        settings.row_len(settings.train_lengths[1], settings.max_sparsity),
+        settings.row_len(settings.test_lengths[-1], settings.test_sparsity[-1]),
+    )
+    require(
+        longest <= config.max_position,
+        f"pose.max_position = {config.max_position}: the longest sequence has {longest} tokens, so as many positions are needed",
+    )
+    shortest = settings.row_len(settings.train_lengths[0], 1)
+    require(
+        pose.num_chunks <= shortest,
+        f"pose.num_chunks = {pose.num_chunks}: must be at most {shortest}, the tokens of the shortest training sequence",
+    )
+
+
+def generated_sha256(settings: SyntheticConfig, background: Background) -> str:
+    """Return a hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
+    keys = (
+        settings.task,
+        settings.scratchpad,
+        settings.num_names,
+        settings.locality,
+        settings.spread,
+        settings.modulus,
+    )
+    return fingerprint(GENERATOR_VERSION, *keys, background.text_sha256)
+
+
+def open_task(config: Config) -> TrainingData:
+    """Return the training data of a synthetic task. UserError: the configuration is not usable."""
+    check_task(config)
+    settings, training = config.synthetic, config.training
+    background, held_out_background = open_background(config, "train"), open_background(config, "validation")
+    words = words_of(settings, background.num_tokens)
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[EOS_ID]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+
+    def draw(step: int, rows: slice) -> Batch:
+        seed = [training.seed, step]
+        return training_batch(config, num_rows=training.batch_rows, seed=seed, rows=rows, background=background)
+
+    def draw_held_out(rows: slice) -> tuple[Batch, None]:
+        num_rows, seed = training.eval_rows, [VALIDATION, 0]
+        return training_batch(config, num_rows=num_rows, seed=seed, rows=rows, background=held_out_background), None
+
+    return TrainingData(
+        vocab_size=len(words),
+        eos_id=EOS_ID,
+        tokenizer_text=tokenizer.to_str(),
+        manifest_entries={
+            "synthetic_task": settings.task,
+            "tokens_sha256": generated_sha256(settings, background),
+            "tokenizer_sha256": sha256_text(tokenizer.to_str()),
+        },
+        row_len=settings.row_len(settings.train_lengths[1], settings.max_sparsity)
+        - 1,  # the last token is a target alone
+        num_bos=0,
+        described=f"{settings.task}{f' modulo {settings.modulus}' * (settings.modulus != 2)}"
+        f"{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, background {settings.background}, prompts "
+        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}, embedding "
+        f"{config.model.position_embedding}",
+        draw=draw,
+        draw_held_out=draw_held_out,
+        few_targets=background.text_sha256 is not None,
+    )
