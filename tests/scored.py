@@ -19,7 +19,7 @@ from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import Batch, Scores
 from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.model.causal_lm import CausalLM
-from olmo_sparsity.text.null_contexts import draw_null_contexts
+from olmo_sparsity.text.nulls import draw_null_contexts
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.windows import sample_windows
 

@@ -30,7 +30,7 @@ from olmo_sparsity.files import partial_path, read_json, sha256_file, write_mani
 from olmo_sparsity.model.checkpoint import CheckpointInfo, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
+from olmo_sparsity.text.tokenizer import read_tokenizer, train_bpe
 
 WRITTEN = {
     "README.md",

@@ -12,7 +12,7 @@ from gguf.quants import dequantize, quantize
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers_models import build_raw
 
-from olmo_sparsity.text.vocabulary import train_bpe
+from olmo_sparsity.text.tokenizer import train_bpe
 
 VOCAB, MAX_POSITION = 320, 64
 EOS, BOS = "<|im_end|>", "<|im_start|>"

@@ -9,7 +9,7 @@ import torch
 import transformers
 from tokenizers import processors
 
-from olmo_sparsity.text.vocabulary import train_bpe
+from olmo_sparsity.text.tokenizer import train_bpe
 
 VOCAB, MAX_POSITION = 320, 64
 BOS, EOS = "<s>", "</s>"

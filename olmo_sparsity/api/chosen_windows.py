@@ -19,12 +19,11 @@ from olmo_sparsity.api.opening import Model
 from olmo_sparsity.config import InfluenceConfig, require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.opening import draw_windows
-from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
-from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
+from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, ngram_hashes
-from olmo_sparsity.text.places import EncodedText, encode_text, place_at
-from olmo_sparsity.text.vocabulary import token_texts
-from olmo_sparsity.text.windows import Windows
+from olmo_sparsity.text.places import EncodedText, encode_around, encode_text, place_at
+from olmo_sparsity.text.tokenizer import token_texts
+from olmo_sparsity.text.windows import Windows, document_of_text, document_of_tokens, store_of, windows_before
 
 logger = logging.getLogger(__name__)
 SPLIT = "own"  # the name of one's own text in tables
@@ -261,7 +260,8 @@ def window_at(
         UserError: there is no such character, or too few tokens stand before it.
     """
     seed = _seed_of(model, seed)
-    encoded, lengths = encode_text(model.tokenizer, text), model.lengths
+    lengths = model.lengths
+    encoded = encode_around(model.tokenizer, text, at, lengths.full_len)
     token = place_at(encoded, at, full_len=lengths.full_len, local_len=lengths.local_len)
     return _windows_before(model, encoded, np.array([token]), seed=seed, source=source)
 

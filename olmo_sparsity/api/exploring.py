@@ -28,7 +28,7 @@ from olmo_sparsity.selectors import sources_of
 from olmo_sparsity.selectors.own import names_of
 from olmo_sparsity.tables import read_manifest, read_table
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.text.vocabulary import token_texts
+from olmo_sparsity.text.tokenizer import token_texts
 from olmo_sparsity.view.explore import CONTROL, Likely, explored
 from olmo_sparsity.view.window import window_of
 

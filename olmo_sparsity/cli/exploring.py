@@ -90,7 +90,7 @@ def explore(
     from olmo_sparsity.measure.work import WHOLE
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)
-    from olmo_sparsity.text.readers import read_document
+    from olmo_sparsity.text.sources import read_document
     from olmo_sparsity.view.pages import check_free
 
     if at is not None and out is not None:

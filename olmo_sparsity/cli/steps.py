@@ -73,9 +73,9 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
     _check_training_of(config, asked=asked)
     config.pretrained.check_there()
     if config.influence.data is not None:
-        from olmo_sparsity.text.corpus import list_shards
+        from olmo_sparsity.text.sources import list_files
 
-        list_shards(dataclasses.replace(config.data, source=config.influence.data))
+        list_files(dataclasses.replace(config.data, source=config.influence.data))
     is_begun = config.pretrained.model is not None or manifest_of_kind(run, "run") is not None
     if not is_begun and share.count == 1:
         _check_to_be_trained(config, run, asked=asked)

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Tokenize the text: write token files in OLMo's format, and the tokenizer."""
-    from olmo_sparsity.text.preparation import describe
-    from olmo_sparsity.text.preparation import prepare as prepare_tokens
+    from olmo_sparsity.text.prepare import describe
+    from olmo_sparsity.text.prepare import prepare as prepare_tokens
 
     loaded, *_ = resolve(config, run, overrides=overrides)
     with interruptible():

@@ -14,7 +14,7 @@ from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
 from olmo_sparsity.tables import SCHEMA_VERSION
-from olmo_sparsity.text.null_contexts import draw_null_contexts
+from olmo_sparsity.text.nulls import draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 from olmo_sparsity.text.units import WORD
 

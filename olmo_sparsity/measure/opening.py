@@ -25,9 +25,9 @@ from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_r
 from olmo_sparsity.model.convert import open_run
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.model.pretrained import ModelRecord
-from olmo_sparsity.text.corpus import list_shards
+from olmo_sparsity.text.sources import list_files
 from olmo_sparsity.text.store import TokenStore
-from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
+from olmo_sparsity.text.tokenizer import eos_id_of, read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import Windows, sample_windows
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ def check_before_training(config: Config) -> None:
             positions.
     """
     if config.influence.data is not None:
-        list_shards(dataclasses.replace(config.data, source=config.influence.data))
+        list_files(dataclasses.replace(config.data, source=config.influence.data))
     anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)
     _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
 

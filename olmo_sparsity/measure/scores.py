@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.text.store import TokenStore, token_counts
+from olmo_sparsity.text.tokenizer import token_texts
 from olmo_sparsity.text.units import group_numbers
-from olmo_sparsity.text.vocabulary import token_texts
 
 CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of its null context
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables

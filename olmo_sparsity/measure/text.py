@@ -15,9 +15,8 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import DataConfig, InfluenceConfig, read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import need, read_manifest_of
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
-from olmo_sparsity.text.verification import verify_prepared
+from olmo_sparsity.text.prepare import prepare
+from olmo_sparsity.text.store import TokenStore, is_prepared, open_store, verify_prepared
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.scores import CONTEXTS, Batch, Readings, Scores, divergence, surprisals
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, rank
 from olmo_sparsity.tables import DAMPING, RESAMPLED, schemas
-from olmo_sparsity.text.null_contexts import NullContexts
-from olmo_sparsity.text.target_classes import target_class
+from olmo_sparsity.text.classes import target_class
+from olmo_sparsity.text.nulls import NullContexts
+from olmo_sparsity.text.tokenizer import token_texts
 from olmo_sparsity.text.units import group_numbers
-from olmo_sparsity.text.vocabulary import token_texts
 
 RESAMPLED_LABELS = 6  # purpose of a random generator; a change would change the tables
 RESAMPLED_CONTROL = "random"  # chooses without the label, so its optimism must be 0

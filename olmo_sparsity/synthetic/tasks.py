@@ -29,9 +29,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from olmo_sparsity.config import Config, Place, PoseConfig, SyntheticConfig, fingerprint, require
 from olmo_sparsity.files import read_manifest_of, sha256_text
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.store import TokenStore, open_store
-from olmo_sparsity.text.verification import verify_prepared
+from olmo_sparsity.text.prepare import prepare
+from olmo_sparsity.text.store import TokenStore, open_store, verify_prepared
 from olmo_sparsity.train.batches import IGNORE_INDEX, Batch, TrainingData, batch_at, row_source
 from olmo_sparsity.train.positions import pose_positions, random_positions
 

@@ -1,59 +1,104 @@
-"""The token store: the token files of one split as one array, with the boundaries of its documents.
+"""The token store: the tokens of one split as one array, with the boundaries of its documents.
 
-A token file has OLMo's own format: the token IDs of one document after another, each closed by EOS, as raw little-endian
-``uint16`` or ``uint32``. ``olmo.data.memmap_dataset.MemMapDataset`` reads it without conversion. There is one file for each
-shard and split. If the source is token files, those are read where they are and not copied. Raw arrays with one entry for each
-document lie beside them:
+    SPLIT/tokens.bin   uint16 | uint32      SPLIT/begins.bin   SPLIT/ends.bin   int64      SPLIT/doc_ids.bin   uint64
 
-    SPLIT/tokens-00000.bin   uint16 | uint32         SPLIT/begins.bin   SPLIT/ends.bin   int64      SPLIT/doc_ids.bin   uint64
+``tokens.bin`` has OLMo's own format, raw little-endian token IDs, each document closed by EOS. Token files that are a source are
+read where they are, as one array, and not copied. The manifest is written after each piece of the source, and says how much of
+every file counts; ``status`` is ``complete`` at the end.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import check_type, need, read_manifest_of
-from olmo_sparsity.text.records import SplitEntry
+from olmo_sparsity.files import check_type, read_json, sha256_file, write_json
 
-FORMAT = 2  # version of the folder's layout; version 1 had a single token file for each split
+FORMAT = 3  # version of the folder's layout
 INDEX = {"begins": "<i8", "ends": "<i8", "doc_ids": "<u8"}  # the raw arrays of a split and their dtypes
+COUNTED_AT_ONCE = 2**24  # tokens
+
+
+class Piece(NamedTuple):
+    """A stretch of tokens that was written at once, or a token file that is a source."""
+
+    path: str  # relative to the folder, or absolute if the file is a source
+    tokens: int
+    sha256: str
+
+
+class Split(msgspec.Struct):
+    """The entry of a split in the manifest."""
+
+    documents: int = 0
+    tokens: int = 0  # of its documents
+    tokens_sha256: str = ""  # of the only piece; of several, of their hashes
+    index_sha256: dict[str, str] = {}
+    pieces: list[Piece] = []
+    sources: list[tuple[str, int]] = []  # numbers of consecutive documents of one source
+
+    @property
+    def stored_tokens(self) -> int:
+        """The tokens of its files."""
+        return sum(piece.tokens for piece in self.pieces)
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """``manifest.json`` of a prepared folder."""
+
+    kind: Literal["tokens"] = "tokens"
+    format: int = FORMAT
+    status: Literal["running", "complete"] = "running"
+    made_from: Literal["text", "token files"]
+    data: dict[str, Any]
+    dtype: Literal["<u2", "<u4"]
+    eos_id: int
+    vocab_size: int
+    tokenizer_sha256: str
+    splits: dict[str, Split]
+    bytes: int = 0  # of the text
+    seconds: float = 0
+    empty: int = 0  # documents without text, which are left out
+    decoded: int = 0  # documents whose tokens were decoded again
+    changed: int = 0  # of these, which gave another text
+    closed: int = 0  # documents of token files that end with EOS
+    unclosed: list[str] = []  # token files whose last document does not
+    overlapping: int = 0  # validation documents that were left out
 
 
 class TokenFiles:
-    """Several token files, read like one NumPy array.
-
-    The index is an integer, a slice of step 1, or an integer array of any shape. ``starts`` [files] (int64) is the index of
-    each file's first token.
-    """
+    """Several token files, read like one NumPy array: by an integer, a slice of step 1, or an array of integers."""
 
     def __init__(self, files: Sequence[np.ndarray]) -> None:
-        ends = np.cumsum([len(file) for file in files], dtype=np.int64)
         self._files = list(files)
-        self._length = int(ends[-1])
-        self._ends = ends
-        self.starts = ends - [len(file) for file in files]
+        self._ends = np.cumsum([len(file) for file in files], dtype=np.int64)
+        self._starts = self._ends - [len(file) for file in files]
         self.dtype = files[0].dtype
 
     def __len__(self) -> int:
-        return self._length
+        return int(self._ends[-1])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            begin, end, step = index.indices(self._length)
+            begin, end, step = index.indices(len(self))
             if step != 1:
                 raise IndexError("token files can be sliced in steps of 1 only")
-            return self._slice(begin, max(begin, end))
+            first, last = np.searchsorted(self._ends, begin, side="right"), np.searchsorted(self._starts, end)
+            spans = zip(self._files[first:last], self._starts[first:last].tolist(), strict=True)
+            pieces = [file[max(begin - start, 0) : end - start] for file, start in spans]
+            return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.zeros(0, self.dtype)])
         index = np.asarray(index)
-        if index.size and not (index.min() >= 0 and index.max() < self._length):
-            raise IndexError(f"token index outside [0, {self._length})")
+        if index.size and not (index.min() >= 0 and index.max() < len(self)):
+            raise IndexError(f"token index outside [0, {len(self)})")
         flat = index.ravel()
         file_numbers = np.searchsorted(self._ends, flat, side="right")  # never that of an empty file
         tokens = np.empty(len(flat), dtype=self.dtype)
@@ -61,7 +106,7 @@ class TokenFiles:
         used, first = np.unique(file_numbers[order], return_index=True)
         for file, (begin, end) in zip(used.tolist(), pairwise([*first.tolist(), len(flat)]), strict=True):
             in_file = order[begin:end]
-            tokens[in_file] = self._files[file][flat[in_file] - self.starts[file]]
+            tokens[in_file] = self._files[file][flat[in_file] - self._starts[file]]
         return tokens.reshape(index.shape)[()]
 
     def take(self, index: Any) -> Any:
@@ -71,51 +116,28 @@ class TokenFiles:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         raise TypeError("token files are read in pieces; all of them at once may not fit into memory")
 
-    def _slice(self, begin: int, end: int) -> np.ndarray:
-        first = int(np.searchsorted(self._ends, begin, side="right"))
-        pieces = []
-        for file, start in zip(self._files[first:], self.starts[first:].tolist(), strict=True):
-            if start >= end:
-                break
-            pieces.append(file[max(begin - start, 0) : end - start])
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=self.dtype)
-
 
 @dataclass(frozen=True)
 class TokenStore:
-    """The documents of one split, memory-mapped.
+    """The documents of one split, memory-mapped."""
 
-    Attributes:
-        tokens: uint16 | uint32 [all tokens of the files].
-        begins_G: int64, rising; index in ``tokens`` of each document's first token.
-        ends_G: int64; one more than the index of each document's last token, which is EOS. Tokens between two documents
-            belong to another split.
-        doc_ids_G: uint64; hash of each document's content.
-        sources: names of the sources, in the order of the documents.
-        source_ends: int64 [sources]; document ``g`` is from the first source whose end is larger than ``g``.
-        split: ``train``, ``validation`` or ``measured``.
-        tokens_sha256: hash of the token file; of several files, the hash of their hashes.
-    """
-
-    tokens: np.ndarray | TokenFiles
-    begins_G: np.ndarray
-    ends_G: np.ndarray
-    doc_ids_G: np.ndarray
-    sources: list[str]
-    source_ends: np.ndarray
-    split: str
+    tokens: np.ndarray | TokenFiles  # uint16 | uint32
+    begins_G: np.ndarray  # int64, rising; index of each document's first token
+    ends_G: np.ndarray  # int64; one more than the index of its EOS. What lies between documents is of another split
+    doc_ids_G: np.ndarray  # uint64; hash of each document's content
+    sources: list[str]  # in the order of the documents
+    source_ends: np.ndarray  # int64; document g is of the first source whose end is larger than g
+    split: str  # train, validation or measured
     tokens_sha256: str
 
     @property
     def num_documents(self) -> int:
-        """Number of documents in the split."""
+        """Number of documents."""
         return len(self.doc_ids_G)
 
     @property
     def lengths_G(self) -> np.ndarray:
-        """int64; tokens of each document, including its EOS."""
+        """int64; tokens of each document, with its EOS."""
         return self.ends_G - self.begins_G
 
     def document_of(self, index: np.ndarray) -> np.ndarray:
@@ -132,119 +154,126 @@ class TokenStore:
         return np.asarray(number_of_run[np.searchsorted(self.source_ends, documents_g, side="right")])
 
 
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a prepared folder.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = folder / "manifest.json"
+    return check_type(read_json(path), Manifest, where=path)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a prepared folder, atomically."""
+    write_json(folder / "manifest.json", msgspec.to_builtins(manifest))
+
+
+def is_prepared(folder: Path) -> bool:
+    """Return True if a folder is a finished preparation in the present format."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        return False
+    found = read_json(path)
+    return found.get("status") == "complete" and found.get("format") == FORMAT
+
+
+def open_store(folder: Path, split: str) -> TokenStore:
+    """Open one split of a prepared folder; ``verify_prepared`` has compared its files with their hashes.
+
+    Raises:
+        UserError: the preparation is unfinished, or has no such split.
+    """
+    if not is_prepared(folder):
+        raise UserError(f"{folder}: this text is not prepared, or not to its end; run `olmo-sparsity prepare`")
+    manifest = read_manifest(folder)
+    if split not in manifest.splits:
+        raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest.splits)}")
+    return split_store(folder, split, manifest)
+
+
+def split_store(folder: Path, split: str, manifest: Manifest) -> TokenStore:
+    """Map the files of one split."""
+    entry = manifest.splits[split]
+    paths = dict.fromkeys(piece.path for piece in entry.pieces)
+    files = [map_array(folder / path, manifest.dtype) for path in paths]
+    index = {name: map_array(folder / split / f"{name}.bin", dtype) for name, dtype in INDEX.items()}
+    return TokenStore(
+        tokens=files[0] if len(files) == 1 else TokenFiles(files),
+        begins_G=index["begins"],
+        ends_G=index["ends"],
+        doc_ids_G=index["doc_ids"],
+        sources=[source for source, _ in entry.sources],
+        source_ends=np.cumsum([number for _, number in entry.sources], dtype=np.int64),
+        split=split,
+        tokens_sha256=entry.tokens_sha256,
+    )
+
+
 def map_array(path: Path, dtype: Any) -> np.ndarray:
-    """Map a raw file as a read-only array. Unlike ``np.memmap`` it keeps no file open: a store has thousands of files."""
+    """Map a raw file as a read-only array. Unlike ``np.memmap`` it keeps no file open: a store may have thousands."""
     if path.stat().st_size == 0:
         return np.zeros(0, dtype=dtype)
     with pa.memory_map(str(path)) as file:
         return np.frombuffer(file.read_buffer(), dtype=dtype)
 
 
-def is_prepared(folder: Path) -> bool:
-    """Return True if a folder is a finished preparation in the present format."""
-    if not (folder / "manifest.json").is_file():
-        return False
-    manifest = read_manifest_of(folder)
-    return manifest.get("status") == "complete" and manifest.get("format") == FORMAT
-
-
-def remedy_of(folder: Path, name: str) -> str:
-    """Return what to do about a wrong file of a prepared folder; an absolute name is that of a source outside of it."""
-    return "bring back the file, or prepare again" if Path(name).is_absolute() else f"delete {folder} and prepare again"
-
-
-def _check_size(folder: Path, name: str, *, size: int) -> None:
-    path = folder / name
-    actual = path.stat().st_size if path.is_file() else 0
-    if actual != size:
-        raise UserError(f"{path}: {actual} bytes where {size} were written; {remedy_of(folder, name)}")
-
-
-def _check_tokens(folder: Path, split: str, *, entry: SplitEntry, dtype: str, num_tokens: int) -> None:
-    """Check that the manifest counts the tokens that the files of a split hold, and its documents (``num_tokens``)."""
-    size = np.dtype(dtype).itemsize
-    counts = [(f" of {file.path}", file.tokens, file.bytes // size) for file in entry.files]
-    for where, counted, found in (*counts, ("", entry.tokens, num_tokens)):
-        if counted != found:
-            raise UserError(
-                f"{folder / 'manifest.json'}: splits.{split} counts {counted:,} tokens{where}, and its files hold {found:,}; "
-                f"{remedy_of(folder, 'manifest.json')}"
-            )
-
-
-def open_store(folder: Path, split: str) -> TokenStore:
-    """Open one split of a prepared folder.
+def verify_prepared(folder: Path) -> None:
+    """Compare the tokenizer, token files and indices of a prepared text with their hashes.
 
     Raises:
-        UserError: the preparation is unfinished or of another version, has no such split, or a file does not have the size
-            with which it was written, or the tokens that the manifest counts.
+        UserError: a file is missing, or has other contents than were written.
     """
-    manifest = read_manifest_of(folder)
-    if manifest.get("status") != "complete":
-        raise UserError(f"{folder}: this preparation is unfinished; run `olmo-sparsity prepare` again, it continues")
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder}: another version of olmo-sparsity prepared this; run `olmo-sparsity prepare` again")
-    need(manifest, "splits", where=folder / "manifest.json")
-    if split not in manifest["splits"]:
-        raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
-    need(manifest, "dtype", where=folder / "manifest.json")
-    entry = check_type(manifest["splits"][split], SplitEntry, where=f"{folder / 'manifest.json'}: splits.{split}")
-    return split_store(folder, split, entry=entry, dtype=manifest["dtype"])
+    manifest = read_manifest(folder)
+    hashes = {"tokenizer.json": manifest.tokenizer_sha256}
+    pieces: dict[str, list[Piece]] = {}
+    for split, entry in manifest.splits.items():
+        hashes |= {f"{split}/{name}.bin": digest for name, digest in entry.index_sha256.items()}
+        pieces |= {path: list(own) for path, own in groupby(entry.pieces, key=lambda piece: piece.path)}
+    itemsize = np.dtype(manifest.dtype).itemsize
+    for name in (*hashes, *pieces):
+        path = folder / name
+        if path.is_file():
+            is_right = sha256_file(path) == hashes[name] if name in hashes else _holds(path, pieces[name], itemsize)
+            if is_right:
+                continue
+        what = "other contents than were written there" if path.is_file() else "this file is gone"
+        remedy = (
+            "bring the file back, or prepare again"
+            if Path(name).is_absolute()
+            else f"delete {folder} and prepare again"
+        )
+        raise UserError(f"{path}: {what}; {remedy}")
 
 
-def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> TokenStore:
-    """Open the files of one split.
-
-    Args:
-        folder: the prepared folder.
-        split: name of the split.
-        entry: its entry in the manifest.
-        dtype: dtype of the token files.
-
-    Raises:
-        UserError: a file does not have the size with which it was written, or the tokens that its entry counts.
-    """
-    for file in entry.files:
-        _check_size(folder, file.path, size=file.bytes)
-    files = [map_array(folder / file.path, np.dtype(dtype)) for file in entry.files]
-    index = {}
-    for name, index_dtype in INDEX.items():
-        _check_size(folder, f"{split}/{name}.bin", size=8 * entry.documents)
-        index[name] = map_array(folder / split / f"{name}.bin", index_dtype)
-    _check_tokens(folder, split, entry=entry, dtype=dtype, num_tokens=int((index["ends"] - index["begins"]).sum()))
-    return TokenStore(
-        tokens=files[0] if len(files) == 1 else TokenFiles(files),
-        begins_G=index["begins"],
-        ends_G=index["ends"],
-        doc_ids_G=index["doc_ids"],
-        sources=[run.source for run in entry.sources],
-        source_ends=np.cumsum([run.num_documents for run in entry.sources], dtype=np.int64),
-        split=split,
-        tokens_sha256=entry.tokens_sha256,
-    )
+def _holds(path: Path, pieces: list[Piece], itemsize: int) -> bool:
+    """Return whether a file holds these pieces and nothing else."""
+    with open(path, "rb") as file:
+        for piece in pieces:
+            digest, left = hashlib.sha256(), piece.tokens * itemsize
+            while block := file.read(min(left, 1 << 20)):
+                digest.update(block)
+                left -= len(block)
+            if left or digest.hexdigest() != piece.sha256:
+                return False
+        return not file.read(1)
 
 
-COUNTED_AT_ONCE = 2**24  # tokens
 _counted: dict[tuple[str, str], np.ndarray] = {}  # by hash and split of the store
 
 
 def token_counts(store: TokenStore) -> np.ndarray:
-    """Return how often each token occurs in the documents of a store, int64, up to the largest token ID; counted once."""
+    """Return how often each token occurs in the documents of a store, without EOS; int64 up to the largest ID; counted once."""
     key = (store.tokens_sha256, store.split)
     if key not in _counted:
-        follows_G = np.append(
-            store.begins_G[1:] == store.ends_G[:-1], False
-        )  # documents that lie side by side are one span
-        ends_g = store.ends_G[~follows_G]
-        begins_g = store.begins_G[np.append(True, ~follows_G[:-1])]
+        is_first_G = np.append(True, store.begins_G[1:] != store.ends_G[:-1])  # documents side by side are one span
+        begins_g, ends_g = store.begins_G[is_first_G], store.ends_G[np.append(is_first_G[1:], True)]
         counts_V = np.zeros(1, dtype=np.int64)
         for begin, end in zip(begins_g.tolist(), ends_g.tolist(), strict=True):
             for first in range(begin, end, COUNTED_AT_ONCE):
                 more_V = np.bincount(store.tokens[first : min(first + COUNTED_AT_ONCE, end)], minlength=len(counts_V))
                 more_V[: len(counts_V)] += counts_V
                 counts_V = more_V
-        np.subtract.at(
-            counts_V, store.tokens[store.ends_G - 1], 1
-        )  # the token that closes a document is none of its text
+        np.subtract.at(counts_V, store.tokens[store.ends_G - 1], 1)
         _counted[key] = counts_V
     return _counted[key]

@@ -8,6 +8,7 @@ Shape letters: W windows, T tokens of a window, M long-range positions.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import sentencex
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import block_size
-from olmo_sparsity.text.vocabulary import token_texts
+from olmo_sparsity.text.tokenizer import token_texts
 
 REPLACEMENT = "\ufffd"  # what a token decodes to that holds only a part of a character
 MAX_PIECE = 64  # tokens that are decoded together: bounds the time for text that is not valid UTF-8
@@ -35,17 +36,11 @@ LANGUAGE = "en"  # of the sentence splitter: abbreviations are English, marks th
 
 @dataclass(frozen=True)
 class DecodedTokens:
-    """A text, and the characters of each of its T tokens.
-
-    Attributes:
-        text: the text.
-        begins_T: int64; index in ``text`` of the first character that a token holds, or holds a part of.
-        ends_T: int64; one more than the index of the last such character.
-    """
+    """A text, and the characters that each of its T tokens holds, or holds a part of."""
 
     text: str
-    begins_T: np.ndarray
-    ends_T: np.ndarray
+    begins_T: np.ndarray  # int64
+    ends_T: np.ndarray  # int64
 
 
 def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedTokens:
@@ -68,7 +63,7 @@ def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedToke
             prefixes.append(str(tokenizer.decode(ids[i : following + 1], skip_special_tokens=False)))
         piece, begin = prefixes[-1], 0
         for prefix in prefixes:
-            common = _common_length(prefix, piece)
+            common = len(os.path.commonprefix([prefix, piece]))  # noqa: RUF071 (of any texts)
             begins.append(length + begin)
             ends.append(length + min(len(piece), common + (len(prefix) > common)))
             begin = common
@@ -81,23 +76,16 @@ def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedToke
 def shown_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
     """Return the text that is shown for each of consecutive tokens; together they are the decoded text.
 
-    A character whose bytes several tokens hold stands at the last of them, which completes it; the others hold none of it.
+    A character whose bytes several tokens hold is shown at the last of them, which completes it.
     """
     decoded = decode_tokens(tokenizer, token_ids)
-    begins = decoded.begins_T.tolist()
-    return [decoded.text[begin:end] for begin, end in pairwise([*begins, len(decoded.text)])]
-
-
-def _common_length(first: str, second: str) -> int:
-    """Return the length of the longest common beginning of two texts."""
-    shorter = min(len(first), len(second))
-    return next((i for i in range(shorter) if first[i] != second[i]), shorter)
+    return [decoded.text[begin:end] for begin, end in pairwise([*decoded.begins_T.tolist(), len(decoded.text)])]
 
 
 def word_starts(text: str) -> np.ndarray:
     """Return where words begin in a text, rising; int64.
 
-    A word is a run of characters that are no white space, with its punctuation; of Chinese and Japanese every character, with the
+    A word is a run of characters that are no white space, with its punctuation; in Chinese and Japanese every character, with the
     marks behind it.
     """
     return np.array([match.start() for match in WORD.finditer(text)], dtype=np.int64)
@@ -120,14 +108,9 @@ def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range
     """Return the number of the group that each long-range position is in, int64 [W, M]; from 0 on, rising by 0 or 1.
 
     A token belongs to the word or sentence that holds its first character that is no white space. A token of white space alone
-    belongs to the word behind it, or to the sentence in front of it. Blocks are counted from the window's first token. What is
-    cut by the window's start or by the local tokens is the part of it among the long-range tokens.
-
-    Args:
-        tokenizer: of the windows.
-        tokens_WT: int64, the windows, without their targets. The local tokens show where the last sentence ends.
-        num_long_range: M.
-        unit: ``token``, ``word``, ``sentence`` or ``block:N``.
+    belongs to the word behind it, or to the sentence in front of it. Blocks are counted from the window's first token.
+    The window's start and the local tokens cut groups. ``tokens_WT`` are windows without their targets; the local tokens show
+    where the last sentence ends.
     """
     size = 1 if unit == "token" else block_size(unit)
     if size is not None:
@@ -142,15 +125,8 @@ def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range
 
 
 def _numbers(decoded: DecodedTokens, starts: np.ndarray, *, blank_goes_back: bool) -> np.ndarray:
-    """Return the number of the word or sentence that each token belongs to, int64 [T], not falling.
-
-    Args:
-        decoded: the tokens.
-        starts: where words or sentences begin in the text.
-        blank_goes_back: a token of white space alone belongs to what is in front of it, not behind it.
-    """
-    end = len(starts) + 1  # of white space at the end of the window
-    numbers, blank = [], 0  # the latest tokens of white space alone, which wait for what is behind them
+    """Return the number of the word or sentence that each token belongs to, int64 [T], not falling."""
+    numbers, blank = list[int](), 0  # the latest tokens of white space alone, which wait for what is behind them
     for begin, stop in zip(decoded.begins_T.tolist(), decoded.ends_T.tolist(), strict=True):
         own = decoded.text[begin:stop]
         if own.strip():
@@ -162,4 +138,4 @@ def _numbers(decoded: DecodedTokens, starts: np.ndarray, *, blank_goes_back: boo
             numbers.append(numbers[-1])
         else:
             blank += 1
-    return np.array(numbers + [end] * blank, dtype=np.int64)
+    return np.array(numbers + [len(starts) + 1] * blank, dtype=np.int64)

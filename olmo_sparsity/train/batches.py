@@ -16,9 +16,8 @@ import torch
 from olmo_sparsity.config import Config, PoseConfig, require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_manifest_of
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.store import TokenStore, open_store
-from olmo_sparsity.text.verification import verify_prepared
+from olmo_sparsity.text.prepare import prepare
+from olmo_sparsity.text.store import TokenStore, open_store, verify_prepared
 from olmo_sparsity.train.positions import chunk_shifts, chunk_starts, random_positions, shifted_range
 
 IGNORE_INDEX = -100  # marks a target that is not trained; torch's cross_entropy ignores it by default

@@ -28,7 +28,7 @@ from olmo_sparsity.statistics.quantities import (
     side_of_zero,
     units_of,
 )
-from olmo_sparsity.text.target_classes import CLASSES
+from olmo_sparsity.text.classes import CLASSES
 from olmo_sparsity.text.words import CUT, near_visible, words
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.tables import every_table, recovered_table, seeing_line, shown_selectors, spectrum_table

@@ -22,8 +22,8 @@ from olmo_sparsity.selectors import CONTROLS
 from olmo_sparsity.statistics.quantities import FEW, counted
 from olmo_sparsity.tables import read_manifest, run_of_tables
 from olmo_sparsity.tables import read_windows as read_rows
+from olmo_sparsity.text.tokenizer import read_tokenizer
 from olmo_sparsity.text.units import shown_texts
-from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.words import Word, alone, words
 
 INDENT = (0, 0, 0, 2)

@@ -18,7 +18,7 @@ from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json, write_manifest
 from olmo_sparsity.statistics.quantities import pick, read_estimates
-from olmo_sparsity.text.in_memory import hash64
+from olmo_sparsity.text.sources import hash64
 
 NATS = 1e-5  # forward passes of another size round differently
 TEXTS = [

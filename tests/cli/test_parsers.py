@@ -16,7 +16,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import share_of_process
 from olmo_sparsity.selectors import ALL_SELECTORS
 from olmo_sparsity.text.places import EncodedText, place_at
-from olmo_sparsity.text.vocabulary import tokenizer_text
+from olmo_sparsity.text.tokenizer import tokenizer_text
 from olmo_sparsity.torchrun import current_process
 
 like_numbers = st.text(st.sampled_from("0123456789,/:- \u0663\u00b2"), max_size=40)

@@ -34,8 +34,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
 
     exported = ExportedModel(Path("out"), "OlmoForCausalLM", 12_345_678, 1.26e-5)
     replace("train.loop.train", None)
-    replace("text.preparation.prepare", Path("cache/of-text"))
-    replace("text.preparation.describe", ["12 documents", "3 splits"])
+    replace("text.prepare.prepare", Path("cache/of-text"))
+    replace("text.prepare.describe", ["12 documents", "3 splits"])
     replace("export.export_hf", exported)
     replace("synthetic.evaluate.evaluate_task", Path("answers"))
     monkeypatch.setattr("olmo_sparsity.torchrun.current_process", lambda: RANK)

@@ -18,7 +18,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.tables import read_table
-from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer
+from olmo_sparsity.text.tokenizer import eos_id_of, read_tokenizer
 
 LOCAL, FULL, M = 8, 20, 12
 

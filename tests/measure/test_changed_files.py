@@ -20,8 +20,8 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure.opening import open_model
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.vocabulary import vocab_size_of, word_start_table
+from olmo_sparsity.text.prepare import prepare
+from olmo_sparsity.text.tokenizer import vocab_size_of, word_start_table
 from olmo_sparsity.train.batches import open_training_text
 from olmo_sparsity.train.loop import train
 

@@ -22,7 +22,7 @@ from olmo_sparsity.progress import listening
 from olmo_sparsity.selectors import ALL_SELECTORS
 from olmo_sparsity.tables import part_path, read_table
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.text.vocabulary import read_tokenizer
+from olmo_sparsity.text.tokenizer import read_tokenizer
 
 LOCAL, FULL, M = 8, 20, 12
 TABLES = ("windows", "selections")

@@ -17,7 +17,7 @@ from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.loaded_weights import check_nothing_left
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
-from olmo_sparsity.text.vocabulary import train_bpe
+from olmo_sparsity.text.tokenizer import train_bpe
 
 TOKENS = torch.randint(2, VOCAB - 1, (2, 12), generator=torch.Generator().manual_seed(0))
 POSITIONS = torch.tensor([0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13]).expand(2, -1)

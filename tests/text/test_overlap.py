@@ -19,65 +19,48 @@ def random_texts(seed: int, num_documents: int) -> list[list[int]]:
 
 
 def sequences(tokens: list[int]) -> set[tuple[int, ...]]:
-    return {tuple(tokens[i : i + NGRAM]) for i in range(len(tokens) - NGRAM + 1)}
+    return {tuple(tokens[i : i + 13]) for i in range(len(tokens) - 12)}
 
 
-def sequences_of(texts: list[list[int]]) -> set[tuple[int, ...]]:
-    return set().union(*(sequences(tokens) for tokens in texts))
+TRAINED = set().union(*map(sequences, random_texts(0, 60)))
 
 
 @pytest.fixture(params=[7, 50, 1 << 16])
 def training(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TokenStore:
     """Training text whose gaps, of another split, hold 20 times token 1; it is read in blocks of several sizes."""
     monkeypatch.setattr(overlap, "SCANNED_TOKENS", request.param)
+    monkeypatch.setattr(overlap, "WINDOWS_AT_ONCE", 7)
     return tiny_store(random_texts(0, 60), gap=20, split="train")
 
 
 def test_equal_sequences_and_no_others_have_equal_hashes() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.integers(0, 2, (200, 40)).astype(np.uint16)
+    rows = np.random.default_rng(0).integers(0, 2, (200, 40)).astype(np.uint16)
     hashes = ngram_hashes(rows)
-    assert hashes.shape == (200, 40 - NGRAM + 1)
     of_tuple: dict[tuple[int, ...], int] = {}
     for row, hashes_N in zip(rows.tolist(), hashes.tolist(), strict=True):
         for i, value in enumerate(hashes_N):
             assert of_tuple.setdefault(tuple(row[i : i + NGRAM]), value) == value
-    assert len(of_tuple) > 2000
-    assert len(set(of_tuple.values())) == len(of_tuple)
-    assert ngram_hashes(rows[3]).tolist() == hashes[3].tolist()
-    assert ngram_hashes(rows[:, : NGRAM - 1]).shape == (200, 0)
+    assert hashes.shape == (200, 28) and len(set(of_tuple.values())) == len(of_tuple) > 2000
+    assert ngram_hashes(rows[3]).tolist() == hashes[3].tolist() and ngram_hashes(rows[:, :12]).shape == (200, 0)
     assert ngram_hashes(np.array([70_000] * NGRAM, dtype=np.uint32)) != ngram_hashes(np.array([4464] * NGRAM))
 
 
 def test_documents_that_share_a_sequence_with_training_text(training: TokenStore) -> None:
-    trained = sequences_of(random_texts(0, 60))
     held_out = [*random_texts(1, 80), [1] * 30, [2, 3], random_texts(0, 60)[-1]]
-    expected = [bool(sequences(tokens) & trained) for tokens in held_out]
+    expected = [bool(sequences(tokens) & TRAINED) for tokens in held_out]
     assert documents_in_training(tiny_store(held_out, gap=0), training).tolist() == expected
-    assert 10 < sum(expected) < len(expected) - 10
-    assert not expected[-3]  # the training text's gaps are not training text
+    assert 10 < sum(expected) < len(expected) - 10 and not expected[-3]  # the gaps are not training text
+    text = [*range(100, 112)]  # twelve tokens and the end of a document are no sequence
+    trained = tiny_store([text, [*range(200, 213)]], gap=0, split="train")
+    held_out = [text, [*text[1:], 7], [*range(200, 213)]]
+    assert documents_in_training(tiny_store(held_out), trained).tolist() == [False, False, True]
 
 
-def test_twelve_tokens_and_the_end_of_a_document_are_no_sequence(training: TokenStore) -> None:
-    text = [*range(100, 100 + NGRAM - 1)]
-    trained = tiny_store([text, [*range(200, 200 + NGRAM)]], gap=0, split="train")
-    held_out = tiny_store([text, [*text[1:], 7], [*range(200, 200 + NGRAM)]])
-    assert documents_in_training(held_out, trained).tolist() == [False, False, True]
-
-
-def test_windows_that_share_a_sequence_with_training_text(
-    training: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overlap, "WINDOWS_AT_ONCE", 7)
-    trained = sequences_of(random_texts(0, 60))
-    for full_len in (NGRAM - 2, NGRAM - 1, 16):
+def test_windows_that_share_a_sequence_with_training_text(training: TokenStore) -> None:
+    for full_len in (11, 12, 16):
         store = tiny_store([*random_texts(2, 60), [1] * 30])
         windows = sample_windows(store, full_len, num_windows=150, max_per_document=5, seed=0)
         rows = windows.tokens(np.arange(len(windows))).tolist()  # with the target
-        expected = [bool(sequences(row) & trained) for row in rows]
+        expected = [bool(sequences(row) & TRAINED) for row in rows]
         assert windows_in_training(windows, training).tolist() == expected
-        assert (0 < sum(expected) < len(expected)) == (full_len + 1 >= NGRAM)
-
-
-def test_as_many_tokens_are_compared_as_the_summary_says() -> None:
-    assert NGRAM == 13
+        assert (0 < sum(expected) < len(expected)) == (full_len >= 12)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from olmo_sparsity.text.tokenizer import token_texts, train_bpe, word_start_table
 from olmo_sparsity.text.units import MAX_PIECE, decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
-from olmo_sparsity.text.vocabulary import token_texts, train_bpe, word_start_table
 
 
 def byte_level(pieces: list[str]) -> Tokenizer:

@@ -1,146 +1,203 @@
+"""Windows and their weights: against a draw one by one, on tiny stores; windows of documents in memory."""
+
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
-from tiny_stores import tiny_store
+from scipy.stats import chi2, chi2_contingency
+from tiny_stores import EOS, tiny_store
 
-from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.store import TokenStore, open_store
-from olmo_sparsity.text.windows import Windows, _is_among, sample_windows
+from olmo_sparsity.text import windows as module
+from olmo_sparsity.text.sources import hash64
+from olmo_sparsity.text.store import TokenStore
+from olmo_sparsity.text.windows import (
+    Windows,
+    document_of_text,
+    document_of_tokens,
+    sample_windows,
+    store_of,
+    windows_before,
+)
+
+FULL = 4
+ELIGIBLE = [1, 2, 5, 12]  # eligible targets of each document
+NUM_SEEDS = 1500
+RARE = 1e-6  # chance that a test of a correct draw would fail for another choice of seeds
+STORE = tiny_store([[2 + d] * (FULL + number) for d, number in enumerate(ELIGIBLE)])
 
 
-@pytest.fixture
-def store(tiny_config: Config) -> TokenStore:
-    return open_store(prepare(tiny_config.data), "train")
-
-
-def sample(
-    store: TokenStore, num_windows: int, *, full_len: int = 20, max_per_document: int = 4, seed: int = 0, **options: Any
+def draw(
+    store: TokenStore, num_windows: int, *, seed: int = 0, full_len: int = FULL, most: int = 2, **options: Any
 ) -> Windows:
-    settings = {"num_windows": num_windows, "max_per_document": max_per_document, "seed": seed}
-    return sample_windows(store, full_len, **{**settings, **options})
+    return sample_windows(store, full_len, num_windows=num_windows, max_per_document=most, seed=seed, **options)
 
 
-def test_windows_lie_inside_one_document_at_different_places(store: TokenStore) -> None:
-    windows = sample(store, 10_000)
-    eligible = (store.lengths_G - 1 >= 21).sum()
-    assert eligible < len(windows) < 10_000  # documents repeat, and run out
-    assert (windows.start_W >= store.begins_G[windows.document_W]).all()
-    assert (windows.start_W + 20 < store.ends_G[windows.document_W] - 1).all()  # EOS is no target
-    assert len({*zip(windows.document_W.tolist(), windows.start_W.tolist(), strict=True)}) == len(windows)
-    assert max(Counter(windows.document_W.tolist()).values()) == 4
-    assert np.unique(windows.document_W).tolist() == np.flatnonzero(store.lengths_G - 1 >= 21).tolist()
+def targets_of(store: TokenStore, table_V: np.ndarray | None = None) -> list[int]:
+    """Every eligible target, by the definition."""
+    return [
+        index
+        for begin, end in zip(store.begins_G.tolist(), store.ends_G.tolist(), strict=True)
+        for index in range(begin + FULL, end)
+        if store.tokens[index] != EOS and (table_V is None or table_V[store.tokens[index]])
+    ]
 
 
-def test_the_draw_is_that_of_earlier_versions() -> None:
-    """With other seeds or purposes of the generators the numbers would be others."""
+@cache
+def many_draws(num_windows: int) -> list[Windows]:
+    return [draw(STORE, num_windows, seed=seed) for seed in range(NUM_SEEDS)]
+
+
+@pytest.mark.parametrize("num_windows", [1, 4, 6])
+def test_the_weighted_mean_is_unbiased_where_documents_are_full(num_windows: int) -> None:
+    """The weighted share of each target has the mean 1 / eligible targets; a plain mean fails.
+
+    With 2 windows of each document at most, 4 and 6 of the 7 windows fill most documents.
+    """
+    targets = targets_of(STORE)
+    shares = np.zeros((NUM_SEEDS, len(targets)))
+    plain = np.zeros_like(shares)
+    for row, drawn in enumerate(many_draws(num_windows)):
+        own = np.searchsorted(targets, drawn.start_W + FULL)
+        shares[row, own] = drawn.weight_W / drawn.weight_W.sum()
+        plain[row, own] = 1 / len(own)
+
+    def largest_z(values: np.ndarray) -> float:
+        errors = values.std(axis=0, ddof=1) / NUM_SEEDS**0.5
+        return float(np.abs((values.mean(axis=0) - 1 / len(targets)) / errors).max())
+
+    bound = chi2.isf(RARE / len(targets), 1) ** 0.5
+    assert largest_z(shares) < bound
+    assert num_windows == 1 or largest_z(plain) > bound
+
+
+def test_windows_and_weights_have_the_law_of_a_draw_one_by_one() -> None:
+    rng = np.random.default_rng(1)
+    ours: Counter[object] = Counter()
+    theirs: Counter[object] = Counter()
+    for drawn in many_draws(4):
+        kept, weights = (
+            Counter(drawn.document_W.tolist()),
+            dict(zip(drawn.document_W.tolist(), drawn.weight_W, strict=True)),
+        )
+        ours[(*drawn.document_W.tolist(), *(round(weights.get(d, 0) * kept[d], 9) for d in range(len(ELIGIBLE))))] += 1
+    for _ in range(NUM_SEEDS):
+        documents: list[int] = []
+        fallen: Counter[int] = Counter()
+        for document in rng.permutation([d for d, number in enumerate(ELIGIBLE) for _ in range(number)]).tolist():
+            if fallen[document] < 2:
+                if len(documents) == 4:
+                    break
+                documents.append(document)
+            fallen[document] += 1
+        theirs[(*documents, *(float(fallen[d]) for d in range(len(ELIGIBLE))))] += 1
+    common = [key for key, number in (ours + theirs).items() if number >= 10]
+    assert len(common) > 50
+    table = np.array([[counts[key] for key in common] for counts in (ours, theirs)])
+    table = np.column_stack([table, NUM_SEEDS - table.sum(axis=1)])  # all rare ones together
+    assert chi2_contingency(table).pvalue > RARE
+
+
+def test_text_that_runs_out_gives_each_document_its_number_of_targets() -> None:
+    for num_windows in (7, 50):
+        drawn = draw(STORE, num_windows, seed=3)
+        assert sorted(drawn.document_W.tolist()) == [0, 1, 1, 2, 2, 3, 3]
+        assert [drawn.weight_W[drawn.document_W == document].sum() for document in range(4)] == ELIGIBLE
+    everything = draw(STORE, 50, seed=3, most=10**9)
+    assert sorted((everything.start_W + FULL).tolist()) == targets_of(STORE)
+    assert (everything.weight_W == 1).all()
+
+
+def test_window_i_does_not_depend_on_the_number_of_windows() -> None:
+    store = tiny_store([[2 + d] * (FULL + 1 + 3 * d % 17) for d in range(60)])
+    for most in (1, 3, 100):
+        many = draw(store, 10_000, seed=8, most=most)
+        assert len({*many.start_W.tolist()}) == len(many)
+        for num_windows in (1, 2, 17, 59):
+            few = draw(store, num_windows, seed=8, most=most)
+            assert few.document_W.tolist() == many.document_W[:num_windows].tolist()
+            assert few.start_W.tolist() == many.start_W[:num_windows].tolist()
+        assert draw(store, 59, seed=9, most=most).start_W.tolist() != few.start_W.tolist()
+
+
+def test_lengths_with_the_same_preceding_tokens_share_targets_and_weights() -> None:
+    store = tiny_store([[*range(2, 9 + d % 9)] for d in range(60)])
+    longest, shorter = draw(store, 80), draw(store, 80, full_len=2, min_preceding=FULL)
+    assert shorter.weight_W.tolist() == longest.weight_W.tolist()
+    every = np.arange(80)
+    assert shorter.tokens(every).tolist() == longest.tokens(every)[:, -3:].tolist()
+    assert draw(store, 80, full_len=2).start_W.tolist() != shorter.start_W.tolist()
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_targets_of_a_table(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tokens are read at a time; EOS and tokens of other splits are none."""
+    monkeypatch.setattr(module, "READ_AT_ONCE", block)
+    rng = np.random.default_rng(5)
+    store = tiny_store([rng.integers(2, 9, int(rng.integers(3, 30))).tolist() for _ in range(40)])
+    table_V = np.isin(np.arange(9), [EOS, 1, 3, 8])
+    windows = draw(store, 1000, most=100, target_table_V=table_V)
+    assert sorted((windows.start_W + FULL).tolist()) == targets_of(store, table_V)
+    few = draw(store, 30, target_table_V=table_V, exclude_ids=store.doc_ids_G[::3])
+    assert np.isin(few.tokens(np.arange(30))[:, -1], [3, 8]).all() and not (few.document_W % 3 == 0).any()
+
+
+def test_the_draw_stays_as_it_is() -> None:
     tiny = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + 3 * (d % 9))] for d in range(6)])
-    windows = sample_windows(tiny, 4, num_windows=8, max_per_document=2, seed=5)
+    windows = draw(tiny, 8, seed=5)
     assert windows.document_W.tolist() == [4, 1, 5, 2, 4, 2, 5, 1]
     assert windows.start_W.tolist() == [59, 12, 75, 27, 63, 26, 88, 10]
     assert windows.weight_W.tolist() == [4.0, 2.0, 3.0, 1.5, 4.0, 1.5, 3.0, 2.0]
 
 
-def test_window_i_does_not_depend_on_the_number_of_windows(store: TokenStore) -> None:
-    few, many = (sample(store, num_windows, seed=3) for num_windows in (40, 400))
-    for name in ("document_W", "start_W"):
-        assert getattr(many, name)[:40].tolist() == getattr(few, name).tolist()
-    assert sample(store, 40, seed=4).start_W.tolist() != few.start_W.tolist()
-
-
-def test_lengths_with_the_same_preceding_tokens_share_targets_and_weights(store: TokenStore) -> None:
-    longest = sample(store, 300)
-    shorter = sample_windows(store, 12, num_windows=300, max_per_document=4, seed=0, min_preceding=20)
-    assert shorter.document_W.tolist() == longest.document_W.tolist()
-    assert shorter.weight_W.tolist() == longest.weight_W.tolist()
-    some = np.arange(0, 300, 7)
-    assert shorter.tokens(some).tolist() == longest.tokens(some)[:, -13:].tolist()  # the most recent, and the target
-    own = sample_windows(store, 12, num_windows=300, max_per_document=4, seed=0)
-    assert (own.start_W + 12).tolist() != (longest.start_W + 20).tolist()  # eligible targets differ without it
-
-
-def test_all_tokens_of_a_document_are_targets_equally_often(store: TokenStore) -> None:
-    document = int(np.argmin(np.where(store.lengths_G >= 40, store.lengths_G, 10**9)))
-    begin, end = store.begins_G[document], store.ends_G[document] - 1
-    possible = {int(start - begin) for start in range(begin, end - 20)}
-    seen = Counter(
-        int(start - begin)
-        for windows in (sample(store, 10_000, max_per_document=2, seed=seed) for seed in range(150))
-        for start in windows.start_W[windows.document_W == document].tolist()
-    )
-    assert set(seen) == possible
-    assert chisquare([seen[start] for start in sorted(possible)]).pvalue > 1e-3
-
-
-def test_a_limit_that_is_none_takes_no_memory(store: TokenStore) -> None:
-    few, many = (
-        sample_windows(store, 8, num_windows=5, max_per_document=limit, seed=0)
-        for limit in (1000, 10**9)  # no document has so many targets
-    )
-    assert few.sha256 == many.sha256
-
-
-def test_excluded_documents_are_not_drawn(store: TokenStore) -> None:
-    first = sample(store, 50, max_per_document=1)
-    others = sample(store, 500, max_per_document=1, exclude_ids=store.doc_ids_G[first.document_W])
-    assert not set(others.document_W) & set(first.document_W)
-
-
-def test_ids_are_found_among_many_others() -> None:
-    """IDs below, between and above those of the others, some of them twice; the others are read in blocks of 2**20."""
-    ids = np.array([5, 90, 7, 40, 5, 2**64 - 1, 1, 60], dtype=np.uint64)
-    others = np.full((1 << 20) + 3, 50, dtype=np.uint64)
-    others[[0, 9, -2, -1]] = [40, 2, 7, 91]
-    assert _is_among(ids, others).tolist() == [i in {50, 40, 2, 7, 91} for i in ids.tolist()]
-    assert _is_among(ids, others[:0]).tolist() == [False] * 8
-    assert _is_among(ids[:0], others).tolist() == []
-
-
-def test_documents_of_equal_text_count_once() -> None:
+def test_documents_of_equal_text_count_once_and_the_hash_tells_windows_apart() -> None:
     tiny = tiny_store([[2, 3, 4, 5], [6, 7, 8], [2, 3, 4, 5]])
-    windows = sample(tiny, 9, full_len=2)
-    assert sorted(windows.document_W.tolist()) == [0, 0, 1, 2, 2]
-    assert windows.num_documents == 2
+    windows = draw(tiny, 9, full_len=2)
+    assert sorted(windows.document_W.tolist()) == [0, 0, 1, 2, 2] and windows.num_documents == 2
     assert windows.doc_ids(np.flatnonzero(windows.document_W == 1)) == ["0000000000000002"]
-
-
-def test_windows_with_other_weights_or_of_other_places_are_others() -> None:
-    tiny = tiny_store([[2] * 9, [3] * 8])
-    windows = sample(tiny, 5, full_len=4)
     found = {windows.sha256}
     for name in ("document_W", "start_W", "weight_W"):
         values = getattr(windows, name).copy()
         values[3] += 1
         found.add(dataclasses.replace(windows, **{name: values}).sha256)
-    assert len(found) == 4 and sample(tiny, 5, full_len=4).sha256 in found
+    assert len(found) == 4 and draw(tiny, 9, full_len=2).sha256 in found
 
 
-def test_text_too_small_for_windows(store: TokenStore) -> None:
-    with pytest.raises(UserError, match=r"0 of its \d+ documents hold a window of 5000 tokens.*the longest document"):
-        sample_windows(store, 5000, num_windows=10, max_per_document=4, seed=0)
+def test_text_too_small_for_windows() -> None:
     tiny = tiny_store([[2] * 4, [3] * 8, [4] * 5])
-    with pytest.raises(
-        UserError, match=r"0 of its 3 documents hold a window of 8 .* \(the longest document has 8 tokens"
-    ):
-        sample(tiny, 10, full_len=8)
-    for exclude_ids in (None, tiny.doc_ids_G):  # of those that are too short none is left out for what it is
-        with pytest.raises(UserError, match=r"a window of 8 tokens and its target \(the longest document"):
-            sample(tiny, 10, full_len=8, exclude_ids=exclude_ids)
-    with pytest.raises(UserError) as refused:
-        sample(tiny, 10, full_len=4, exclude_ids=tiny.doc_ids_G)
-    assert str(refused.value) == (
-        "the text to measure is too small: 2 of its 3 documents hold a window of 4 tokens and its target, 2 of them left out: "
-        "the model was trained on them (the longest document has 8 tokens); use longer text, or shorter windows (--full-len; "
-        "influence.min_preceding, if it is set)"
-    )
-    with pytest.raises(
-        UserError, match=r"^influence\.targets = word-start: no token of the measured text begins a word$"
-    ):
-        sample(tiny, 10, full_len=4, target_table_V=np.zeros(9, dtype=bool))
+    cases: dict[str, dict[str, Any]] = {
+        r"0 of its 3 documents hold a window of 8 .* \(the longest document has 8 tokens": {"full_len": 8},
+        r"2 of its 3 documents .*, 2 of them left out: the model was trained on them": {"exclude_ids": tiny.doc_ids_G},
+        r"influence\.targets = word-start: no token of the text begins a word": {
+            "target_table_V": np.zeros(9, dtype=bool)
+        },
+    }
+    for words, options in cases.items():
+        with pytest.raises(UserError, match=words):
+            draw(tiny, 10, **options)
+
+
+def test_windows_of_documents_in_memory() -> None:
+    """Their IDs are those of corpora; a name is hashed, unless it is an ID itself."""
+    first, second = np.arange(10, 19), np.arange(30, 36)
+    store = store_of([document_of_text("a", first, source="x"), document_of_tokens(second, source="y")], split="own")
+    windows = windows_before(store, 4, document_W=np.array([1, 0, 0]), target_W=np.array([5, 4, 8]))
+    assert windows.tokens(np.arange(3)).tolist() == [[31, 32, 33, 34, 35], [10, 11, 12, 13, 14], [14, 15, 16, 17, 18]]
+    assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
+    assert store.source_of(np.array([0, 1])) == ["x", "y"] and windows.num_documents == 2
+    tokens = np.array([*first, 0, *second, 0], dtype="<u4")
+    assert (store.split, store.tokens_sha256) == ("own", hashlib.sha256(tokens.tobytes()).hexdigest())
+    for name, content in {
+        None: second.astype("<u4").tobytes(),
+        "abc": b"abc",
+        "0123456789abcdeg": b"0123456789abcdeg",
+    }.items():
+        assert document_of_tokens(second, source="y", name=name).doc_id == hash64(content, b"doc_id")
+    assert document_of_tokens(second, source="y", name="0123456789abcdef").doc_id == 0x0123456789ABCDEF
+    assert document_of_text("naïve", second, source="x").doc_id == hash64("naïve".encode(), b"doc_id")

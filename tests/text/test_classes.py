@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olmo_sparsity.text.target_classes import CLASSES, FUNCTION_WORDS, INFLECTIONS, target_class
+from olmo_sparsity.text.classes import CLASSES, FUNCTION_WORDS, INFLECTIONS, target_class
 
 
 def class_of(
@@ -281,7 +281,9 @@ def test_lists_are_lower_case_and_definitions_are_sentences() -> None:
 
 
 def test_only_the_standard_library_is_imported() -> None:
-    code = "import sys, olmo_sparsity.text.target_classes; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    code = (
+        "import sys, olmo_sparsity.text.classes; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

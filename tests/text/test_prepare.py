@@ -1,0 +1,355 @@
+"""Prepared text: against the documents and the tokenizer themselves, after kills, under limits, from token files."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from conftest import write_corpus
+from olmo.data.memmap_dataset import MemMapDataset
+from tokenizers import Tokenizer, models
+
+from olmo_sparsity.config import DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text import prepare as module
+from olmo_sparsity.text.prepare import prepare, store_folder
+from olmo_sparsity.text.sources import list_pieces, make_document, read_piece, split_of
+from olmo_sparsity.text.store import (
+    TokenFiles,
+    TokenStore,
+    open_store,
+    read_manifest,
+    token_counts,
+    verify_prepared,
+    write_manifest,
+)
+from olmo_sparsity.text.tokenizer import read_tokenizer, train_bpe
+
+SPLITS = ("train", "validation")
+EOS, VOCAB = 3, 400  # of token files
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = write_corpus(tmp_path_factory.mktemp("bpe") / "words.jsonl", 100, seed=1)
+    texts = (json.loads(line)["text"] for line in path.read_text().splitlines())
+    train_bpe(texts, 400, eos_token="<|endoftext|>").save(str(path.with_name("tokenizer.json")))
+    return path.with_name("tokenizer.json")
+
+
+@pytest.fixture
+def data(tmp_path: Path, tokenizer_file: Path) -> DataConfig:
+    """Five files of 40, 41, ... documents."""
+    (tmp_path / "texts").mkdir()
+    for number, name in enumerate("abcde"):
+        write_corpus(tmp_path / "texts" / f"{name}.jsonl", 40 + number, seed=number)
+    return DataConfig(
+        str(tmp_path / "texts"),
+        tokenizer=str(tokenizer_file),
+        cache_dir=str(tmp_path / "cache"),
+        validation_percent=30.0,
+    )
+
+
+def documents_of(store: TokenStore) -> list[list[int]]:
+    return [store.tokens[a:b].tolist() for a, b in zip(store.begins_G.tolist(), store.ends_G.tolist(), strict=True)]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Contents of all files; of the manifest without what differs between equal preparations."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    manifest = dict(json.loads(files.pop("manifest.json")), seconds=0, data={})
+    return {**files, "manifest.json": json.dumps(manifest).encode()}
+
+
+def elsewhere(data: DataConfig, **changes: object) -> DataConfig:
+    return dataclasses.replace(data, cache_dir=f"{data.cache_dir}-other", **changes)  # type: ignore[arg-type]
+
+
+def test_the_store_holds_every_document_once_closed_by_eos(data: DataConfig) -> None:
+    folder = prepare(data)
+    verify_prepared(folder)
+    manifest, tokenizer = read_manifest(folder), read_tokenizer(folder / "tokenizer.json")
+    expected: dict[str, list[tuple[str, int, str]]] = {split: [] for split in SPLITS}
+    for path in sorted(Path(data.source).iterdir()):
+        for line in path.read_text().splitlines():
+            document = make_document(json.loads(line)["text"], path.name)
+            expected[split_of(document.group, 30)].append((document.text, document.doc_id, path.name))
+    for split, documents in expected.items():
+        store = open_store(folder, split)
+        tokens = documents_of(store)
+        assert tokens == [[*tokenizer.encode(text).ids, manifest.eos_id] for text, *_ in documents]
+        assert store.doc_ids_G.tolist() == [doc_id for _, doc_id, _ in documents]
+        assert store.source_of(np.arange(store.num_documents)) == [source for *_, source in documents]
+        places = store.document_of(np.arange(len(store.tokens)))
+        assert places.tolist() == np.repeat(np.arange(len(tokens)), store.lengths_G).tolist()
+        counts_V = np.bincount([token for document in tokens for token in document[:-1]])
+        assert token_counts(store)[: len(counts_V)].tolist() == counts_V.tolist() and store.tokens.dtype == np.uint16
+    assert manifest.bytes == sum(len(text.encode()) for documents in expected.values() for text, *_ in documents)
+    chunks = MemMapDataset(folder / "train" / "tokens.bin", chunk_size=16, memmap_dtype=np.uint16)  # OLMo's own reader
+    flat = [token for document in documents_of(open_store(folder, "train")) for token in document]
+    assert [token for chunk in chunks for token in chunk["input_ids"].tolist()] == flat[: len(chunks) * 16]
+    measured = prepare(data, folder / "tokenizer.json")
+    assert open_store(measured, "measured").num_documents == 210 and measured != folder
+
+
+def test_batches_do_not_change_the_result(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = files_of(prepare(data))
+    monkeypatch.setattr(module, "BATCH_RECORDS", 7)
+    found = files_of(prepare(elsewhere(data)))
+    decoded = [json.loads(files["manifest.json"]).pop("decoded") for files in (expected, found)]
+    assert decoded == [32 * 5, 210]
+    assert {name: content for name, content in found.items() if name != "manifest.json"} == {
+        name: content for name, content in expected.items() if name != "manifest.json"
+    }
+
+
+SCRIPT = """
+import sys
+from olmo_sparsity.config import DataConfig
+from olmo_sparsity.text.prepare import prepare
+sys.stdin.readline()
+prepare(DataConfig(sys.argv[1], tokenizer=sys.argv[2], cache_dir=sys.argv[3], validation_percent=30.0))
+"""
+
+
+def started(data: DataConfig) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, data.source, data.tokenizer, data.cache_dir], stdin=subprocess.PIPE
+    )
+
+
+def pieces_done(folder: Path) -> int:
+    return len(read_manifest(folder).splits["train"].pieces) if (folder / "manifest.json").is_file() else 0
+
+
+def test_killed_at_any_moment_nothing_is_lost(data: DataConfig) -> None:
+    for number in range(20):
+        write_corpus(Path(data.source) / f"f{number:02d}.jsonl", 150, seed=number)
+    expected = files_of(prepare(elsewhere(data)))
+    folder, done = store_folder(data), 0
+    for _ in range(3):
+        process, wanted = started(data), min(done + random.randrange(1, 9), 24)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        while pieces_done(folder) < wanted:
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(random.random() * 0.02)
+        process.kill()
+        process.wait()
+        assert pieces_done(folder) >= wanted  # what was finished is kept
+        done = pieces_done(folder)
+    with pytest.raises(UserError, match="not prepared, or not to its end"):
+        open_store(folder, "train")
+    assert files_of(prepare(data)) == expected
+    verify_prepared(folder)
+
+
+def test_several_processes_prepare_a_text_once(data: DataConfig) -> None:
+    expected = files_of(prepare(elsewhere(data)))
+    processes = [started(data) for _ in range(2)]
+    for process in processes:
+        process.communicate(b"\n")
+        assert process.returncode == 0
+    assert files_of(store_folder(data)) == expected
+    assert not [path for path in Path(data.cache_dir).iterdir() if path != store_folder(data)]
+
+
+def test_files_that_a_crash_of_the_machine_cut_are_written_again(data: DataConfig) -> None:
+    expected = files_of(prepare(elsewhere(data)))
+    folder = prepare(data)
+    manifest = read_manifest(folder)
+    write_manifest(folder, msgspec.structs.replace(manifest, status="running"))
+    with open(folder / "train" / "ends.bin", "r+b") as file:
+        file.truncate(100)
+    assert files_of(prepare(data)) == expected
+
+
+@pytest.mark.parametrize("number", [1, 40, 41, 100, 209, 210, 500])
+def test_limits_keep_the_beginning(number: int, data: DataConfig) -> None:
+    """Errors behind a limit do not count; one document earlier they do."""
+    whole = {split: documents_of(open_store(prepare(data), split)) for split in SPLITS}
+    folder = prepare(dataclasses.replace(data, max_documents=number))
+    few = {split: documents_of(open_store(folder, split)) for split in SPLITS}
+    assert all(few[split] == whole[split][: len(few[split])] for split in SPLITS)
+    assert sum(map(len, few.values())) == min(number, 210)
+    tokens = sum(map(len, few["train"]))
+    if tokens and number < 210:
+        files = [path for path in sorted(Path(data.source).iterdir()) for _ in path.read_text().splitlines()]
+        last = files[number - 1]
+        at = sum(path == last for path in files[:number])
+        lines = last.read_text().splitlines(keepends=True)
+        last.write_text("".join([*lines[:at], "{broken\n", *lines[at:]]))
+        assert files_of(prepare(dataclasses.replace(data, max_documents=number)))["train/tokens.bin"] == (
+            np.array([token for one in few["train"] for token in one], dtype="<u2").tobytes()
+        )
+        cut = open_store(prepare(dataclasses.replace(data, max_tokens=tokens)), "train")
+        assert documents_of(cut) == few["train"]
+        with pytest.raises(UserError, match=f"{last.name}:{at + 1}: not JSON"):
+            prepare(dataclasses.replace(data, max_documents=number + 1))
+
+
+def test_a_bpe_is_trained_on_the_training_documents_within_the_limit(data: DataConfig) -> None:
+    data = dataclasses.replace(data, tokenizer="bpe:300", max_documents=50)
+    documents = [document for piece in list_pieces(data) for document in read_piece(data, piece)][:50]
+    texts = [one.text for one in documents if one is not None and split_of(one.group, 30) == "train"]
+    found = (prepare(data) / "tokenizer.json").read_text()
+    assert found == train_bpe(texts, 300, eos_token="<|endoftext|>").to_str()
+
+
+def test_what_does_not_decode_to_its_text_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A BPE without bytes or a token for the unknown loses other scripts; special tokens of a text are text."""
+    losing = Tokenizer(models.BPE({"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")]))
+    losing.save(str(tmp_path / "t.json"))
+    for name, text in {"a": "ab", "b": "a\u6cb3", "c": "<|endoftext|>ab"}.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    folder = prepare(
+        DataConfig(f"{tmp_path}/*.txt", tokenizer=str(tmp_path / "t.json"), cache_dir=str(tmp_path / "cache"))
+    )
+    assert "tokens of 2 of 3 documents do not decode to their text" in caplog.text
+    tokens = [document for split in SPLITS for document in documents_of(open_store(folder, split))]
+    assert sorted(tokens) == [[1, 0], [3, 0], [3, 0]]
+
+
+def test_a_file_that_changed_is_refused(data: DataConfig) -> None:
+    folder = prepare(data)
+    for name in ("train/tokens.bin", "validation/ends.bin", "train/doc_ids.bin", "tokenizer.json"):
+        content = (folder / name).read_bytes()
+        for wrong in (content[:-2], content + b"xx", bytes([content[0] ^ 1]) + content[1:], None):
+            (folder / name).unlink() if wrong is None else (folder / name).write_bytes(wrong)
+            with pytest.raises(UserError, match=f"{name}: (other contents|this file is gone).*prepare again"):
+                verify_prepared(folder)
+        (folder / name).write_bytes(content)
+    verify_prepared(folder)
+
+
+def test_validation_text_of_the_package_shares_no_sequence_with_training(tmp_path: Path) -> None:
+    data = DataConfig(
+        "builtin", tokenizer="bpe:300", cache_dir=str(tmp_path), max_documents=400, validation_percent=30.0
+    )
+    folder = prepare(data)
+    verify_prepared(folder)
+    manifest, stores = read_manifest(folder), {split: open_store(folder, split) for split in SPLITS}
+    documents = itertools.islice(read_piece(data, *list_pieces(data)), 400)
+    held_out = [one for one in documents if one is not None and split_of(one.group, 30) == "validation"]
+    tokens = read_tokenizer(folder / "tokenizer.json")
+
+    def sequences(ids: list[int]) -> set[tuple[int, ...]]:
+        return {tuple(ids[i : i + 13]) for i in range(len(ids) - 12)}
+
+    trained = set().union(*(sequences(document[:-1]) for document in documents_of(stores["train"])))
+    kept = [one.doc_id for one in held_out if not sequences(tokens.encode(one.text).ids) & trained]
+    assert stores["validation"].doc_ids_G.tolist() == kept
+    assert manifest.overlapping == len(held_out) - len(kept) > 0
+    assert sum(manifest.splits[split].documents for split in SPLITS) == 400 - manifest.overlapping
+
+
+def token_source(folder: Path, documents: dict[str, list[list[int]]], dtype: str = "<u2") -> DataConfig:
+    """A source of token files that ``documents`` names, each closed by EOS."""
+    (folder / "tokens").mkdir(parents=True)
+    for name, of_file in documents.items():
+        np.array([token for document in of_file for token in document], dtype=dtype).tofile(folder / "tokens" / name)
+    vocabulary = {"<|endoftext|>" if number == EOS else f"w{number}": number for number in range(VOCAB)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(folder / "t.json"))
+    return DataConfig(
+        str(folder / "tokens"),
+        tokenizer=str(folder / "t.json"),
+        cache_dir=str(folder / "cache"),
+        validation_percent=30.0,
+    )
+
+
+def random_documents(seed: int, count: int) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [[*rng.integers(EOS + 1, VOCAB, rng.integers(1, 30)).tolist(), EOS] for _ in range(count)]
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
+def test_token_files_are_used_in_place(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most blocks end inside a document; empty documents are skipped, and an open end is kept."""
+    monkeypatch.setattr(module, "SCANNED_TOKENS", 37)
+    documents = {name: random_documents(seed, 80) for seed, name in enumerate(("a.npy", "b.npy"))}
+    documents["c.npy"] = [[EOS], [7, 8, EOS], [EOS], documents["a.npy"][0][:-1]]
+    data = token_source(tmp_path, documents, dtype)
+    folder = prepare(dataclasses.replace(data, token_dtype="auto" if dtype == "<u2" else "uint32"))
+    verify_prepared(folder)
+    manifest, everything = (
+        read_manifest(folder),
+        sorted(one for of_file in documents.values() for one in of_file if one != [EOS]),
+    )
+    stores = [open_store(folder, split) for split in SPLITS]
+    assert sorted(one for store in stores for one in documents_of(store)) == everything
+    assert manifest.empty == 2 and manifest.unclosed == ["c.npy"] and manifest.made_from == "token files"
+    assert (
+        not list(folder.rglob("tokens.bin")) and len({entry.tokens_sha256 for entry in manifest.splits.values()}) == 2
+    )
+    # IDs and splits depend on the tokens alone: not on the file, its dtype, or an EOS.
+    ids = {
+        tuple(t for t in one if t != EOS): i
+        for s in stores
+        for one, i in zip(documents_of(s), s.doc_ids_G.tolist(), strict=True)
+    }
+    assert len(ids) == len(everything) - 1 == len({*ids.values()})
+    other = token_source(tmp_path / "other", {"x.bin": [one for one in everything if one[-1] == EOS][::-1]})
+    for split, store in zip(SPLITS, stores, strict=True):
+        assert {*open_store(prepare(other), split).doc_ids_G.tolist()} == {*store.doc_ids_G.tolist()}
+    limited = dataclasses.replace(data, token_dtype=manifest.data["token_dtype"], max_documents=90)
+    kept = [one for split in SPLITS for one in documents_of(open_store(prepare(limited), split))]
+    assert sorted(kept) == sorted([*documents["a.npy"], *documents["b.npy"][:10]])
+    path = Path(data.source) / "b.npy"
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(UserError, match=r"b\.npy: other contents .* bring the file back, or prepare again"):
+        verify_prepared(folder)
+
+
+def test_files_without_valid_tokens_are_refused(tmp_path: Path) -> None:
+    data = token_source(tmp_path, {"a.npy": random_documents(0, 50)})
+    path = Path(data.source) / "a.npy"
+
+    def refused(words: str, **changes: object) -> None:
+        with pytest.raises(UserError, match=words):
+            prepare(dataclasses.replace(data, **changes))  # type: ignore[arg-type]
+        assert not list(Path(data.cache_dir).glob("*"))
+
+    refused("no tokenizer can be trained on those", tokenizer="bpe:400")
+    np.array([5, 6, VOCAB, EOS], dtype="<u2").tofile(path)
+    refused(r"a\.npy: token 2 is 400, and the tokenizer has 400 entries")
+    np.array([5, 6, 7, EOS], dtype="<u2").tofile(path)
+    refused(r"'w1' \(token 1\) closes no document", eos_token="w1")
+    refused("the tokenizer has no such token", eos_token="</s>")
+    np.array(random_documents(0, 1)[0] * 9, dtype="<u4").tofile(path)
+    refused("every second token is 0, so the tokens seem to have 32 bits")
+    path.write_bytes(bytes(7))
+    refused("7 bytes are no whole number of 2-byte tokens")
+    np.save(path, np.arange(5, dtype=np.uint16))
+    refused("a NumPy file with a header; write raw tokens")
+    path.write_bytes(b"")
+    refused("no document with text")
+
+
+def test_token_files_behave_like_one_array() -> None:
+    rng = np.random.default_rng(0)
+    array = rng.integers(1000, size=60).astype(np.uint16)
+    files = TokenFiles(np.split(array, [0, 13, 13, 40, 60]))
+    for begin in range(-3, 63):
+        for end in range(-3, 63):
+            assert files[begin:end].tolist() == array[begin:end].tolist()
+    for index in (np.array(59), np.arange(60), rng.integers(60, size=(4, 3, 2)), np.zeros((0, 3), dtype=np.int64)):
+        assert files[index].dtype == np.uint16 and np.array_equal(files[index], array[index])
+        assert np.array_equal(files.take(index), array.take(index))
+    for outside in (60, -1):
+        with pytest.raises(IndexError, match="outside"):
+            files[np.array([0, outside])]
+    with pytest.raises(TypeError, match="in pieces"):
+        np.asarray(files)
