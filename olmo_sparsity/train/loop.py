@@ -125,9 +125,9 @@ def _train_steps(run: Run) -> None:
             logger.info(f"{run.folder}: compiling; the first step takes up to minutes, those after it do not")
         timed_step, timed_at = run.step, time.monotonic()
         for batch in drawn_ahead(lambda step: run.data.draw(step, rows), steps, pin=state.device.type == "cuda"):
+            run.step += 1  # OLMo's schedules count steps from 1: the first one learns, the last one has the last rate
             learning_rate = schedule.get_lr(training.learning_rate, run.step, training.steps)
             nats, grad_norm = train_step(state, batch, learning_rate=learning_rate)
-            run.step += 1
             bar.update()
             is_stopped = bool(all_reduce_sum(torch.tensor(len(signals))))  # in any process
             is_last = run.step == training.steps
