@@ -332,14 +332,13 @@ class Scores:
 
         ``attention_of_heads``, ``accumulated_attention`` and ``observed_attention`` [.., M] are the attention of the last
         token, of all tokens, and of the last 32 local ones; ``queries`` [.., E] of the last token; ``keys`` and ``values`` [..,
-        M, E]; ``hidden_states`` [W, layers + 1, M, D].
+        M, E].
 
         Raises:
             UserError: the attention cannot be read.
         """
-        name = {"attention_of_heads": "attention"}.get(name, name)
         if name not in self._observed:
-            of_pass = (self.needs | {name}) - {"attention"} | ({name} & {"attention"})
+            of_pass = (self.needs | {name}) - {"attention"}
             self._observed.update(
                 self.engine.observed(self.batch.tokens_WT, frozenset(of_pass - self._observed.keys()))
             )

@@ -1,8 +1,8 @@
-"""OLMo with position IDs, its compact path, its checkpoints, and devices."""
+"""Models: OLMo with position IDs for training, any model of transformers for measuring; checkpoints and devices."""
 
 import warnings
 
-from olmo_sparsity.model.amx import leave_out_unusable_amx
+from olmo_sparsity.model.devices import leave_out_unusable_amx
 
 leave_out_unusable_amx()  # before the first operation of oneDNN in this process
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Optional
 
 import torch
 import transformers
+from torch import Tensor
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.integrations import sdpa_attention
 
@@ -33,76 +34,57 @@ from olmo_sparsity.model.taps import (
     tapped,
 )
 
-PLAIN_ELEMENTS = 2**27  # weights of attention that the eager implementation keeps at once; 512 MiB in fp32
+EAGER_ELEMENTS = 2**27  # weights of attention that the eager implementation keeps at once; 512 MiB in fp32
 FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest
+CLOSE = 0.05  # keys that two passes of the same model compute differ by less, also in bf16
 
 
 class CausalLM:
-    """A causal language model; its logits are those after the last token of each row."""
+    """A causal language model; its logits [B, V] are those after the last token of each row."""
 
     def __init__(self, raw: Any, *, max_position: Optional[int] = None):
         """Take over a model of transformers: it is put in evaluation mode, without gradients of its weights.
 
-        Args:
-            raw: the model.
-            max_position: rows may have position IDs below this; None: below what its configuration says.
-
-        Raises:
-            UserError: it takes no position IDs, or does not say how many there are.
+        Position IDs of rows lie below ``max_position``; None: below what its configuration says.
         """
         self.raw, self.architecture = raw.eval().requires_grad_(False), type(raw).__name__
         self.config = raw.config.get_text_config(decoder=True)
         own = getattr(self.config, "max_position_embeddings", None)
-        reason = None
         if "position_ids" not in inspect.signature(type(raw).forward).parameters:
-            reason = (
-                "it takes no position IDs (ALiBi, or a recurrent state), so hiding tokens would move those before them"
+            raise UserError(
+                f"{self.architecture}: such a model cannot be measured: it takes no position IDs (ALiBi, or a recurrent state), "
+                "so hiding tokens would move those before them"
             )
-        elif not own:
-            reason = "its configuration does not say how many positions it has (max_position_embeddings)"
-        if reason is not None:
-            raise UserError(f"{self.architecture}: such a model cannot be measured: {reason}")
-        self.max_position = int(max_position or own or 0)
+        if not own:
+            raise UserError(
+                f"{self.architecture}: such a model cannot be measured: its configuration does not say how many positions it has "
+                "(max_position_embeddings)"
+            )
+        self.max_position = int(max_position or own)
+        self.vocab_size = int(raw.get_output_embeddings().weight.shape[0])  # V; the tokenizer may have fewer entries
+        self.num_parameters = sum(parameter.numel() for parameter in raw.parameters())  # tied ones count once
+        self.device: torch.device = raw.get_input_embeddings().weight.device  # where tokens go
+        self.dtype: torch.dtype = raw.dtype
         window, kinds = getattr(self.config, "sliding_window", None), getattr(self.config, "layer_types", None) or ()
         slides = [kind == SLIDING for kind in kinds]
         self._window = int(window) if window and (not slides or any(slides)) else None
         self._all_layers_slide = all(slides)
+        if not raw._can_set_attn_implementation():  # Falcon computes attention itself, and adds masks of truth values
+            raw.config._attn_implementation = "eager"
         # Not by attribute: where layers differ, reading one raises.
         if any(key.endswith("key_value_heads") and number == 1 for key, number in self.config.to_dict().items()):
             _copy_shared_keys()
 
     @property
-    def vocab_size(self) -> int:
-        """V, the width of the logits; it may exceed the number of the tokenizer's entries."""
-        return int(self.raw.get_output_embeddings().weight.shape[0])
+    def has_window(self) -> bool:
+        """Whether some layer sees a window of the latest positions only."""
+        return self._window is not None
 
-    @property
-    def device(self) -> torch.device:
-        """Where tokens go: the device of the input embedding."""
-        device: torch.device = self.raw.get_input_embeddings().weight.device
-        return device
+    def logits(self, tokens_BT: Tensor, positions_BT: Tensor, mask_BTT: Optional[Tensor] = None) -> Tensor:
+        """Logits under causal attention, or under a mask that says all that is allowed; each token must see itself.
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
-        dtype: torch.dtype = self.raw.dtype
-        return dtype
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of weights; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.raw.parameters())
-
-    def logits(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, mask_BTT: Optional[torch.Tensor] = None
-    ) -> torch.Tensor:
-        """Logits [B, V].
-
-        Args:
-            tokens_BT: int64.
-            positions_BT: int64.
-            mask_BTT: bool (True: the first token may attend to the second) or float (added to the scores; the logits are
-                differentiable by it). It is the whole of what is allowed; each token must see itself. None: causal attention.
+        A mask is bool (True: the first token may attend to the second) or float (added to the scores; the logits are
+        differentiable by it).
         """
         mask = self._mask_of_rows(tokens_BT, positions_BT, mask_BTT)
         hook: Any = nullcontext()
@@ -110,21 +92,14 @@ class CausalLM:
             # CUDA's memory-efficient attention keeps what its backward pass needs only where queries require a gradient.
             hook = self.raw.get_input_embeddings().register_forward_hook(lambda module, inputs, x: x.requires_grad_())
         with hook:
-            output = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False)
-        return _last(output)
+            return _last(self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False))
 
-    def own_logits(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """Logits [B, V] of the plain call ``model(input_ids)``, with the model's own positions and masks."""
+    def own_logits(self, tokens_BT: Tensor) -> Tensor:
+        """Logits of the plain call ``model(input_ids)``, with the model's own positions and masks."""
         return _last(self.raw(input_ids=tokens_BT))
 
-    def prefix(
-        self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, mask_BPP: Optional[torch.Tensor] = None
-    ) -> KeysValues:
-        """Keys and values of all tokens in each layer, under causal attention or a mask (bool).
-
-        Raises:
-            UserError: a layer keeps something else, or not those of all tokens.
-        """
+    def prefix(self, tokens_BP: Tensor, positions_BP: Tensor, mask_BPP: Optional[Tensor] = None) -> KeysValues:
+        """Keys and values of all tokens in each layer, under causal attention or a mask (bool)."""
         cache, mask = self._cache(), self._mask_of_rows(tokens_BP, positions_BP, mask_BPP)
         self._run(tokens_BP, positions_BP, attention_mask=mask, past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):
@@ -141,81 +116,102 @@ class CausalLM:
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def logits_after(
-        self,
-        tokens_BY: torch.Tensor,
-        positions_BY: torch.Tensor,
-        prefix: KeysValues,
-        prefix_positions_BP: Optional[torch.Tensor] = None,
-    ) -> torch.Tensor:
-        """Logits [B, V] of rows that see all of a prefix; layers with a window need the positions of the prefix."""
+        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: KeysValues, prefix_positions_BP: Optional[Tensor] = None
+    ) -> Tensor:
+        """Logits of rows that see all of a prefix; layers with a window need the positions of the prefix."""
         return _last(self._run_after(prefix, tokens_BY, positions_BY, prefix_positions_BP))
 
     def logits_and_attention(
         self,
-        tokens_BT: torch.Tensor,
-        positions_BT: torch.Tensor,
+        tokens_BT: Tensor,
+        positions_BT: Tensor,
         prefix: Optional[KeysValues] = None,
-        prefix_positions_BP: Optional[torch.Tensor] = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B, V], and the attention of the last token, mean over layers and heads, fp32 [B, P + T].
+        prefix_positions_BP: Optional[Tensor] = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits, and the attention of the last token, mean over layers and heads, fp32 [B, P + T].
 
         Where a head may attend to nothing (sinks), a row sums to less than 1.
         """
-        tap = LastAttention()
+        tap, logits = LastAttention(), None
         if self._is_fused:
             with tapped(self.raw, tap):
                 logits = _last(self._run_after(prefix, tokens_BT, positions_BT, prefix_positions_BP))
-        if not tap.layers:
-            logits, tap.layers = self._eager(tokens_BT, positions_BT, prefix, prefix_positions_BP)
-        return logits, torch.stack([layer.to(tokens_BT.device) for layer in tap.layers]).mean(dim=0)
+        if logits is None or not tap.layers:
+            return self._eager(tokens_BT, positions_BT, prefix, prefix_positions_BP)
+        return logits, _mean_of_layers(tap.layers, tokens_BT.device)
+
+    def _eager(
+        self,
+        tokens_BT: Tensor,
+        positions_BT: Tensor,
+        prefix: Optional[KeysValues],
+        prefix_positions_BP: Optional[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The same by the implementation that keeps all weights, some rows at a time."""
+        num_seen = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
+        per_row = self.config.num_hidden_layers * self.config.num_attention_heads * tokens_BT.shape[1] * num_seen
+        found, before = [], self.raw.config._attn_implementation
+        self.raw.set_attn_implementation("eager")
+        try:
+            for rows in torch.arange(len(tokens_BT)).split(max(1, EAGER_ELEMENTS // per_row)):
+                seen = None if prefix is None else [(k[rows], v[rows]) for k, v in prefix]
+                at = None if prefix_positions_BP is None else prefix_positions_BP[rows]
+                output = self._run_after(seen, tokens_BT[rows], positions_BT[rows], at, output_attentions=True)
+                layers = [layer[:, :, -1].float().mean(dim=1) for layer in output.attentions or () if layer is not None]
+                if not layers:
+                    raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
+                found.append((_last(output), _mean_of_layers(layers, tokens_BT.device)))
+                del output  # before the next is computed
+        finally:
+            self.raw.set_attn_implementation(before)
+        logits, attention = zip(*found, strict=True)
+        return torch.cat(logits), torch.cat(attention)
 
     @torch.no_grad()
     def attention_states(
-        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, prefix: Optional[KeysValues], loss: LossOfLogits
+        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues], loss: LossOfLogits
     ) -> Optional[list[AttentionState]]:
         """The attention of every layer of rows behind a prefix, and the derivatives of a loss by it.
 
-        Returns:
-            None where attention is more than a causal softmax of scaled scores, or is not given to other implementations.
+        None where attention is more than a causal softmax of scaled scores of the keys and values that a prefix holds.
         """
-        if not self._is_fused or self._is_cut_short(positions_BY):
+        if not self._is_fused or self._is_cut_short(positions_BY) or not self._prefix_is_what_attention_reads:
             return None
         probes = Probes()
+        with torch.enable_grad(), tapped(self.raw, probes):
+            logits_BV = _last(self._run_after(prefix, tokens_BY, positions_BY))
+            return probes.states(loss(logits_BV.float()))
+
+    @functools.cached_property
+    def _prefix_is_what_attention_reads(self) -> bool:
+        """Whether a prefix holds the keys and values that attention reads in each layer, rather than latent or shared ones."""
+        tokens_BT = torch.arange(2, device=self.device)[None]
+        observer = Observer({"keys", "values"}, slice(0, 2), local_len=1)
         try:
-            with torch.enable_grad(), tapped(self.raw, probes):
-                logits_BV = _last(self._run_after(prefix, tokens_BY, positions_BY))
-                if len(probes.layers) != self.config.num_hidden_layers:
-                    return None
-                return probes.states(loss(logits_BV.float()))
-        except UnreadableAttentionError:
-            return None
+            self.observe(tokens_BT, tokens_BT, observer)
+        except UserError:
+            return False
+        kept = [entries for layer in self.prefix(tokens_BT, tokens_BT) for entries in layer]
+        layers = zip(observer.collected["keys"], observer.collected["values"], strict=True)
+        read = [entries for layer in layers for entries in layer]
+        return [of.shape for of in kept] == [of.shape for of in read] and all(
+            torch.allclose(ours.float().cpu(), theirs, CLOSE, CLOSE) for ours, theirs in zip(kept, read, strict=True)
+        )
 
     @torch.no_grad()
-    def observe(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, observer: Observer) -> torch.Tensor:
-        """Run whole windows under causal attention, let the observer read every layer, and return the logits [B, V].
-
-        Raises:
-            UserError: the attention cannot be read.
-        """
-        with_states = "hidden_states" in observer.needs
-        already, logits = observer.num_layers, None
+    def observe(self, tokens_BT: Tensor, positions_BT: Tensor, observer: Observer) -> Tensor:
+        """Run whole windows under causal attention, let the observer read every layer, and return the logits."""
+        output = None
         if self._is_fused:
             mask = self._mask_of_rows(tokens_BT, positions_BT, None)
-            options = {"attention_mask": mask, "use_cache": False, "output_hidden_states": with_states}
-            try:
-                with tapped(self.raw, observer):
-                    output = self._run(tokens_BT, positions_BT, **options)
-                logits = _last(output)
-                for x_BTD in output.hidden_states if with_states else ():
-                    observer.keep("hidden_states", x_BTD[:, observer.long_range])
-            except UnreadableAttentionError:
-                pass
-        if logits is None or observer.num_layers - already != self.config.num_hidden_layers:
+            with suppress(UnreadableAttentionError), tapped(self.raw, observer):
+                output = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False)
+        if output is None or observer.num_layers != self.config.num_hidden_layers:
             raise UserError(
                 f"{self.architecture}: keys, values and attention of every layer cannot be read of such a model; leave out the "
                 "selectors that need them"
             )
-        return logits
+        return _last(output)
 
     def in_dtype(self, dtype: torch.dtype) -> CausalLM:
         """A copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
@@ -231,12 +227,7 @@ class CausalLM:
     def _is_fused(self) -> bool:
         return str(self.raw.config._attn_implementation) == "sdpa"
 
-    @property
-    def has_window(self) -> bool:
-        """Whether some layer sees a window of the latest positions only."""
-        return self._window is not None
-
-    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
+    def _run(self, tokens_BT: Tensor, positions_BT: Tensor, **options: Any) -> Any:
         with self.raw.get_output_embeddings().register_forward_pre_hook(_contiguous):
             return self.raw(
                 input_ids=tokens_BT, position_ids=positions_BT, logits_to_keep=1, return_dict=True, **options
@@ -245,9 +236,9 @@ class CausalLM:
     def _run_after(
         self,
         prefix: Optional[KeysValues],
-        tokens_BY: torch.Tensor,
-        positions_BY: torch.Tensor,
-        prefix_positions_BP: Optional[torch.Tensor] = None,
+        tokens_BY: Tensor,
+        positions_BY: Tensor,
+        prefix_positions_BP: Optional[Tensor] = None,
         **options: Any,
     ) -> Any:
         """Run rows under causal attention that all see the tokens of the prefix, if there is one."""
@@ -260,9 +251,8 @@ class CausalLM:
         mask: Any = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
         if self._is_cut_short(positions_BY):
             before = () if prefix_positions_BP is None else (prefix_positions_BP,)
-            mask = self._masks(
-                _causal(positions_BY, num_before), positions_BY, torch.cat([*before, positions_BY], dim=1)
-            )
+            seen_BK = torch.cat([*before, positions_BY], dim=1)
+            mask = self._masks(_causal(positions_BY, num_before), positions_BY, seen_BK)
         return self._run(
             tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
         )
@@ -271,20 +261,18 @@ class CausalLM:
         """An empty cache whose layers keep all tokens; what of them a layer's window hides, its mask hides."""
         return transformers.DynamicCache() if self._window else transformers.DynamicCache(config=self.raw.config)
 
-    def _is_cut_short(self, positions_BT: torch.Tensor) -> bool:
+    def _is_cut_short(self, positions_BT: Tensor) -> bool:
         """Whether a layer may see less than all positions before the last one."""
         return self._window is not None and int(positions_BT.max()) >= self._window
 
-    def _mask_of_rows(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, mask_BTT: Optional[torch.Tensor]
-    ) -> Any:
+    def _mask_of_rows(self, tokens_BT: Tensor, positions_BT: Tensor, mask_BTT: Optional[Tensor]) -> Any:
         """What transformers takes as the mask of rows, under causal attention or a mask."""
         if self._is_cut_short(positions_BT):
             mask_BTT = _causal(positions_BT, 0) if mask_BTT is None else mask_BTT
             return self._masks(mask_BTT, positions_BT, positions_BT)
         return torch.ones_like(tokens_BT) if mask_BTT is None else self._mask(mask_BTT)
 
-    def _masks(self, mask_BYK: torch.Tensor, positions_BY: torch.Tensor, seen_BK: torch.Tensor) -> Any:
+    def _masks(self, mask_BYK: Tensor, positions_BY: Tensor, seen_BK: Tensor) -> Any:
         """The masks of layers with and without a window, counted in position IDs; transformers counts it in tokens."""
         assert self._window is not None
         too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
@@ -292,7 +280,7 @@ class CausalLM:
         within = self._mask(mask_BYK.masked_fill(too_far_BYK, hidden))
         return within if self._all_layers_slide else {FULL: self._mask(mask_BYK), SLIDING: within}
 
-    def _mask(self, mask_BTT: torch.Tensor) -> torch.Tensor:
+    def _mask(self, mask_BTT: Tensor) -> Tensor:
         """A mask [B, 1, T, T] of the kind that the model's implementation of attention takes."""
         lowest = torch.finfo(self.dtype).min
         if mask_BTT.dtype != torch.bool:
@@ -302,52 +290,23 @@ class CausalLM:
         nothing_BTT = torch.zeros(mask_BTT.shape, dtype=self.dtype, device=mask_BTT.device)
         return nothing_BTT.masked_fill(~mask_BTT, lowest)[:, None]
 
-    def _eager(
-        self,
-        tokens_BT: torch.Tensor,
-        positions_BT: torch.Tensor,
-        prefix: Optional[KeysValues],
-        prefix_positions_BP: Optional[torch.Tensor],
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Logits [B, V] and the attention of the last token in each layer, by the implementation that keeps all weights.
 
-        Raises:
-            UserError: it returns none.
-        """
-        num_seen = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
-        per_row = self.config.num_hidden_layers * self.config.num_attention_heads * tokens_BT.shape[1] * num_seen
-        logits, layers = [], []
-        before = self.raw.config._attn_implementation
-        self.raw.set_attn_implementation("eager")
-        try:
-            for begin in range(0, len(tokens_BT), size := max(1, PLAIN_ELEMENTS // per_row)):
-                rows = slice(begin, begin + size)
-                seen = None if prefix is None else [(k[rows], v[rows]) for k, v in prefix]
-                at = None if prefix_positions_BP is None else prefix_positions_BP[rows]
-                output = self._run_after(seen, tokens_BT[rows], positions_BT[rows], at, output_attentions=True)
-                weights = [layer for layer in output.attentions or () if layer is not None]
-                if not weights:
-                    raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
-                logits.append(_last(output))
-                layers.append([layer[:, :, -1].float().mean(dim=1) for layer in weights])
-                del output, weights  # before the next is computed
-        finally:
-            self.raw.set_attn_implementation(before)
-        return torch.cat(logits), [torch.cat(of_layer) for of_layer in zip(*layers, strict=True)]
-
-
-def _last(output: Any) -> torch.Tensor:
-    logits: torch.Tensor = output.logits
+def _last(output: Any) -> Tensor:
+    logits: Tensor = output.logits
     return logits[:, -1]
 
 
-def _contiguous(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def _mean_of_layers(layers: list[Tensor], device: torch.device) -> Tensor:
+    return torch.stack([layer.to(device) for layer in layers]).mean(dim=0)
+
+
+def _contiguous(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Give the output embedding contiguous rows: a CPU multiplies a view row by row, 8 times as slowly in fp32."""
     x_BTD, *others = inputs
     return x_BTD.contiguous(), *others
 
 
-def _causal(positions_BY: torch.Tensor, num_before: int) -> torch.Tensor:
+def _causal(positions_BY: Tensor, num_before: int) -> Tensor:
     """Bool [B, Y, P + Y], True where tokens see the P before them, themselves and earlier ones."""
     num_rows, length = positions_BY.shape
     ones_YK = torch.ones(length, num_before + length, dtype=torch.bool, device=positions_BY.device)

@@ -91,11 +91,7 @@ def latest_checkpoint(folder: Path) -> Optional[Path]:
 
 
 def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
-    """Return the newest checkpoint of a run; ``command`` trains such a run.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the newest checkpoint of a run; ``command`` trains such a run."""
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
@@ -169,11 +165,7 @@ def _delete(checkpoint: Path) -> None:
 
 
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
-    """Read ``train.json``. The other files are not verified.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Read ``train.json``. The other files are not verified."""
     path = checkpoint / "train.json"
     info = check_type(read_json(path), CheckpointInfo, where=path)
     if missing := [name for name in FILES if name not in info.sha256]:
@@ -182,11 +174,7 @@ def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
 
 
 def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> CheckpointInfo:
-    """Read ``train.json``, and check by the run's manifest that this run saved the checkpoint: another's matches its own hashes.
-
-    Raises:
-        UserError: it is another run's, or damaged.
-    """
+    """Read ``train.json``, and check by the manifest that this run saved it: another's checkpoint matches its own hashes."""
     info, last = read_checkpoint_info(checkpoint), manifest.get("checkpoint")
     if info.run_id != manifest.get("run_id"):
         raise UserError(
@@ -200,11 +188,7 @@ def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> Check
 
 
 def verify_checkpoint(checkpoint: Path, files: Sequence[str] = FILES) -> None:
-    """Compare files of a checkpoint with their hashes.
-
-    Raises:
-        UserError: a file is missing, cut short or changed.
-    """
+    """Compare files of a checkpoint with their hashes."""
     info = read_checkpoint_info(checkpoint)
     for path in (checkpoint / name for name in files):
         if not path.is_file() or sha256_file(path) != info.sha256[path.name]:
@@ -215,11 +199,7 @@ def verify_checkpoint(checkpoint: Path, files: Sequence[str] = FILES) -> None:
 
 
 def read_model(checkpoint: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return OLMo's configuration, as a dictionary, and the weights of a checkpoint, which are verified.
-
-    Raises:
-        UserError: a file is missing, cut short or changed, or holds more than tensors.
-    """
+    """Return OLMo's configuration, as a dictionary, and the weights of a checkpoint, which are verified."""
     verify_checkpoint(checkpoint, MODEL_FILES)
     config = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
     return config, _load_tensors(checkpoint / "model.pt")
@@ -238,11 +218,7 @@ def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
 
 
 def read_state(checkpoint: Path) -> CheckpointState:
-    """Read the tensors of a checkpoint that was verified before.
-
-    Raises:
-        UserError: a file holds more than tensors.
-    """
+    """Read the tensors of a checkpoint that was verified before."""
     return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))
 
 

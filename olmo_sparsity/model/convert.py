@@ -33,18 +33,10 @@ def open_run(checkpoint: Path) -> Any:
 
 
 def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bos: Optional[bool] = None) -> Any:
-    """An equivalent model of transformers, fp32, in evaluation mode, with a copy of the weights.
+    """An equivalent model of transformers, fp32, in evaluation mode, from OLMo's configuration (as a dictionary) and state dict.
 
-    Its vocabulary is that of the tokenizer, without the padding of the embedding. Logits at the same position IDs are the same up
-    to rounding.
-
-    Args:
-        config: of OLMo's model, as a dictionary.
-        weights: OLMo's state dict.
-        rows_have_bos: whether EOS stood before every row of training, as a BOS; None: not known.
-
-    Raises:
-        UserError: no architecture of transformers computes such attention.
+    Its vocabulary is that of the tokenizer, without the padding of the embedding. ``rows_have_bos``: whether EOS stood before
+    every row of training, as a BOS; None: not known.
     """
     if not config["rope"]:
         raise UserError(
@@ -61,11 +53,10 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
     renamed = _renamed(config, weights, remove_means=remove_means)
     if tied:
         renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
-    special_ids = {
-        "bos_token_id": config["eos_token_id"] if rows_have_bos else None,  # a BOS is the token that ends documents
-        "eos_token_id": config["eos_token_id"],
-        "pad_token_id": config["pad_token_id"],
-    }
+    special_ids = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
+    special_ids["bos_token_id"] = (
+        config["eos_token_id"] if rows_have_bos else None
+    )  # a BOS is the token that ends documents
     settings: dict[str, Any] = {
         "vocab_size": config["vocab_size"],
         "hidden_size": config["d_model"],
@@ -100,28 +91,25 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
 
 def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool) -> dict[str, torch.Tensor]:
     """OLMo's weights under the names of Llama; a norm without a learned scale gets a scale of ones."""
-    width, vocab_size = config["d_model"], config["vocab_size"]
 
     def scale(name: str) -> torch.Tensor:
-        return weights.get(f"transformer.{name}.weight", torch.ones(width))
+        return weights.get(f"transformer.{name}.weight", torch.ones(config["d_model"]))
 
     def without_mean(weight: torch.Tensor, dim: int = 0) -> torch.Tensor:
         weight_fp64 = weight.double()
         return (weight_fp64 - weight_fp64.mean(dim, keepdim=True)).to(weight.dtype) if remove_means else weight
 
-    embedding_VD = weights["transformer.wte.weight"][:vocab_size]
-    output_VD = embedding_VD if config["weight_tying"] else weights["transformer.ff_out.weight"][:vocab_size]
+    output = "wte" if config["weight_tying"] else "ff_out"
     renamed = {
-        "model.embed_tokens.weight": without_mean(embedding_VD, dim=1),
-        "lm_head.weight": output_VD,
+        "model.embed_tokens.weight": without_mean(weights["transformer.wte.weight"][: config["vocab_size"]], dim=1),
+        "lm_head.weight": weights[f"transformer.{output}.weight"][: config["vocab_size"]],
         "model.norm.weight": scale("ln_f"),
     }
     for layer in range(config["n_layers"]):
         block, to = f"blocks.{layer}", f"model.layers.{layer}"
         projections = (f"transformer.{block}.{name}.weight" for name in ("att_proj", "attn_out", "ff_proj", "ff_out"))
         attention_in, attention_out, mlp_in, mlp_out = (weights[name] for name in projections)
-        q_DD, k_DD, v_DD = attention_in.chunk(3)
-        up, gate = mlp_in.chunk(2)
+        (q_DD, k_DD, v_DD), (up, gate) = attention_in.chunk(3), mlp_in.chunk(2)
         renamed |= {
             f"{to}.input_layernorm.weight": scale(f"{block}.attn_norm"),
             f"{to}.self_attn.q_proj.weight": without_mean(q_DD),
@@ -134,18 +122,16 @@ def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool)
             f"{to}.mlp.down_proj.weight": without_mean(mlp_out),
         }
         if config["attention_layer_norm"]:
-            renamed |= {f"{to}.self_attn.{x}_norm.weight": scale(f"{block}.{x}_norm") for x in "qk"}
+            for name in ("q_norm", "k_norm"):
+                renamed[f"{to}.self_attn.{name}.weight"] = scale(f"{block}.{name}")
     return renamed
 
 
 def _as_single_expert(weights: Weights) -> dict[str, torch.Tensor]:
     """Each MLP as OLMoE stores a single expert, and a router of zeros."""
     result = {name: weight for name, weight in weights.items() if ".mlp." not in name}
-    for name, down in weights.items():
-        if name.endswith("mlp.down_proj.weight"):
-            mlp = name.removesuffix("down_proj.weight")
-            gate, up = weights[f"{mlp}gate_proj.weight"], weights[f"{mlp}up_proj.weight"]
-            result[f"{mlp}experts.down_proj"] = down[None]
-            result[f"{mlp}experts.gate_up_proj"] = torch.cat([gate, up])[None]
-            result[f"{mlp}gate.weight"] = torch.zeros(1, gate.shape[1])
+    for mlp in {name.partition("mlp.")[0] + "mlp" for name in weights.keys() - result.keys()}:
+        gate, up, down = (weights[f"{mlp}.{name}_proj.weight"] for name in ("gate", "up", "down"))
+        result |= {f"{mlp}.experts.gate_up_proj": torch.cat([gate, up])[None], f"{mlp}.experts.down_proj": down[None]}
+        result[f"{mlp}.gate.weight"] = torch.zeros(1, gate.shape[1])
     return result

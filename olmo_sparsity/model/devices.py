@@ -1,92 +1,99 @@
-"""Devices: choose one, name it, and test whether it has bf16 units."""
+"""Devices: choose one, name it, and what it computes fast."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.amx import has_unusable_amx
 from olmo_sparsity.torchrun import current_process
 
-# Parameters of glibc's mallopt (malloc.h), and the block sizes from which freed memory still goes back to the system. glibc
-# before 2.35 takes none above the second.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-RETURNED_BYTES = (2**30, 2**25)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt (malloc.h)
+RETURNED_BYTES = (
+    2**30,
+    2**25,
+)  # freed blocks from this size on go back to the system; glibc before 2.35 takes the second alone
 # Weights of attention, fp32, that are computed at once: 2 MiB, which the cache of a CPU holds; 512 MiB of a GPU, on which
 # starting a kernel costs more than what a small one computes.
 ATTENTION_ELEMENTS = {"cpu": 2**19, "cuda": 2**27}
+TILE_LEAF = 0x1D  # the leaf of CPUID that lists the palettes of AMX's tiles
+
+
+@functools.cache
+def leave_out_unusable_amx() -> bool:
+    """Keep oneDNN from AMX on a CPU that announces it, but whose CPUID ends too early to set it up; return whether it is so.
+
+    Otherwise the first product of bf16 matrices is an illegal instruction (https://github.com/uxlfoundation/oneDNN/issues/5689).
+    oneDNN reads the variable at its first operation, so this takes effect after torch was imported, too.
+    """
+    cpu_info = ""
+    with suppress(OSError):
+        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    last_leaf = re.search(r"^cpuid level\s*:\s*(\d+)$", cpu_info, re.MULTILINE)
+    unusable = re.search(r"\bamx_tile\b", cpu_info) and last_leaf and int(last_leaf[1]) < TILE_LEAF
+    if unusable:
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+    return bool(unusable)
 
 
 def has_bf16_units(device: torch.device) -> bool:
-    """Return True if the device has units that multiply bf16 matrices: a GPU, or a CPU with AMX.
+    """Whether the device has units that multiply bf16 matrices: a GPU that does not emulate it, or a CPU with AMX.
 
-    A CPU with the bf16 instructions of AVX-512 alone does not count: there, bf16 was measured at half the speed of fp32.
+    With the bf16 instructions of AVX-512 alone, bf16 was measured at half the speed of fp32.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    probe: Any = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return probe is not None and bool(probe()) and not has_unusable_amx()
+    return bool(torch.cpu._is_amx_tile_supported()) and not leave_out_unusable_amx()
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+    """The device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
 
     On a CPU, freed memory stays with the process from now on.
-
-    Raises:
-        UserError: this machine has no such device.
     """
-    device = _device_of(name)
-    if device.type == "cpu":
-        keep_freed_memory()
-    return device
-
-
-def _device_of(name: str) -> torch.device:
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    num_gpus = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
-    if name != "cpu" and not (num_gpus and (name == "cuda" or (number.isdecimal() and int(number) < num_gpus))):
+        name = "cuda" if num_gpus else "cpu"
+    if name not in ("cpu", *(("cuda",) if num_gpus else ()), *(f"cuda:{number}" for number in range(num_gpus))):
         raise UserError(
             f"training.device = {name}: this machine has no such device; choose auto, cpu, or with a GPU cuda or cuda:N"
         )
+    if name == "cpu":
+        keep_freed_memory()
     return torch.device(name)
 
 
 def keep_freed_memory() -> bool:
     """Let tensors of up to a GiB reuse the memory of freed ones, with the allocator of glibc; return whether it took effect.
 
-    By default glibc returns large blocks to the system and asks for new ones, whose pages the system must zero: a tenth of the
-    CPU time of a training step, more in bf16.
+    Otherwise the system zeroes the pages of each anew: a tenth of the CPU time of a training step, more in bf16.
     """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return False
     return any(mallopt(M_MMAP_THRESHOLD, size) for size in RETURNED_BYTES) and bool(mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def device_name(device: torch.device) -> str:
-    """Return ``cpu``, or the product name of the GPU."""
+    """``cpu``, or the product name of the GPU."""
     return str(device) if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def attention_elements(device: torch.device) -> int:
-    """Return how many weights of attention to compute at once on a device."""
+    """How many weights of attention to compute at once on a device."""
     return ATTENTION_ELEMENTS.get(device.type, ATTENTION_ELEMENTS["cuda"])
 
 
 def available_bytes(device: torch.device) -> Optional[int]:
-    """Return how much memory a device has free; of a CPU, within the limit of this process's control group. None: not known."""
+    """How much memory a device has free; of a CPU, within the limit of this process's control group. None: not known."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     found = []
@@ -102,13 +109,7 @@ def available_bytes(device: torch.device) -> Optional[int]:
 
 
 def take_own_gpu(device: str) -> None:
-    """Under ``torchrun``, make ``cuda`` mean the GPU of this process.
-
-    Processes share GPUs if a machine has fewer GPUs than processes.
-
-    Args:
-        device: ``training.device`` of the configuration; ``cpu`` and ``cuda:N`` change nothing.
-    """
+    """Under ``torchrun``, let ``cuda`` mean the GPU of this process; processes share GPUs if a machine has fewer."""
     process = current_process()
     if process.local_world_size > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
         torch.cuda.set_device(process.local_rank % torch.cuda.device_count())

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from olmo import config as olmo_config
 from olmo.model import BufferCache, OLMo, RotaryEmbedding
-from torch import nn
+from torch import Tensor, nn
 
 from olmo_sparsity.config import Config
 
@@ -21,16 +21,16 @@ from olmo_sparsity.config import Config
 class _Rotation:
     """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object."""
 
-    sin_B1TE: torch.Tensor
-    cos_B1TE: torch.Tensor
+    sin_B1TE: Tensor
+    cos_B1TE: Tensor
 
 
 class EmbeddingAtPositions(nn.Embedding):
     """OLMo's learned embedding of absolute positions, at given position IDs instead of 0 .. T-1."""
 
-    positions_BT: torch.Tensor  # of the current forward pass
+    positions_BT: Tensor  # of the current forward pass
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Embeddings [B, T, D] at the given position IDs; ``input``, which counts from 0, is not used."""
         return super().forward(self.positions_BT)
 
@@ -42,7 +42,7 @@ class RotaryAtPositions(RotaryEmbedding):
         super().__init__(config, cache)
         self._rotation = rotation
 
-    def forward(self, q_BHTE: torch.Tensor, k_BHTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, q_BHTE: Tensor, k_BHTE: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
         sin_B1TE, cos_B1TE = self._rotation.sin_B1TE, self._rotation.cos_B1TE
         with torch.autocast(q_BHTE.device.type, enabled=False):
@@ -93,21 +93,19 @@ class OLMoWithPositions(OLMo):
         return self.config.max_sequence_length
 
     @property
-    def output_weight(self) -> torch.Tensor:
+    def output_weight(self) -> Tensor:
         """The output matrix, [V, D]."""
-        weight: torch.Tensor = (self.transformer.wte if self.config.weight_tying else self.transformer.ff_out).weight
+        weight: Tensor = (self.transformer.wte if self.config.weight_tying else self.transformer.ff_out).weight
         return weight
 
-    def forward(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, last_logits_only: bool = False
-    ) -> torch.Tensor:
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor, *, last_logits_only: bool = False) -> Tensor:
         """Logits [B, T, V] of the next token, or [B, 1, V] behind the last; causal attention."""
         bias = self._set_positions(positions_BT)
         return super().forward(tokens_BT, attention_bias=bias, last_logits_only=last_logits_only).logits
 
     def logits_and_position_logits(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, last_only: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, tokens_BT: Tensor, positions_BT: Tensor, *, last_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Logits of the next token, [B, T, V], and of its position ID, [B, T, number of IDs]; with ``last_only`` T is 1.
 
         The output matrix of position IDs is the embedding of the positions, so the model needs a learned one.
@@ -116,9 +114,7 @@ class OLMoWithPositions(OLMo):
         output = super().forward(tokens_BT, last_logits_only=last_only, output_hidden_states=True)
         return output.logits, F.linear(output.hidden_states[-1], self.transformer.wpe.weight)
 
-    def logits_at(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, is_chosen_BT: torch.Tensor
-    ) -> torch.Tensor:
+    def logits_at(self, tokens_BT: Tensor, positions_BT: Tensor, is_chosen_BT: Tensor) -> Tensor:
         """Logits of the next token behind chosen tokens only, in the order of the rows, [chosen tokens, V]."""
         bias, x_BTD = self._set_positions(positions_BT), self.transformer.wte(tokens_BT)
         if self._has_embedding:
@@ -127,7 +123,7 @@ class OLMoWithPositions(OLMo):
             x_BTD, _ = block(x_BTD, attention_bias=bias)
         return F.linear(self.transformer.ln_f(x_BTD[is_chosen_BT]), self.output_weight)
 
-    def _set_positions(self, positions_BT: torch.Tensor) -> Optional[torch.Tensor]:
+    def _set_positions(self, positions_BT: Tensor) -> Optional[Tensor]:
         """Set the position IDs of a forward pass; return what is to be added to attention scores to make attention causal.
 
         That is nothing where OLMo does it itself; without positions it would add, and keep, the biases of ALiBi.

@@ -1,6 +1,6 @@
 """Reads what fused attention does not return: weights, keys and values of a pass, and first-order effects of unmasking.
 
-transformers calls attention by a name. ``registered`` adds three names; each computes ordinary attention and lets a tap read it.
+transformers calls attention by a name. ``tapped`` adds one, under which attention is the ordinary one, and a tap reads it.
 
 Shape letters: B rows, Q queries, T or Y keys, H heads (of keys), G heads of queries that share one, E width of a head, M
 long-range tokens.
@@ -18,15 +18,17 @@ from typing import Any, Literal, Optional
 
 import torch
 import transformers
+from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import attention_elements
 
-KeysValues = list[tuple[torch.Tensor, torch.Tensor]]  # of each layer, [B, H, P, E] each; keys know their positions
+KeysValues = list[tuple[Tensor, Tensor]]  # of each layer, [B, H, P, E] each; keys know their positions
 Attribution = Literal["gradient", "patching"]
-LossOfLogits = Callable[[torch.Tensor], torch.Tensor]  # logits [B, V], fp32 -> sums of the rows' losses, [] or [L]
+LossOfLogits = Callable[[Tensor], Tensor]  # logits [B, V], fp32 -> sums of the rows' losses, [] or [L]
+TAPPED = "olmo-sparsity-tapped"
 OBSERVED_QUERIES = 32  # the last local tokens whose attention ``observed_attention`` sums, as in SnapKV
 UNKNOWN_OPTIONS = ("softcap", "position_bias", "s_aux")  # attention that is more than a softmax of scaled scores
 _tap: ContextVar[Any] = ContextVar("reads the attention of a pass")
@@ -36,62 +38,70 @@ class UnreadableAttentionError(Exception):
     """A layer's attention is more than a softmax of scaled scores."""
 
 
+@contextmanager
+def tapped(model: Any, tap: Any) -> Iterator[None]:
+    """Let a tap read the attention of a model of transformers: ``tap(q, k, v, mask, options)`` returns None, or the output."""
+    _register()
+    before, token = model.config._attn_implementation, _tap.set(tap)
+    model.set_attn_implementation(TAPPED)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        _tap.reset(token)
+
+
+@functools.cache
+def _register() -> None:
+    transformers.AttentionInterface.register(TAPPED, _attend)
+    transformers.AttentionMaskInterface.register(TAPPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> Any:
+    output = _tap.get()(q, k, v, attention_mask, options)
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, attention_mask, **options) if output is None else output
+
+
 class LastAttention:
     """The attention of the last token in each layer, mean over heads, fp32 [B, T]."""
 
-    name = "olmo-sparsity-last"
-
     def __init__(self) -> None:
-        self.layers: list[torch.Tensor] = []
+        self.layers: list[Tensor] = []
 
-    def attend(self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, options: Any) -> Any:
-        """Compute ordinary attention, and keep the weights of the last token."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> None:
+        """Keep the weights of the last token."""
         last_BHE = q[:, :, -1].float() * _scaling(q, options)
         scores_BHT = (last_BHE.unflatten(1, (k.shape[1], -1)) @ k.float().transpose(2, 3)).flatten(1, 2)
         for bias in (mask, options.get("position_bias")):
             if bias is not None:
-                last = bias[:, :, -1, : k.shape[2]]
-                scores_BHT = scores_BHT.masked_fill(~last, -math.inf) if last.dtype == torch.bool else scores_BHT + last
+                scores_BHT = _under_mask(scores_BHT, bias[:, :, -1, : k.shape[2]])
         self.layers.append(scores_BHT.softmax(dim=-1).mean(dim=1))
-        return _ordinary(module, q, k, v, mask, options)
 
 
 @dataclass
 class Observer:
     """What selectors may need of every layer and head of whole windows, fp32, on the CPU, an entry a layer."""
 
-    name = "olmo-sparsity-observer"
     needs: Collection[str]
     long_range: slice  # the long-range tokens, among the tokens of the pass
     local_len: int
-    collected: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    collected: dict[str, list[Tensor]] = field(default_factory=dict)
     num_layers: int = 0
 
-    def attend(self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, options: Any) -> Any:
-        """Compute ordinary attention, and keep what is needed of it."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> None:
+        """Keep what is needed of a layer."""
         _check_readable(options)
         self.num_layers += 1
-        allowed_BTT = None if mask is None else mask[:, 0]
-        self.keep("queries", q[:, :, -1])
-        self.keep("keys", k[:, :, self.long_range])
-        self.keep("values", v[:, :, self.long_range])
-        numbers = {"attention": 1, "observed_attention": min(OBSERVED_QUERIES, self.local_len)}
+        readable = {"queries": lambda: q[:, :, -1], "keys": lambda: k[:, :, self.long_range]}
+        readable["values"] = lambda: v[:, :, self.long_range]
+        numbers = {"attention_of_heads": 1, "observed_attention": min(OBSERVED_QUERIES, self.local_len)}
         for name, number in {**numbers, "accumulated_attention": q.shape[2]}.items():
-            if name in self.needs:
-                self.keep(name, self._sums(q[:, :, -number:], k, _scaling(q, options), allowed_BTT))
-        return _ordinary(module, q, k, v, mask, options)
+            readable[name] = functools.partial(self._sums, q[:, :, -number:], k, _scaling(q, options), mask)
+        for name in self.needs:
+            self.collected.setdefault(name, []).append(readable[name]().detach().float().cpu())
 
-    def keep(self, name: str, values: torch.Tensor) -> None:
-        """Keep the values of a layer, if they are needed."""
-        if name in self.needs:
-            self.collected.setdefault(name, []).append(values.detach().float().cpu())
-
-    def result(self) -> dict[str, torch.Tensor]:
-        """Each need, fp32 [B, layers, ...].
-
-        Raises:
-            UserError: layers have heads of different numbers or widths, so that a need is no one array.
-        """
+    def result(self) -> dict[str, Tensor]:
+        """Each need, fp32 [B, layers, ...]."""
         for name, layers in self.collected.items():
             if len({layer.shape for layer in layers}) > 1:
                 raise UserError(
@@ -99,9 +109,7 @@ class Observer:
                 )
         return {name: torch.stack(layers, dim=1) for name, layers in self.collected.items()}
 
-    def _sums(
-        self, q_BHQE: torch.Tensor, k_BHTE: torch.Tensor, scaling: float, allowed_BTT: Optional[torch.Tensor]
-    ) -> torch.Tensor:
+    def _sums(self, q_BHQE: Tensor, k_BHTE: Tensor, scaling: float, mask: Optional[Tensor]) -> Tensor:
         """Sum the attention that the last Q tokens pay to each long-range one, some queries at a time; fp32 [B, heads, M]."""
         num_rows, num_heads, num_queries, _ = q_BHQE.shape
         num_tokens, first, stop = k_BHTE.shape[2], self.long_range.start, self.long_range.stop
@@ -113,9 +121,8 @@ class Observer:
             size = min(per_block, num_queries - begin)
             num_seen = num_tokens - num_queries + begin + size  # no query of the block sees more
             scores = q_BHGQE[:, :, :, begin : begin + size] @ keys[..., :num_seen]
-            if allowed_BTT is not None:
-                allowed = allowed_BTT[:, None, None, num_seen - size : num_seen, :num_seen]
-                scores = scores.masked_fill(~allowed, -math.inf) if allowed.dtype == torch.bool else scores + allowed
+            if mask is not None:
+                scores = _under_mask(scores, mask[:, :, None, num_seen - size : num_seen, :num_seen])
             later_QQ = torch.ones(size, size, dtype=torch.bool, device=k_BHTE.device).triu(1)
             scores[..., num_seen - size :].masked_fill_(later_QQ, -math.inf)
             weights = scores.softmax(dim=-1)[..., first:stop]
@@ -127,21 +134,19 @@ class Observer:
 class AttentionState:
     """One layer's attention in a row, and how a loss depends on it. N: the queries of all heads that share keys."""
 
-    q_BHNE: torch.Tensor  # scaled
-    out_BHNE: torch.Tensor
-    log_sum_BHN: torch.Tensor  # of each softmax, fp32
-    gradient_BHNE: torch.Tensor  # of the loss by the outputs; [L, ...] of L losses
+    q_BHNE: Tensor  # scaled
+    out_BHNE: Tensor
+    log_sum_BHN: Tensor  # of each softmax, fp32
+    gradient_BHNE: Tensor  # of the loss by the outputs; [L, ...] of L losses
 
 
 class Probes:
     """The attention of a differentiable pass over causal rows behind a prefix that all see."""
 
-    name = "olmo-sparsity-probes"
-
     def __init__(self) -> None:
-        self.layers: list[tuple[torch.Tensor, ...]] = []
+        self.layers: list[tuple[Tensor, ...]] = []
 
-    def attend(self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, options: Any) -> Any:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> Any:
         """Compute causal attention through which derivatives can be read; the mask is not used."""
         _check_readable(options)
         num_queries, num_keys = q.shape[2], k.shape[2]
@@ -154,7 +159,7 @@ class Probes:
         self.layers.append((*(x.detach().flatten(2, 3) for x in (q_BHGQE, out, log_sum)), probe))
         return (out + probe).flatten(1, 2).transpose(1, 2).contiguous(), None
 
-    def states(self, loss: torch.Tensor) -> list[AttentionState]:
+    def states(self, loss: Tensor) -> list[AttentionState]:
         """The state of each layer, with the derivatives of a loss of this pass, or of L losses, [L]."""
         gradients = derivatives(loss, [probe for *_, probe in self.layers])
         return [
@@ -163,7 +168,7 @@ class Probes:
         ]
 
 
-def derivatives(loss: torch.Tensor, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def derivatives(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The derivatives of a loss by tensors [...]; of L losses, [L], they are [L, ...]."""
     if loss.dim() == 0:
         return list(torch.autograd.grad(loss, inputs))
@@ -171,19 +176,14 @@ def derivatives(loss: torch.Tensor, inputs: Sequence[torch.Tensor]) -> list[torc
     return [torch.stack(of_input) for of_input in zip(*by_loss, strict=True)]
 
 
-def first_order(states: list[AttentionState], far: KeysValues, *, attribution: Attribution) -> torch.Tensor:
-    """What each hidden token would add to the loss of a row, to first order; fp32 [B, M], of L losses [L, B, M].
+def first_order(states: list[AttentionState], far: KeysValues, *, attribution: Attribution) -> Tensor:
+    """What each hidden token (keys and values ``far``) would add to the loss of a row, to first order; fp32 [B, M] or [L, B, M].
 
     With s the score of a query and a hidden token, v its value, o the query's output and G the derivative by o:
 
     - ``gradient``: the derivative by the token's gate, at gate 0, is the sum of exp(s - log_sum) G (v - o).
     - ``patching``: unmasking the token moves o by sigmoid(s - log_sum) (v - o) if nothing before moves; times G, that is
       attribution patching (Nanda 2023): exact in each softmax, first order in the rest of the model.
-
-    Args:
-        states: of each layer of the row.
-        far: keys and values of the hidden tokens.
-        attribution: which.
     """
     far_shape = (len(far[0][0]), far[0][0].shape[2])
     total = torch.zeros(*states[0].gradient_BHNE.shape[:-4], *far_shape, device=states[0].q_BHNE.device)
@@ -196,36 +196,12 @@ def first_order(states: list[AttentionState], far: KeysValues, *, attribution: A
     return total
 
 
-@contextmanager
-def tapped(model: Any, tap: Any) -> Iterator[None]:
-    """Let a tap read the attention of a model of transformers."""
-    registered()
-    before, token = model.config._attn_implementation, _tap.set(tap)
-    model.set_attn_implementation(tap.name)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-        _tap.reset(token)
+def _under_mask(scores: Tensor, mask: Tensor) -> Tensor:
+    """Scores under a mask of truth values, or with one added."""
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
 
 
-@functools.cache
-def registered() -> None:
-    """Add the names of the taps to those by which transformers calls attention."""
-    for tap in (LastAttention, Observer, Probes):
-        transformers.AttentionInterface.register(tap.name, _attend)
-        transformers.AttentionMaskInterface.register(tap.name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
-def _attend(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention_mask: Any, **options: Any) -> Any:
-    return _tap.get().attend(module, q, k, v, attention_mask, options)
-
-
-def _ordinary(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, options: Any) -> Any:
-    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, mask, **options)
-
-
-def _scaling(q: torch.Tensor, options: dict[str, Any]) -> float:
+def _scaling(q: Tensor, options: dict[str, Any]) -> float:
     scaling = options.get("scaling")
     return float(q.shape[-1] ** -0.5 if scaling is None else scaling)
 

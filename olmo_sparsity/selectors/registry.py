@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 # What ``Scores.observed`` reads of all layers and heads, in one pass under full context.
 OBSERVED = (
     *("attention_of_heads", "accumulated_attention", "observed_attention"),
-    *("queries", "keys", "values", "hidden_states"),
+    *("queries", "keys", "values"),
 )
 ATTENTION = "attention"  # ``Scores.attention``, read together with the full-context prediction
 # Forward passes over one row, for a window of so many candidates under the settings ``influence``.

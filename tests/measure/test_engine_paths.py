@@ -181,16 +181,14 @@ def test_what_is_observed_of_layers_and_heads(anchor_id: Optional[int]) -> None:
     raw = copy.deepcopy(model.raw)
     raw.set_attn_implementation("eager")
     with torch.no_grad():
-        output = raw(torch.cat([*front, tokens_WT], dim=1), output_attentions=True, output_hidden_states=True)
+        output = raw(torch.cat([*front, tokens_WT], dim=1), output_attentions=True)
     far = slice(len(front), len(front) + M)
     weights = torch.stack(output.attentions, dim=1)[..., far].numpy()  # [W, layers, heads, T, M]
-    needs = frozenset({"attention", "accumulated_attention", "observed_attention", "queries", "keys", "hidden_states"})
+    needs = frozenset({"attention_of_heads", "accumulated_attention", "observed_attention", "queries", "keys"})
     found = Engine(model, LOCAL, anchor_id=anchor_id, batch_tokens=60).observed(tokens_WT, needs)
-    assert found["attention"] == pytest.approx(weights[..., -1, :], abs=1e-5)
+    assert found["attention_of_heads"] == pytest.approx(weights[..., -1, :], abs=1e-5)
     assert found["accumulated_attention"] == pytest.approx(weights.sum(axis=-2), abs=1e-5)
     assert found["observed_attention"] == pytest.approx(weights[..., -LOCAL:, :].sum(axis=-2), abs=1e-5)
-    states = torch.stack(output.hidden_states, dim=1)[:, :, far].numpy()
-    assert found["hidden_states"] == pytest.approx(states, abs=1e-4)
     keys = torch.from_numpy(found["keys"]).repeat_interleave(2, dim=2)  # two heads of queries share one of keys
     scores = (torch.from_numpy(found["queries"])[..., None, :] * keys).sum(dim=-1) / keys.shape[-1] ** 0.5
     among_far = weights[..., -1, :] / weights[..., -1, :].sum(axis=-1, keepdims=True)

@@ -50,9 +50,8 @@ def fit(
 ARCHITECTURES: dict[str, Optional[str]] = {
     **dict.fromkeys(
         ["llama", "olmo", "olmo-2", "olmo-3, window of 9", "qwen-2", "qwen-3", "mistral, window of 10", "gemma-2", "gemma-3",
-         "gemma-4", "phi-3", "gpt-neox", "gpt-2", "gpt-oss", "gpt-oss, window of 10"]
+         "gemma-4", "phi-3", "falcon", "gpt-neox", "gpt-2", "gpt-oss", "gpt-oss, window of 10"]
     ),
-    "falcon": "its logits change where its attention is read",  # it takes no other implementation, and adds masks of truth values
     "falcon with ALiBi": r"it ignores position IDs \(as with ALiBi",
     "mamba": r"takes no position IDs \(ALiBi, or a recurrent state\)",
     "qwen 3 next": "hidden tokens change its prediction, so something besides attention carries them",

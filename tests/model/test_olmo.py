@@ -1,17 +1,27 @@
-"""The model against OLMo, against transformers, and against a float64 implementation (``reference.py``)."""
+"""The model that is trained: against OLMo, against a float64 implementation (``reference.py``), and what its position IDs do."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 import reference
 import torch
+import torch.nn.functional as F
+import transformers
 from olmo.model import OLMo
-from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build, converted, last_logits
+from tiny_models import NO_POSITIONS, NORMED, OF_OLMO, PLAIN, VOCAB, build, converted, last_logits
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.train.positions import pose_positions
+
+ABSOLUTE = {
+    "absolute": dataclasses.replace(PLAIN, position_embedding="absolute"),
+    "absolute, qk-norm": dataclasses.replace(NORMED, position_embedding="absolute"),
+}
+kinds = pytest.mark.parametrize("kind", (OF_OLMO | ABSOLUTE).values(), ids=OF_OLMO | ABSOLUTE)
 
 
 def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,15 +32,18 @@ def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-@KINDS
+def in_order(tokens: torch.Tensor) -> torch.Tensor:
+    return torch.arange(tokens.shape[1]).expand_as(tokens)
+
+
+@kinds
 def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -> None:
     model = build(kind)
     stock = OLMo(model.config)
     assert list(stock.state_dict()) == list(model.state_dict())
     stock.load_state_dict(model.state_dict())
     tokens, _ = rows(4, 20)
-    positions = torch.arange(20).expand(4, -1)
-    ours, theirs = model(tokens, positions), stock(tokens).logits
+    ours, theirs = model(tokens, in_order(tokens)), stock(tokens).logits
     assert torch.equal(ours, theirs)
     ours.square().mean().backward()
     theirs.square().mean().backward()
@@ -39,45 +52,84 @@ def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -
         assert torch.equal(parameter.grad, gradients[name].grad), name
 
 
-def test_with_pose_positions_it_equals_olmo_of_transformers() -> None:
-    model = build(PLAIN).eval()
-    theirs = converted(model)
-    tokens, positions = rows(8, 16)
-    assert (positions != torch.arange(16)).any()
-    with torch.no_grad():
-        ours, other = model(tokens, positions)[..., :VOCAB], theirs(input_ids=tokens, position_ids=positions).logits
-    assert torch.allclose(ours, other, atol=1e-5, rtol=0)
-    assert not torch.allclose(model(tokens, torch.arange(16).expand(8, -1))[..., :VOCAB], other, atol=1e-2)
-
-
-@KINDS
+@torch.no_grad()
+@pytest.mark.parametrize("kind", OF_OLMO.values(), ids=OF_OLMO)
 def test_it_equals_the_reference_in_float64(kind: ModelConfig) -> None:
     model = build(kind).eval()
     tokens, positions = rows(3, 10)
-    with torch.no_grad():
-        log_q = last_logits(model, tokens, positions).log_softmax(-1)
+    log_q = last_logits(model, tokens, positions).log_softmax(-1)
     for row in range(3):
         expected = reference.target_loss(model, tokens[row].tolist(), positions[row].tolist(), set(range(10)), 7)
         assert -float(log_q[row, 7]) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_row_does_not_depend_on_the_others_of_its_batch() -> None:
-    model = build(NORMED).eval()
-    tokens, positions = rows(6, 12)
-    with torch.no_grad():
-        together = last_logits(model, tokens, positions)
-        alone = torch.cat([last_logits(model, tokens[i : i + 1], positions[i : i + 1]) for i in range(6)])
-    assert torch.allclose(together, alone, atol=1e-5, rtol=0)
+@torch.no_grad()
+def test_without_positions_it_equals_a_model_of_transformers() -> None:
+    """SmolLM3 is a Llama that may leave out rotary positions."""
+    llama_like = dataclasses.replace(PLAIN, n_heads=4, layer_norm_type="rms", layer_norm_with_affine=True)
+    model = build(dataclasses.replace(llama_like, position_embedding="none")).eval()
+    same_weights = build(llama_like)
+    same_weights.load_state_dict(model.state_dict())
+    llama = converted(same_weights)
+    keys = {key: value for key, value in llama.config.to_dict().items() if key not in ("model_type", "architectures")}
+    no_rope = [0] * llama.config.num_hidden_layers
+    config = transformers.SmolLM3Config(**keys, no_rope_layers=no_rope, attn_implementation="eager")
+    theirs = transformers.SmolLM3ForCausalLM(config).eval()
+    theirs.load_state_dict(llama.state_dict())
+    tokens, positions = rows(3, 12)
+    expected = theirs(input_ids=tokens, use_cache=False).logits
+    torch.testing.assert_close(model(tokens, positions)[..., :VOCAB], expected, atol=1e-5, rtol=0)
+    assert (llama(input_ids=tokens).logits - expected).abs().max() > 1e-2
 
 
-@KINDS
-def test_the_compiled_model_follows_its_positions(kind: ModelConfig) -> None:
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [NO_POSITIONS, ABSOLUTE["absolute"]], ids=["none", "absolute"])
+def test_nothing_but_the_ids_tells_the_order_of_tokens(kind: ModelConfig) -> None:
+    """The last token sees the others as a set in a layer of one, each at its ID; without positions IDs change nothing."""
+    model = build(dataclasses.replace(kind, n_layers=1)).eval()
+    tokens, positions = rows(3, 12)
+    order = torch.cat([torch.randperm(11, generator=torch.Generator().manual_seed(0)), torch.tensor([11])])
+    expected = last_logits(model, tokens, positions)
+    shuffled = last_logits(model, tokens[:, order], positions[:, order])
+    torch.testing.assert_close(shuffled, expected, rtol=1e-4, atol=1e-5)
+    elsewhere = last_logits(model, tokens, in_order(tokens))
+    assert torch.equal(elsewhere, expected) == (kind is NO_POSITIONS)
+
+
+@torch.no_grad()
+@kinds
+def test_logits_of_chosen_tokens_are_those_of_the_whole_row(kind: ModelConfig) -> None:
     model = build(kind).eval()
+    tokens, positions = rows(6, 12)
+    chosen = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    whole = model(tokens, positions)
+    torch.testing.assert_close(model.logits_at(tokens, positions, chosen), whole[chosen], atol=1e-5, rtol=0)
+    torch.testing.assert_close(last_logits(model, tokens, positions), whole[:, -1, :VOCAB], atol=1e-5, rtol=0)
+    alone = torch.cat([model(tokens[i : i + 1], positions[i : i + 1]) for i in range(6)])
+    torch.testing.assert_close(alone, whole, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ABSOLUTE.values(), ids=ABSOLUTE)
+def test_position_logits_are_the_last_state_times_the_embedding_of_positions(kind: ModelConfig) -> None:
+    model = build(kind).eval()
+    tokens, positions = rows(3, 12)
+    logits, of_positions = model.logits_and_position_logits(tokens, positions)
+    assert torch.equal(logits, model(tokens, positions)) and of_positions.shape == (3, 12, model.max_position)
+    states = OLMo.forward(model, tokens, output_hidden_states=True).hidden_states[-1]
+    assert torch.equal(of_positions, F.linear(states, model.transformer.wpe.weight))
+    last = model.logits_and_position_logits(tokens, positions, last_only=True)
+    torch.testing.assert_close(last[1][:, 0], of_positions[:, -1], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [PLAIN, NO_POSITIONS, ABSOLUTE["absolute"]], ids=["rope", "none", "absolute"])
+def test_the_compiled_model_follows_its_positions(kind: ModelConfig) -> None:
+    model = build(dataclasses.replace(kind, n_layers=1)).eval()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    with torch.no_grad():
-        tokens, positions = rows(4, 12)
-        for chosen in (positions, torch.arange(12).expand(4, -1)):
-            assert torch.allclose(compiled(tokens, chosen), model(tokens, chosen), atol=1e-6)
+    tokens, positions = rows(4, 12)
+    for chosen in (positions, in_order(tokens)):
+        assert torch.allclose(compiled(tokens, chosen), model(tokens, chosen), atol=1e-6)
 
 
 def test_weights_depend_on_the_seed_alone() -> None:
@@ -99,7 +151,7 @@ def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
         layer_norm_with_affine=is_tied, rope_theta=500, weight_tying=is_tied, init_std=0.05,
     )  # fmt: skip
     config = Config(model=kind, context=ContextConfig(local_len=8, full_len=30))
-    model = build_model(olmo_model_config(config, vocab_size=130, eos_id=7), 0)
+    model: OLMoWithPositions = build_model(olmo_model_config(config, vocab_size=130, eos_id=7), 0)
     shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     of_layer = {
         "att_proj": (3 * 48, 48), "attn_out": (48, 48), "ff_proj": (480, 48), "ff_out": (48, 240),
@@ -113,9 +165,6 @@ def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
     }
     assert float(model.transformer.wte.weight.detach().std()) == pytest.approx(0.05, rel=0.05)
     assert (model.vocab_size, model.config.eos_token_id, model.config.pad_token_id) == (130, 7, 7)
-    assert model.max_position == 30
-    turned = 29 * 500.0 ** (-torch.arange(0, 16, 2).double() / 16)
-    torch.testing.assert_close(model._cos[29].double(), turned.cos().repeat(2), atol=1e-5, rtol=0)
-    torch.testing.assert_close(model._sin[29].double(), turned.sin().repeat(2), atol=1e-5, rtol=0)
+    assert (model.max_position, model.config.rope_theta) == (30, 500)
     normed = model.transformer.ln_f(torch.tensor([3.0, 5.0]).repeat(24))
     torch.testing.assert_close(normed[:2], torch.tensor([3.0, 5.0]) / 17**0.5, atol=1e-4, rtol=0)  # the mean stays
