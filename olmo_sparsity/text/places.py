@@ -52,9 +52,6 @@ def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
 
     A long text is encoded block by block. Neighbouring blocks overlap, and are joined where both have the same tokens through the
     middle half of the overlap. Where they have not, as in a word longer than the overlap, the text is encoded at once.
-
-    Raises:
-        UserError: that would take more memory than most machines have.
     """
     kept: list[np.ndarray] = []
     block = _encode(tokenizer, text, 0, BLOCK)
@@ -107,11 +104,7 @@ def _joint(first: np.ndarray, second: np.ndarray, begin: int) -> Optional[tuple[
 
 
 def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> int:
-    """Return the index of the token that holds a character, or of the first token behind it if no token holds it.
-
-    Raises:
-        UserError: the offset lies outside the text, or fewer than ``full_len`` tokens come before it.
-    """
+    """Return the index of the token that holds a character, or of the first token behind it if no token holds it."""
     length = len(encoded.text)
     if not 0 <= offset < length:
         raise UserError(

@@ -77,9 +77,6 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
 
     With ``tokenizer_file`` (text to measure a trained model on) every document goes into one split, ``measured``; otherwise the
     splits are ``train`` and ``validation``. Of several processes that call this at once, one prepares and the others wait.
-
-    Raises:
-        UserError: the source or the tokenizer is not usable.
     """
     folder = store_folder(data, tokenizer_file)
     if not is_prepared(folder):

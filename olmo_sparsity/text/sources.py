@@ -84,11 +84,7 @@ def split_of(content: bytes, validation_percent: float) -> str:
 
 
 def list_files(data: DataConfig) -> list[Path]:
-    """Return the files of ``data.source``, sorted; those of C4 are names on the hub.
-
-    Raises:
-        UserError: there is none, one is of an unknown kind, or there are both text and token files.
-    """
+    """Return the files of ``data.source``, sorted; those of C4 are names on the hub."""
     source, endings = data.source, (*TEXT_ENDINGS, *TOKEN_ENDINGS)
     if source == "builtin":
         return [Path(source)]
@@ -173,11 +169,7 @@ def source_fingerprint(data: DataConfig) -> list[Any]:
 
 
 def read_piece(data: DataConfig, piece: list[Path]) -> Iterator[Optional[Document]]:
-    """Return the documents of some files in their fixed order; None for a record of white space alone.
-
-    Raises:
-        UserError: a file cannot be reached, is damaged, or holds a record without text.
-    """
+    """Return the documents of some files in their fixed order; None for a record of white space alone."""
     if data.source == "builtin":
         return _builtin_documents()
     if data.source == "c4":
@@ -230,11 +222,7 @@ def _builtin_documents() -> Iterator[Document]:
 
 
 def read_document(path: Path, text_field: str) -> str:
-    """Return the text of a file that holds one document: one record of a known format, or plain text under any other name.
-
-    Raises:
-        UserError: the file is missing or a folder, is no text, or holds another number of documents.
-    """
+    """Return the text of a file that holds one document: one record of a known format, or plain text under any other name."""
     if not check_regular(path).is_file():
         raise UserError(f"{path}: no such file; --text names a file with one document")
     texts = list(read_texts(path, text_field))
@@ -244,11 +232,7 @@ def read_document(path: Path, text_field: str) -> str:
 
 
 def read_texts(path: Path, text_field: str) -> Iterator[str]:
-    """Yield the texts of one file in order: of each line or row, or the whole file, character by character.
-
-    Raises:
-        UserError: the file is damaged, is not what its name says, or a record has no text; with its number, from 1.
-    """
+    """Yield the texts of one file in order: of each line or row, or the whole file, character by character."""
     check_regular(path)
     if has_ending(path, LINES):
         return _read_json_lines(path, text_field)
@@ -256,11 +240,7 @@ def read_texts(path: Path, text_field: str) -> Iterator[str]:
 
 
 def check_kind(path: Path, head: bytes, expected: Optional[tuple[str, str]] = None) -> None:
-    """Check the first bytes of a file, or of what is packed in it.
-
-    Raises:
-        UserError: it is something else than expected; None: text or raw tokens.
-    """
+    """Check the first bytes of a file, or of what is packed in it."""
     kind = next((kind for signature, kind in SIGNATURES.items() if head.startswith(signature)), None)
     if kind is not None and kind != expected:
         raise UserError(f"{path}: this is {kind[0]}; {kind[1]}")

@@ -155,11 +155,7 @@ class TokenStore:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a prepared folder.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
+    """Read the manifest of a prepared folder."""
     path = folder / "manifest.json"
     return check_type(read_json(path), Manifest, where=path)
 
@@ -179,11 +175,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def open_store(folder: Path, split: str) -> TokenStore:
-    """Open one split of a prepared folder; ``verify_prepared`` has compared its files with their hashes.
-
-    Raises:
-        UserError: the preparation is unfinished, or has no such split.
-    """
+    """Open one split of a prepared folder; ``verify_prepared`` has compared its files with their hashes."""
     if not is_prepared(folder):
         raise UserError(f"{folder}: this text is not prepared, or not to its end; run `olmo-sparsity prepare`")
     manifest = read_manifest(folder)
@@ -219,11 +211,7 @@ def map_array(path: Path, dtype: Any) -> np.ndarray:
 
 
 def verify_prepared(folder: Path) -> None:
-    """Compare the tokenizer, token files and indices of a prepared text with their hashes.
-
-    Raises:
-        UserError: a file is missing, or has other contents than were written.
-    """
+    """Compare the tokenizer, token files and indices of a prepared text with their hashes."""
     manifest = read_manifest(folder)
     hashes = {"tokenizer.json": manifest.tokenizer_sha256}
     pieces: dict[str, list[Piece]] = {}

@@ -29,11 +29,7 @@ BPE_DOCUMENTS = 200_000  # enough for some thousand entries; bounds the memory o
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a ``tokenizer.json``, ``settled``.
-
-    Raises:
-        UserError: the file is missing, or is no tokenizer.
-    """
+    """Read a ``tokenizer.json``, ``settled``."""
     return parse_tokenizer(_read(path), name=str(path))
 
 
@@ -47,11 +43,7 @@ def _read(path: Path) -> str:
 
 
 def parse_tokenizer(text: str, *, name: str) -> Tokenizer:
-    """Return the tokenizer of the text of a ``tokenizer.json``; ``name``: where it is from, for messages.
-
-    Raises:
-        UserError: it is no tokenizer, or fails at a plain text.
-    """
+    """Return the tokenizer of the text of a ``tokenizer.json``; ``name``: where it is from, for messages."""
     with _panics_are_mistakes(name):
         try:
             tokenizer = settled(Tokenizer.from_str(text))
@@ -115,11 +107,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Token
 
 
 def vocab_size_of(tokenizer: Tokenizer) -> int:
-    """Return the number of token IDs, the largest plus one: some tokenizers leave IDs out.
-
-    Raises:
-        UserError: there is no token, or an ID that no embedding has room for.
-    """
+    """Return the number of token IDs, the largest plus one: some tokenizers leave IDs out."""
     size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
     if not 0 < size <= MAX_VOCAB_SIZE:
         raise UserError(f"data.tokenizer: its largest token ID is {size - 1:,}; it must lie below {MAX_VOCAB_SIZE:,}")
@@ -127,11 +115,7 @@ def vocab_size_of(tokenizer: Tokenizer) -> int:
 
 
 def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
-    """Return the ID of the token that ends documents.
-
-    Raises:
-        UserError: the tokenizer has no such token.
-    """
+    """Return the ID of the token that ends documents."""
     eos_id = tokenizer.token_to_id(eos_token)
     if eos_id is None:
         raise UserError(
@@ -145,9 +129,6 @@ def tokenizer_text(data: DataConfig) -> str:
 
     ``bpe:N`` is trained on the training documents among the first ``data.max_documents``; ``data.max_tokens`` cannot bound them,
     since it counts tokens of this tokenizer.
-
-    Raises:
-        UserError: there is no such tokenizer, or it cannot be trained.
     """
     if match := re.fullmatch("bpe:([0-9]{1,9})", data.tokenizer):
         vocab_size = int(match.group(1))

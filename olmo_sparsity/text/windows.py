@@ -88,9 +88,6 @@ def sample_windows(
     Window ``i`` does not depend on ``num_windows``; its weight may. Neither depends on ``full_len`` where ``min_preceding`` is
     given: the number of tokens that a target must have before it in its document. ``exclude_ids`` are IDs of documents that the
     model was trained on (uint64), ``target_table_V`` is True for tokens that may be targets.
-
-    Raises:
-        UserError: no document holds a window.
     """
     min_preceding = full_len if min_preceding is None else min_preceding
     eligible_g = _eligible_documents(store, min_preceding, exclude_ids)
