@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from olmo_sparsity.tables import SCHEMA_VERSION
 from olmo_sparsity.text.nulls import draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 from olmo_sparsity.text.units import WORD
+from olmo_sparsity.text.windows import few_documents
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(settings, opened, folder),
+        prepare=lambda: _prepare(settings, opened, folder, config.data.validation_percent),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
@@ -96,13 +98,20 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
     return "-".join([*parts, f"n{settings.num_windows}", f"k{names}", f"seed{settings.seed}", run_id[:6]])
 
 
-def _prepare(settings: InfluenceConfig, opened: OpenedModel, folder: Path) -> PreparedMeasurement:
+def _prepare(settings: InfluenceConfig, opened: OpenedModel, folder: Path, percent: float) -> PreparedMeasurement:
     windows = opened.windows(settings)
     if len(windows) < settings.num_windows:
         logger.info(
             f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
             f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
         )
+    if few := few_documents(
+        windows.store.doc_ids_G[windows.eligible_g],
+        percent if opened.text.split == "validation" else None,
+        lambda number: opened.windows(dataclasses.replace(settings, num_windows=number)),
+        settings.num_windows,
+    ):
+        logger.warning(few)
     null_contexts = draw_null_contexts(
         windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
     )

@@ -19,8 +19,9 @@ Shape letters: W windows, T tokens of a window, G documents of the store, V voca
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -32,6 +33,8 @@ from olmo_sparsity.text.store import TokenStore
 
 KEYS, EXTRA_DRAWS, TARGETS = 7, 8, 9  # purposes of random generators; a change would change the windows
 READ_AT_ONCE = 1 << 20  # tokens or IDs of a memory-mapped file
+MIN_DOCUMENTS = 50  # fewer have no interval (statistics)
+LARGEST_DRAW = 1 << 20  # windows
 END = 0  # closes a document in memory; it belongs to no window and is never a target
 
 
@@ -200,6 +203,31 @@ def _weights(draws: _Draws, counts_g: np.ndarray, max_per_document: int, seed: i
     share_d = -np.expm1(last_key_d - draws.stop_key)
     extra_d = np.random.default_rng([seed, EXTRA_DRAWS]).binomial(left_d, share_d)
     return np.asarray(((kept_d + extra_d) / kept_d)[document_W])
+
+
+def few_documents(
+    doc_ids_g: np.ndarray,
+    percent: Optional[float] = None,
+    draw: Optional[Callable[[int], Windows]] = None,
+    num_windows: int = 0,
+) -> Optional[str]:
+    """Say that too few documents hold windows for intervals, and what would do; None: there are enough.
+
+    ``doc_ids_g`` are the documents that hold a window, ``percent`` is ``data.validation_percent`` where they are a run's held-out
+    ones, and ``draw`` draws so many windows of them.
+    """
+    number = len(np.unique(doc_ids_g))
+    if number < MIN_DOCUMENTS:
+        wanted = 100 if percent is None or number == 0 else math.ceil(percent * MIN_DOCUMENTS / number)
+        remedy = f"data.validation_percent={wanted}" if wanted <= 50 else "use more or longer text, or shorter windows"
+        return f"{number} {'' if percent is None else 'held-out '}documents, {MIN_DOCUMENTS} needed for intervals: {remedy}"
+    if draw is None or (found := draw(num_windows).num_documents) >= MIN_DOCUMENTS:
+        return None
+    wanted, drawn = num_windows, 0
+    while drawn < MIN_DOCUMENTS and wanted < LARGEST_DRAW:
+        wanted *= 2
+        drawn = draw(wanted).num_documents
+    return f"{num_windows} windows of {found} documents, {MIN_DOCUMENTS} needed for intervals: influence.num_windows={wanted}"
 
 
 class TokenDocument(NamedTuple):

@@ -5,6 +5,7 @@ A row lies inside one document. It is drawn uniformly, with replacement, from al
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_manifest_of
 from olmo_sparsity.text.prepare import prepare
 from olmo_sparsity.text.store import TokenStore, open_store, verify_prepared
+from olmo_sparsity.text.windows import few_documents
 from olmo_sparsity.train.positions import chunk_shifts, chunk_starts, random_positions, shifted_range
+
+logger = logging.getLogger(__name__)
 
 IGNORE_INDEX = -100  # marks a target that is not trained; torch's cross_entropy ignores it by default
 VALIDATION_SEED = 1_000_003  # of held-out rows, so that their random numbers are not those of a training step
@@ -150,6 +154,8 @@ def open_training_text(config: Config) -> TrainingData:
     folder = prepare(config.data)
     verify_prepared(folder)
     store, held_out = open_store(folder, "train"), open_store(folder, "validation")
+    if few := few_documents(held_out.doc_ids_G[held_out.lengths_G - 1 > full_len], config.data.validation_percent):
+        logger.warning(few)
     manifest = read_manifest_of(folder, "eos_id", "vocab_size")
     bos_id, max_position = manifest["eos_id"] if config.context.bos else None, config.max_position
     source = row_source(store, row_len=row_len, max_position=max_position, bos_id=bos_id)

@@ -14,8 +14,8 @@ from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.statistics.spectrum import TOLERANCE, TOLERANCES
 from olmo_sparsity.text.places import EncodedText
-from olmo_sparsity.text.words import alone
 from olmo_sparsity.view.window import Window, print_choice, ranks_of
+from olmo_sparsity.view.words import alone
 
 DIGITS = 5  # of nats and shares on the page
 CONTROL = "random"  # is measured with the selectors, and is none of those to choose from

@@ -29,11 +29,11 @@ from olmo_sparsity.statistics.quantities import (
     units_of,
 )
 from olmo_sparsity.text.classes import CLASSES
-from olmo_sparsity.text.words import CUT, near_visible, words
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.tables import every_table, recovered_table, seeing_line, shown_selectors, spectrum_table
 from olmo_sparsity.view.text import answers, caution, first_token_line, measured_line, number
 from olmo_sparsity.view.window import read_windows
+from olmo_sparsity.view.words import CUT, near_visible, words
 
 LATEST = 40  # words of the local text that are shown
 MARKS = {"above": "passed", "below": "failed"}  # all others are open

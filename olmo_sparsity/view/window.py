@@ -24,7 +24,7 @@ from olmo_sparsity.tables import read_manifest, run_of_tables
 from olmo_sparsity.tables import read_windows as read_rows
 from olmo_sparsity.text.tokenizer import read_tokenizer
 from olmo_sparsity.text.units import shown_texts
-from olmo_sparsity.text.words import Word, alone, words
+from olmo_sparsity.view.words import Word, alone, words
 
 INDENT = (0, 0, 0, 2)
 SEES_TARGET = {True: "sees the target, so part of its gain is optimism", False: "does not see the target"}

@@ -13,7 +13,7 @@ from olmo_sparsity import api
 from olmo_sparsity.api.exploration import Exploration
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.text.words import alone
+from olmo_sparsity.view.words import alone
 
 LOCAL, FULL, KS = 8, 20, [1, 2, 4, 8]
 TEXT = made_up_text(np.random.default_rng(11), 30) + " na\u00efve \U0001f30a\n</script><b>\u202e "

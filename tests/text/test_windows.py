@@ -14,13 +14,16 @@ from scipy.stats import chi2, chi2_contingency
 from tiny_stores import EOS, tiny_store
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics import intervals
 from olmo_sparsity.text import windows as module
 from olmo_sparsity.text.sources import hash64
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.windows import (
+    MIN_DOCUMENTS,
     Windows,
     document_of_text,
     document_of_tokens,
+    few_documents,
     sample_windows,
     store_of,
     windows_before,
@@ -201,3 +204,24 @@ def test_windows_of_documents_in_memory() -> None:
         assert document_of_tokens(second, source="y", name=name).doc_id == hash64(content, b"doc_id")
     assert document_of_tokens(second, source="y", name="0123456789abcdef").doc_id == 0x0123456789ABCDEF
     assert document_of_text("naïve", second, source="x").doc_id == hash64("naïve".encode(), b"doc_id")
+
+
+def test_too_few_documents_are_told_with_what_would_do() -> None:
+    """What is said would do: so many windows, or so large a share of the documents."""
+    assert MIN_DOCUMENTS == intervals.MIN_DOCUMENTS
+    ids = np.arange(38, dtype=np.uint64)
+    assert few_documents(ids, 15.0) == "38 held-out documents, 50 needed for intervals: data.validation_percent=20"
+    assert (
+        few_documents(np.repeat(ids, 3))
+        == "38 documents, 50 needed for intervals: use more or longer text, or shorter windows"
+    )
+    assert "use more or longer text" in str(few_documents(ids[:2], 15.0)) and few_documents(ids[:0], 15.0) is not None
+    store = tiny_store([[2 + d, *range(9)] for d in range(60)])
+    windows = draw(store, 20)
+    said = few_documents(store.doc_ids_G[windows.eligible_g], None, lambda number: draw(store, number), 20)
+    assert said is not None and said.startswith(
+        f"20 windows of {windows.num_documents} documents, 50 needed for intervals: "
+    )
+    wanted = int(said.rpartition("influence.num_windows=")[2])
+    assert draw(store, wanted).num_documents >= 50 > draw(store, wanted // 2).num_documents
+    assert few_documents(store.doc_ids_G, None, lambda number: draw(store, number), wanted) is None

@@ -65,7 +65,9 @@ def test_a_run_tells_what_it_was_trained_on_and_with(tiny_run: Path, tiny_config
     assert records[5]["validation_loss_nats"] > records[11]["validation_loss_nats"] == manifest["validation_loss_nats"]
     assert records[4]["validation_loss_nats"] is None
     rates, peak = [record["learning_rate"] for record in records], tiny_config.training.learning_rate
-    assert rates[:2] == pytest.approx([peak / 2, peak]) and rates[-1] == pytest.approx(0.05 * peak)  # of two steps, of all
+    assert rates[:2] == pytest.approx([peak / 2, peak]) and rates[-1] == pytest.approx(
+        0.05 * peak
+    )  # of two steps, of all
     assert sorted(rates[1:], reverse=True) == rates[1:]
     assert sorted(path.name for path in (tiny_run / "checkpoints").iterdir()) == ["latest", "step12", "step8"]
 

@@ -19,8 +19,8 @@ from made_up import CONTEXTUAL, PRETRAINED, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.quantities import QUANTITIES, first_blind, pick, read_estimates
-from olmo_sparsity.text.words import AROUND
 from olmo_sparsity.view.report import write_report
+from olmo_sparsity.view.words import AROUND
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>", " <b>bold</b>", "<!--<script>", " \"&amp;'", " {{ 7 * 7 }}",

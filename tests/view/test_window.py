@@ -17,9 +17,9 @@ from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.frames import five_windows
 from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.tables import read_table
-from olmo_sparsity.text.words import alone, words
 from olmo_sparsity.view.console import SafeConsole
 from olmo_sparsity.view.window import Window, print_choice, read_windows, window_of
+from olmo_sparsity.view.words import alone, words
 
 LOCAL, FULL = 8, 20
 HOSTILE = ["[red]markup[/red]", " \x1b[31mescape", " \u202eturned", "\n"]
