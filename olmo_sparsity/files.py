@@ -71,8 +71,6 @@ def check_type(value: Any, expected: type[T], *, where: Path | str) -> T:
         key = path.removeprefix("key in ").strip("$.")
         reason = f"{f'key {key}: ' if key else ''}{reason[:1].lower()}{reason[1:]}"
         raise UserError(f"{where}: {reason}; the file is damaged, or was changed") from None
-    except UserError as error:  # of a configuration, which checks its values itself
-        raise UserError(f"{where}: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -196,16 +194,14 @@ def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
     from filelock import FileLock, Timeout  # it hooks into every later import, and most commands lock nothing
 
     make_folder(lock.parent)
-    file_lock = FileLock(lock)
     try:
-        file_lock.acquire(timeout=-1 if busy is None else 0)
+        with FileLock(lock, timeout=-1 if busy is None else 0):
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)  # while it is still held: who waits notices that, and creates a new file
     except Timeout:
         raise UserError(str(busy)) from None
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)  # while it is still held: a waiting process notices that, and creates a new file
-        file_lock.release()
 
 
 def make_folder(folder: Path) -> None:

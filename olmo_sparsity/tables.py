@@ -42,6 +42,7 @@ from olmo_sparsity.files import (
 from olmo_sparsity.selectors import OwnEntries
 
 logger = logging.getLogger(__name__)
+OF_TABLES = ("run_id", "num_parts", "num_windows", "context")  # keys of the manifest of every folder of tables
 
 SCHEMA_VERSION = "6"
 DAMPING = tuple(tenth / 10 for tenth in range(1, 10))  # weights of p_all in the blends with p_{}
@@ -57,11 +58,10 @@ class Kind:
 
     command: str  # of olmo-sparsity, which writes it
     tables: tuple[str, ...]  # the first is written last: its parts show that the other tables have theirs
-    needed: tuple[str, ...] = ()  # keys of the manifest that results are read with
 
 
 KINDS = {
-    "influence": Kind("influence", ("windows", "selections"), ("run", "source", "split", "influence")),
+    "influence": Kind("influence", ("windows", "selections")),
     "synthetic": Kind("synth eval", ("answers",)),
 }
 
@@ -201,8 +201,11 @@ class _Model(msgspec.Struct):
 
 
 class _Measured(msgspec.Struct):
-    """Nested records of a manifest, as far as results are read with them."""
+    """The manifest of a measurement, as far as results are read with it."""
 
+    run: str
+    source: str
+    split: str
     context: Lengths
     influence: _Settings
     visibility: Visibility = "hidden"
@@ -272,10 +275,9 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
         raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {KINDS[kind].command}` first")
     if manifest.get("status") != "complete":
         raise UserError(f"{folder}: these tables are unfinished; {run_again(kind)}, it continues")
-    path = folder / "manifest.json"
-    need(manifest, "run_id", "num_parts", "num_windows", "context", *KINDS[kind].needed, where=path)
+    need(manifest, *OF_TABLES, where=folder / "manifest.json")
     if kind == "influence":
-        check_type(manifest, _Measured, where=path)
+        check_type(manifest, _Measured, where=folder / "manifest.json")
     return manifest
 
 
@@ -380,7 +382,7 @@ def _manifest_of_tables(folder: Path) -> dict[str, Any]:
     manifest = read_manifest_of(folder)
     if manifest["kind"] not in KINDS:
         raise UserError(f"{folder}: this is no folder of tables (its manifest says {manifest['kind']!r})")
-    need(manifest, "run_id", "num_parts", "num_windows", "context", where=folder / "manifest.json")
+    need(manifest, *OF_TABLES, where=folder / "manifest.json")
     return manifest
 
 

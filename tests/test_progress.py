@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -46,30 +45,6 @@ def work(clock: Clock, *, steps: int, total: int | None, seconds_per_step: float
             clock.seconds += seconds_per_step
             bar.set_postfix(loss=f"{step / 100:.2f}", refresh=False)
             bar.update()
-
-
-@pytest.mark.parametrize(
-    ("columns", "shown"),
-    [
-        (90, "train: 40%| bar | 40/100 [00:40<01:00, 1.00 steps/s, loss=6.916, tokens/s=3,586]"),
-        (75, "train: 40%| bar | 40/100 [00:40<01:00, 1.00 steps/s, loss=6.916]"),
-        (60, "train: 40%| bar | 40/100 [00:40<01:00, 1.00 steps/s]"),
-        (45, "train: 40%| bar | 40/100 [00:40<01:00]"),
-    ],
-)
-def test_a_bar_in_a_terminal_cuts_no_number(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
-) -> None:
-    """What does not fit is left out as a whole, whatever the width of the terminal."""
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    set_up_messages()
-    with progress_bar("train", " steps", total=100, ncols=columns) as bar:
-        clock.seconds += 40
-        bar.set_postfix({"loss": "6.916", "tokens/s": "3,586"}, refresh=False)
-        bar.update(40)
-        written = str(bar)
-        assert len(written) <= columns
-        assert re.sub("[|].*[|]", "| bar |", written).replace("  ", " ") == shown
 
 
 def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: Clock, messages: Messages) -> None:
