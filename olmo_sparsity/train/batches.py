@@ -141,11 +141,7 @@ def batch_at(
 
 
 def open_training_text(config: Config) -> TrainingData:
-    """Prepare the text if it is not prepared yet, and open it.
-
-    Raises:
-        UserError: the text is not usable, or too short for the configuration, or a row has fewer tokens than chunks.
-    """
+    """Prepare the text if it is not prepared yet, and open it. UserError: it is not usable, or too short."""
     row_len, full_len, training = config.context.row_len, config.context.full_len, config.training
     require(
         config.pose.num_chunks <= row_len,

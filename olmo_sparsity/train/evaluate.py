@@ -25,8 +25,7 @@ KEYS = (
 def evaluate(state: TrainState, like_training: Batch, consecutive: Optional[Batch], *, num_bos: int) -> dict[str, Any]:
     """Return mean losses in nats per target, by ``KEYS``; None without rows. All processes must call it; all get the same.
 
-    The batches are this process's share; a row begins with ``num_bos`` tokens. The model must be in training mode, and is again
-    when the function returns.
+    The batches are this process's share; a row begins with ``num_bos`` tokens. The model is in training mode before and after.
     """
 
     def nats_by_position(tokens_BT: torch.Tensor, positions_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:

@@ -29,11 +29,7 @@ def is_trained(run: Path, manifest: dict[str, Any]) -> bool:
 
 
 def stored_manifest(run: Path, config: Config, is_synthetic: bool, *, overwrite: bool) -> Optional[dict[str, Any]]:
-    """Return the manifest of a run that is to go on; None if a new one is to begin.
-
-    Raises:
-        UserError: the folder holds something else, or another experiment.
-    """
+    """Return the manifest of a run that is to go on; None if a new one is to begin. UserError: it is something else."""
     stored = manifest_of_kind(run, "run")
     if stored is None:
         return None

@@ -51,11 +51,7 @@ def train(
     """Train the run in ``folder``, or resume its training. Returns at once if the run is finished.
 
     All processes that torchrun started train the run together. ``overwrite`` deletes an existing run and starts again.
-
-    Raises:
-        UserError: the folder belongs to another experiment, another process is training the run, or the text, tokenizer
-            or checkpoint is not usable.
-        Interrupted: SIGINT or SIGTERM was received; the run is saved.
+    Interrupted: SIGINT or SIGTERM was received, and the run is saved.
     """
     training, process = config.training, current_process()
     if overwrite and process.restarts > 0:
@@ -90,12 +86,6 @@ def _train(
         f"{data.described}, positions below {config.num_positions}; {device.type}{processes}, {start['precision']}, "
         f"{'compiled' if start['compiled'] else 'not compiled'}"
     )
-    if training.warmup_steps >= training.steps and "warmup" in training.scheduler:
-        logger.warning(
-            f"training.warmup_steps = {training.warmup_steps}: the learning rate rises in all of the {training.steps} steps, and "
-            "does not reach training.learning_rate; choose fewer"
-        )
-    logger.debug(f"{folder}: {start}")
     _train_steps(run)
     on_leader(lambda: finish(run))
     logger.info(
@@ -105,12 +95,7 @@ def _train(
 
 
 def _train_steps(run: Run) -> None:
-    """Take the remaining steps.
-
-    Raises:
-        UserError: the loss is not finite.
-        Interrupted: a signal was received; the run is saved.
-    """
+    """Take the remaining steps. UserError: a loss is not finite. Interrupted: a signal was received; the run is saved."""
     training, state = run.config.training, run.state
     steps = range(run.step, run.step if run.ended_by else training.steps)
     rows = share_of_rows(training.batch_rows, key="training.batch_rows")
@@ -137,12 +122,16 @@ def _train_steps(run: Run) -> None:
             if not (is_logged or is_saved):
                 continue
             loss_nats, losses = float(all_reduce_sum(nats)) / batch.num_targets, dict.fromkeys(KEYS)
-            _check_finite(run, loss_nats, float(grad_norm))
             steps_per_second = (run.step - timed_step) / (time.monotonic() - timed_at)
             if is_evaluated:
                 losses = evaluate(state, *run.held_out, num_bos=run.data.num_bos)
                 run.newest_loss_nats = losses["validation_loss_nats"]
-                _check_finite(run, losses["validation_loss_nats"], float(grad_norm))
+            numbers = (loss_nats, float(grad_norm), losses["validation_loss_nats"] or 0.0)
+            if not all(map(math.isfinite, numbers)):
+                raise UserError(
+                    f"{run.folder}: at step {run.step} the loss is {loss_nats}, the gradient norm {numbers[1]} and the "
+                    f"validation loss {numbers[2]}; lower training.learning_rate and train again, with --overwrite"
+                )
             tokens_per_second = steps_per_second * run.batch_tokens
             share = tokens_per_second * run.manifest["training_flops_per_token"] / start["peak_flops_per_second"]
             line = {
@@ -173,26 +162,14 @@ def _train_steps(run: Run) -> None:
                 )
 
 
-def _check_finite(run: Run, loss_nats: float, grad_norm: float) -> None:
-    if not math.isfinite(loss_nats + grad_norm):
-        raise UserError(
-            f"{run.folder}: at step {run.step} the loss is {loss_nats} and the gradient norm {grad_norm}; lower "
-            "training.learning_rate and train again, with --overwrite"
-        )
-
-
 @contextmanager
 def collect_stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in the list that it yields, instead of ending the process; a context manager.
-
-    A second signal of the same kind ends a single process at once. torchrun may pass a signal on several times, and itself
-    kills processes that take too long.
-    """
+    """Collect SIGINT and SIGTERM in the list that it yields, instead of ending the process; a context manager."""
     caught: list[int] = []
 
     def handle(number: int, _frame: Any) -> None:
         caught.append(number)
-        if num_processes() == 1:
+        if num_processes() == 1:  # a second one ends it; torchrun may pass a signal on several times, and itself kills
             signal.signal(number, signal.SIG_DFL)
 
     handlers_before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
@@ -30,10 +30,9 @@ def check_trackers(trackers: list[str]) -> None:
 
 @contextmanager
 def metrics_writer(run: Path, step: int, *, config: Config, run_id: str) -> Iterator[Write]:
-    """Open the metrics of a run that goes on behind ``step``; a context manager that yields a function that writes one line.
+    """Yield a function that writes one line to the metrics of a run that goes on behind ``step``; a context manager.
 
-    ``metrics.jsonl`` gets all values, the trackers of ``config`` those that are single numbers. All processes must write every
-    line; the leader writes.
+    ``metrics.jsonl`` gets all values, trackers those that are single numbers. All processes must write every line.
     """
     writers: list[Write] = []
     with ExitStack() as stack:
@@ -51,10 +50,6 @@ def metrics_writer(run: Path, step: int, *, config: Config, run_id: str) -> Iter
         yield lambda line: on_leader(lambda: write_all(line))
 
 
-class _Line(TypedDict):
-    step: int
-
-
 @contextmanager
 def _jsonl(run: Path, step: int) -> Iterator[Write]:
     """Append to ``metrics.jsonl``; lines of steps after ``step``, and a last one that was cut short, are removed first."""
@@ -63,7 +58,10 @@ def _jsonl(run: Path, step: int) -> Iterator[Write]:
     kept = []
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"
-        if check_type(decode_json(line, where=where), _Line, where=where)["step"] <= step:
+        if (
+            check_type(check_type(decode_json(line, where=where), dict, where=where).get("step"), int, where=where)
+            <= step
+        ):
             kept.append(f"{line}\n")
     write_text(path, "".join(kept))
     with open(path, "a", encoding="utf-8", buffering=1) as file:

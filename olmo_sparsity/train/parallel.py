@@ -45,10 +45,7 @@ def device_of_process(device: torch.device, process: ProcessInfo) -> torch.devic
 
 @contextmanager
 def process_group(process: ProcessInfo, device: torch.device) -> Iterator[None]:
-    """Set up communication between the processes of a run; a context manager.
-
-    When it exits, no variable of the caller may still refer to a DDP or FSDP model: see the comment at the end.
-    """
+    """Set up communication between the processes of a run. When it exits, no variable may still refer to their model."""
     if process.world_size == 1:
         yield
         return
@@ -114,8 +111,7 @@ def on_leader(make: Callable[[], T]) -> T:
     dist.broadcast_object_list(answer, device=torch.device("cpu"))
     if answer[1] is not None:
         raise answer[1]
-    result: T = answer[0]
-    return result
+    return answer[0]
 
 
 def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
@@ -129,17 +125,11 @@ def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
         register_fsdp_forward_method(model, name)
 
 
-def gradient_accumulation(module: nn.Module, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Return a context in which gradients are exchanged only if this is the ``last`` backward pass of a step.
-
-    ``module`` is the loss, wrapped in DDP or not; ``model``, sharded or not, lies in it.
-    """
+def gradient_accumulation(module: nn.Module, model: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
+    """Return a context for a backward pass of a step; gradients of ``model``, in ``module``, are exchanged in the last one."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
-    elif isinstance(module, DistributedDataParallel) and not last:
-        context: AbstractContextManager[None] = module.no_sync()
-        return context
-    return nullcontext()
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> CheckpointState:
@@ -152,16 +142,12 @@ def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoi
 
 
 def load_state(model: nn.Module, optimizer: torch.optim.Optimizer, read: Callable[[], CheckpointState]) -> None:
-    """Load what ``gather_state`` returned. The leader calls ``read``, and all processes get the tensors.
-
-    The settings of the optimizer stay those that it was built with: torch would turn the tuple of betas into a list, and with it
-    every byte of the next checkpoint's hash.
-    """
+    """Load what ``gather_state`` returned. The leader calls ``read``, and all processes get the tensors."""
     tensors = [CheckpointState({}, {})]
     on_leader(lambda: tensors.append(read()))
     options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.is_initialized())
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     dcp.set_model_state_dict(model, tensors[-1].weights, options=options)
     dcp.set_optimizer_state_dict(model, optimizer, tensors[-1].optimizer, options=options)
-    for group, built_with in zip(optimizer.param_groups, settings, strict=True):
+    for group, built_with in zip(optimizer.param_groups, settings, strict=True):  # torch makes lists of its tuples
         group.update(built_with)

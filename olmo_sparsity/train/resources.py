@@ -15,17 +15,12 @@ from olmo_sparsity.train.batches import Batch, TrainingData
 from olmo_sparsity.train.parallel import num_processes
 
 BYTES_OF_PARAMETER = 16  # fp32: the weight, its gradient, and the two moments of AdamW
-BYTES_OF_TOKEN = 24  # int64: token, position ID, target
 MATRIX_SIZE = {"cpu": 1024, "cuda": 8192}  # rows and columns of the matrices whose product is timed
-PEAK_REPEATS = 8
-PEAK_SECONDS = 1.0  # after which the second product or a later one is the last: bf16 is emulated on many CPUs, and slow
+PEAK_REPEATS, PEAK_SECONDS = 8, 1.0  # of products, at most, but two: bf16 is emulated on many CPUs, and slow
 
 
 def check_memory(config: Config, data: TrainingData, device: torch.device) -> None:
-    """Raise UserError, which names the keys, if the device cannot hold the model, its optimizer and one batch.
-
-    Activations are left out, so training that is refused could not have begun.
-    """
+    """Raise UserError if the device cannot hold the model, its optimizer and the logits of a pass: training could not begin."""
     model, training = config.model, config.training
     # Per layer: query, key, value and output matrices; the MLP's first matrix, and its second behind SwiGLU's half.
     num_parameters = model.n_layers * (4 + 3 * model.mlp_ratio / 2) * model.d_model**2
@@ -38,9 +33,8 @@ def check_memory(config: Config, data: TrainingData, device: torch.device) -> No
     needed = {
         "model.d_model, model.n_layers and model.mlp_ratio": num_parameters * BYTES_OF_PARAMETER / holders,
         "pose.max_position or context.full_len": config.num_positions * (model.d_model // model.n_heads) * 2 * 4,
-        "training.batch_rows": rows * data.row_len * BYTES_OF_TOKEN,
         "training.micro_batch_rows or training.batch_rows": num_logits * 4,
-        "training.eval_rows": training.eval_rows // num_processes() * data.row_len * BYTES_OF_TOKEN,
+        "training.eval_rows": training.eval_rows // num_processes() * data.row_len * 24,  # three tensors, int64
     }
     available, total = available_bytes(device), sum(needed.values())
     if available is not None and total > available:
@@ -54,8 +48,7 @@ def training_flops_per_token(model: OLMoWithPositions, data: TrainingData, batch
     """Return the floating-point operations that training needs per token of a row, for its BOS, too.
 
     The forward pass needs 2 for each weight that a token is multiplied by, plus causal attention to (T + 1) / 2 tokens on
-    average; training needs three times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). Norms and other elementwise
-    work is not counted. With ``few_targets`` the output matrix counts for the targets of ``batch`` only.
+    average; training needs three times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
     """
     config, output, row_len = model.config, float(model.output_weight.numel()), data.num_bos + data.row_len
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)

@@ -25,8 +25,7 @@ from olmo_sparsity.train.parallel import gradient_accumulation, num_processes, s
 
 BETAS, WEIGHT_DECAY, MAX_GRAD_NORM = (0.9, 0.95), 0.1, 1.0  # of AdamW; norms are not decayed
 
-# Deterministic matrix products on a GPU need it. cuBLAS reads it once, at the first product of the process, so it is set
-# when this module is imported.
+# Deterministic matrix products on a GPU need it; cuBLAS reads it at the first product of the process.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
@@ -41,18 +40,15 @@ def resolve_compile(training: TrainingConfig, device: torch.device) -> bool:
     """Return whether the step is compiled: as configured; ``auto`` compiles if there is a compiler for the device."""
     if training.compile != "auto":
         return training.compile == "always"
-    if device.type == "cuda":
-        return True
-    return shutil.which(os.environ.get("CXX", "g++")) is not None  # the compiler that torch calls on a CPU
+    return device.type == "cuda" or shutil.which(os.environ.get("CXX", "g++")) is not None  # which torch calls on a CPU
 
 
 class SummedLoss(nn.Module):
     """The loss of a batch, summed over the trained targets.
 
     The objective is the cross-entropy plus ``z_loss`` times the square of log Z, where Z is the normalizer of the softmax.
-    The second term keeps the logits from drifting (Chowdhery et al. 2022, arXiv 2204.02311, section 5; OLMo's
-    ``softmax_auxiliary_loss``). Where a batch has the position IDs of its targets, their cross-entropy is added. With
-    ``few_targets`` only the logits of trained targets are computed: the same loss, for less.
+    The second term keeps the logits from drifting (PaLM: Chowdhery et al. 2022, arXiv 2204.02311, section 5). Where a batch has
+    the position IDs of its targets, their cross-entropy is added. ``few_targets``: compute only the logits of trained targets.
     """
 
     def __init__(self, model: OLMoWithPositions, precision: str, *, z_loss: float = 0.0, few_targets: bool = False):
@@ -109,12 +105,8 @@ def build_optimizer(model: OLMoWithPositions, training: TrainingConfig) -> torch
 
 def build_schedule(training: TrainingConfig) -> Scheduler:
     """Return OLMo's learning rate scheduler."""
-    settings = SchedulerConfig(
-        name=SchedulerType(training.scheduler),
-        t_warmup=training.warmup_steps,
-        alpha_f=training.final_lr_fraction,
-        warmup_min_lr=0.0,
-    )
+    name, warmup, final = SchedulerType(training.scheduler), training.warmup_steps, training.final_lr_fraction
+    settings = SchedulerConfig(name=name, t_warmup=warmup, alpha_f=final, warmup_min_lr=0.0)
     return build_scheduler(TrainConfig(scheduler=settings))
 
 
@@ -166,8 +158,7 @@ def build_train_state(
 def train_step(state: TrainState, batch: Batch, *, learning_rate: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Take one optimizer step on this process's share of a batch.
 
-    Returns:
-        (cross-entropy of the share in nats, summed; gradient norm of the whole batch before clipping), fp32 scalars.
+    Returns (cross-entropy of the share in nats, summed; gradient norm of the whole batch before clipping), fp32 scalars.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate
@@ -189,11 +180,7 @@ def train_step(state: TrainState, batch: Batch, *, learning_rate: float) -> tupl
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Allow only deterministic kernels within the context.
-
-    The compiled backward pass of the embedding, for example, has a kernel that adds in the order in which threads arrive.
-    With ``warn_only``, attention on a GPU would fall back to a kernel that is not deterministic.
-    """
+    """Allow only deterministic kernels within the context; with ``warn_only``, attention on a GPU would take another one."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True)
