@@ -125,10 +125,13 @@ class Problem:
 
         def run() -> torch.Tensor:
             engine._kept.clear()  # prefixes are computed each time
-            losses_WM = torch.empty(len(self.tokens_WT), self.size.num_long_range, device=self.tokens_WT.device)
-            for windows_r, positions_r, log_p_rV in engine.log_probs_of_singles(self.tokens_WT):
-                losses_WM[windows_r, positions_r] = -log_p_rV.gather(1, self.targets_W[windows_r, None])[:, 0]
-            return losses_WM
+            (num_windows, _), num_far = self.tokens_WT.shape, self.size.num_long_range
+            windows_R = torch.arange(num_windows, device=self.tokens_WT.device).repeat_interleave(num_far)
+            shown_RM = torch.eye(num_far, dtype=torch.bool, device=self.tokens_WT.device).repeat(num_windows, 1)
+            losses_R = torch.empty(len(windows_R), device=self.tokens_WT.device)
+            for rows, log_p_rV in engine.log_probs(self.tokens_WT, windows_R, shown_RM):
+                losses_R[rows] = -log_p_rV.gather(1, self.targets_W[windows_R[rows], None])[:, 0]
+            return losses_R.view(num_windows, num_far)
 
         return run
 

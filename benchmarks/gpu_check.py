@@ -185,21 +185,15 @@ def resumes_exactly(config: Config, folder: Path) -> Outcome:
     )
 
 
-def single_losses(engine: Engine, tokens_WT: torch.Tensor, targets_W: torch.Tensor) -> torch.Tensor:
-    """The loss of each target with each long-range token unmasked alone, [W, M]."""
-    losses_WM = torch.empty(len(tokens_WT), tokens_WT.shape[1] - engine.local_len, device=tokens_WT.device)
-    for windows_r, positions_r, log_p_rV in engine.log_probs_of_singles(tokens_WT):
-        losses_WM[windows_r, positions_r] = -log_p_rV.gather(1, targets_W[windows_r, None])[:, 0]
-    return losses_WM
-
-
-def all_but_one_losses(engine: Engine, tokens_WT: torch.Tensor, targets_W: torch.Tensor) -> torch.Tensor:
-    """The loss of each target with each long-range token masked alone, [W, M]."""
-    spans = [(position, position + 1) for position in range(tokens_WT.shape[1] - engine.local_len)]
-    losses_WM = torch.empty(len(tokens_WT), len(spans), device=tokens_WT.device)
-    for windows_w, number, log_p_wV in engine.log_probs_of_all_but(tokens_WT, spans):
-        losses_WM[windows_w, number] = -log_p_wV.gather(1, targets_W[windows_w, None])[:, 0]
-    return losses_WM
+def losses_of(engine: Engine, tokens_WT: torch.Tensor, targets_W: torch.Tensor, *, masked: bool) -> torch.Tensor:
+    """The loss of each target with each long-range token unmasked, or masked, alone, [W, M]."""
+    num_windows, num_far = len(tokens_WT), tokens_WT.shape[1] - engine.local_len
+    shown_RM = torch.eye(num_far, dtype=torch.bool, device=tokens_WT.device).repeat(num_windows, 1)
+    windows_R = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_far)
+    losses_R = torch.empty(len(windows_R), device=tokens_WT.device)
+    for rows, log_p_rV in engine.log_probs(tokens_WT, windows_R, ~shown_RM if masked else shown_RM):
+        losses_R[rows] = -log_p_rV.gather(1, targets_W[windows_R[rows], None])[:, 0]
+    return losses_R.view(num_windows, num_far)
 
 
 def paths_agree(config: Config, folder: Path) -> Outcome:
@@ -220,9 +214,10 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
         targets_W = torch.randint(1, vocab_size, (4,), generator=generator).to(device)
         differences, spreads = [], []
         ours, masked = Engine(model, local_len), Engine(model, local_len, path="masked")
-        for measure in (single_losses, all_but_one_losses):
-            expected = measure(masked, tokens_WT, targets_W)
-            differences.append(float((measure(ours, tokens_WT, targets_W) - expected).abs().max()))
+        for is_masked in (False, True):
+            expected = losses_of(masked, tokens_WT, targets_W, masked=is_masked)
+            found = losses_of(ours, tokens_WT, targets_W, masked=is_masked)
+            differences.append(float((found - expected).abs().max()))
             spreads.append(float(expected.std(dim=1).mean()))
     finally:
         torch.set_float32_matmul_precision(before)

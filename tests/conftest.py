@@ -38,7 +38,7 @@ LONG = [
     "cli/test_mistakes.py",
     "measure/test_engine_paths.py",
     "test_architecture.py",
-    "measure/test_windows_measured.py",
+    "measure/test_evaluate.py",
     "synthetic/test_runs.py",
     "config/test_config.py",
     "cli/test_endings.py",

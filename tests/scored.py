@@ -16,8 +16,8 @@ from transformers_models import VOCAB, build, byte_tokenizer
 
 from olmo_sparsity.config import InfluenceConfig, Lengths
 from olmo_sparsity.measure.engine import Engine
-from olmo_sparsity.measure.scores import Batch, Scores
-from olmo_sparsity.measure.windows_measured import WindowsToMeasure
+from olmo_sparsity.measure.evaluate import Measurement
+from olmo_sparsity.measure.scores import Scores
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.text.nulls import draw_null_contexts
 from olmo_sparsity.text.store import TokenStore
@@ -60,15 +60,16 @@ def scores_of(
     labels_WA = torch.stack([targets_W, targets_W.flip(0)], dim=1) if labels_WA is None else labels_WA
     of_engine = Engine(model or llama(), LOCAL, **engine)
     ids = np.arange(len(tokens_WT)) if window_ids is None else np.array(window_ids)
-    batch = Batch(tokens_WT, labels_WA, ids, context, seed, list(spans), TOKENIZER, text_store())
+    short_WV = of_engine.predictions(tokens_WT, torch.zeros(len(tokens_WT), M, dtype=torch.bool))
     return Scores(
-        of_engine, batch, of_engine.short(tokens_WT), max_k=MAX_K, lasso_masks=LASSO_MASKS, needs=frozenset(needs)
-    )
+        of_engine, tokens_WT, labels_WA, ids, list(spans), short_WV, context, seed, MAX_K, LASSO_MASKS, frozenset(needs),
+        TOKENIZER, text_store(),
+    )  # fmt: skip
 
 
 def by_hand(*, spans: Any = None, observed: Any = None, **answers: Any) -> Any:
     """Scores whose answers are given, so that no model runs."""
-    scores = SimpleNamespace(batch=SimpleNamespace(spans=spans), **answers)
+    scores = SimpleNamespace(spans=spans, **answers)
     scores.per_candidate = functools.partial(Scores.per_candidate, scores)
     scores.observed = (observed or {}).__getitem__
     return scores
@@ -77,7 +78,7 @@ def by_hand(*, spans: Any = None, observed: Any = None, **answers: Any) -> Any:
 def measurement(
     model: Optional[CausalLM] = None, *, anchor_id: Optional[int] = None, train_len: Optional[int] = None, batch_tokens: int = 0,
     **settings: Any,
-) -> WindowsToMeasure:  # fmt: skip
+) -> Measurement:  # fmt: skip
     """A measurement of windows of ``text_store``."""
     given: dict[str, Any] = {
         "num_windows": 6,
@@ -91,7 +92,7 @@ def measurement(
     )
     engine = Engine(model or llama(), LOCAL, of.visibility, anchor_id, of.path, batch_tokens)
     null_contexts = draw_null_contexts(drawn, M, kind=of.null_context, seed=of.seed)
-    return WindowsToMeasure(engine, null_contexts, of, Lengths(LOCAL, FULL, M, train_len), TOKENIZER, "measured")
+    return Measurement(engine, null_contexts, of, Lengths(LOCAL, FULL, M, train_len), TOKENIZER, "measured")
 
 
 PLANTED, NOISE, ANSWER = 3, 20, 10  # the first of 4 planted tokens, and of their 4 answers; others from 20 on are noise

@@ -52,7 +52,7 @@ TORCHLESS = [
     "olmo_sparsity.files",
     "olmo_sparsity.tables",
     "olmo_sparsity.torchrun",
-    "olmo_sparsity.measure.work",
+    "olmo_sparsity.measure.parts",
 ]
 TORCHLESS += [name for room in LIGHT_ROOMS for name in modules(room)]
 TORCHLESS += [f"analysis.{path.stem}" for path in (ROOT / "analysis").glob("*.py") if path.stem[0] != "_"]

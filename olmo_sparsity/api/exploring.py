@@ -22,6 +22,7 @@ from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.files import write_bytes
+from olmo_sparsity.measure.influence import part_size, tokens_per_window
 from olmo_sparsity.measure.parts import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import sources_of
@@ -164,16 +165,16 @@ def _measured(
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(windows.source).stem).strip("-")[:40] or "text"
     tables = folder / f"{name}-{run_id[:ID_DIGITS]}"
     if not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
-        prepared, manifest = prepared_tables(model, windows, settings=settings)
+        measurement, manifest = prepared_tables(model, windows, settings=settings)
         run = Path(model.opened.folder)
         if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):
             begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
         measure_parts(
             tables,
             manifest,
-            part_size=prepared.part_size,
-            measure_part=prepared.measure_part,
-            tokens_per_window=prepared.tokens_per_window,
+            part_size=part_size(settings, model.lengths),
+            measure_part=measurement.tables_of,
+            tokens_per_window=tokens_per_window(settings, model.lengths),
             activity="explore",
         )
     read = {table: read_table(tables, table) for table in ("windows", "selections")}

@@ -20,12 +20,9 @@ from olmo_sparsity.api.opening import Model, num_groups_of, with_settings
 from olmo_sparsity.api.results import Results
 from olmo_sparsity.config import InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.measure.influence import influence_run_id, prepared_windows
-from olmo_sparsity.measure.opening import OpenedModel
-from olmo_sparsity.measure.parts import PreparedMeasurement, manifest_of
+from olmo_sparsity.measure.evaluate import Measurement
+from olmo_sparsity.measure.influence import influence_run_id, manifest_of, part_size
 from olmo_sparsity.measure.scores import Scores
-from olmo_sparsity.measure.text import MeasuredText
-from olmo_sparsity.measure.windows_measured import WindowsToMeasure
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.selectors.own import names_of
@@ -81,44 +78,28 @@ def measured_tables(
     model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     """Measure windows, and return their tables and the manifest that ``influence`` would write."""
-    prepared, manifest = prepared_tables(model, windows, settings=settings)
-    parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
+    measurement, manifest = prepared_tables(model, windows, settings=settings)
+    size = part_size(measurement.settings, model.lengths)
+    parts = [measurement.tables_of(window_ids_W) for window_ids_W in _batches(windows, size)]
     return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}, manifest
 
 
 def prepared_tables(
     model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
-) -> tuple[PreparedMeasurement, dict[str, Any]]:
+) -> tuple[Measurement, dict[str, Any]]:
     """Return the measurement of windows, ready to run, and the manifest that ``influence`` would write."""
-    settings, opened, run_id = _identified(model, windows, settings=settings)
-    prepared = prepared_windows(_measured(model, windows, settings), opened, fit=model.fit(windows.windows))
-    manifest = manifest_of(opened, prepared, kind="influence", run_id=run_id)
-    return prepared, {**manifest, "influence": _influence_entry(settings, windows)}
+    settings = dataclasses.replace(settings, null_context=windows.null_contexts.kind)
+    run_id, fit = run_id_of_windows(model, windows, settings=settings), model.fit(windows.windows)
+    measurement = _measured(model, windows, settings)
+    manifest = manifest_of(model.opened, measurement, source=windows.source, run_id=run_id, fit=fit)
+    return measurement, {**manifest, "influence": _influence_entry(settings, windows)}
 
 
 def run_id_of_windows(model: Model, windows: ChosenWindows, *, settings: InfluenceConfig) -> str:
     """Return the fingerprint of the measurement of windows, which needs no pass of the model."""
-    _, _, run_id = _identified(model, windows, settings=settings)
-    return run_id
-
-
-def _identified(
-    model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
-) -> tuple[InfluenceConfig, OpenedModel, str]:
-    """Return the settings of a measurement of windows, the model with their text, and the fingerprint."""
     settings = dataclasses.replace(settings, null_context=windows.null_contexts.kind)
-    text = MeasuredText(
-        windows.windows.store,
-        windows.source,
-        SPLIT,
-        training_store=None,
-        excluded_ids_G=None,
-    )
-    opened = dataclasses.replace(model.opened, open_text=lambda: text)
-    run_id = fingerprint(
-        influence_run_id(settings, opened), windows.windows.sha256, _influence_entry(settings, windows)
-    )
-    return settings, opened, run_id
+    run_id = influence_run_id(settings, model.opened, windows.windows.store)
+    return fingerprint(run_id, windows.windows.sha256, _influence_entry(settings, windows))
 
 
 def _influence_entry(settings: InfluenceConfig, windows: ChosenWindows) -> dict[str, Any]:
@@ -177,8 +158,8 @@ def scores(
     return pd.concat(frames, ignore_index=True)
 
 
-def _measured(model: Model, windows: ChosenWindows, settings: InfluenceConfig) -> WindowsToMeasure:
-    return WindowsToMeasure(model.engine, windows.null_contexts, settings, model.lengths, model.tokenizer, SPLIT)
+def _measured(model: Model, windows: ChosenWindows, settings: InfluenceConfig) -> Measurement:
+    return Measurement(model.engine, windows.null_contexts, settings, model.lengths, model.tokenizer, SPLIT)
 
 
 def _scores_of(model: Model, windows: ChosenWindows, settings: InfluenceConfig) -> Iterator[Scores]:
@@ -190,7 +171,7 @@ def _scores_of(model: Model, windows: ChosenWindows, settings: InfluenceConfig) 
 
 def _described(windows: ChosenWindows, scores: Scores, unit: str) -> pd.DataFrame:
     """Return one row for each candidate: which tokens it has, and how far away they are."""
-    window_ids, spans = scores.batch.window_ids_W.tolist(), scores.batch.spans
+    window_ids, spans = scores.window_ids_W.tolist(), scores.spans
     first, last = (np.tile([of[end] for of in spans], len(window_ids)) for end in (0, 1))
     last = last - 1
     texts = ["".join(windows.texts[window][begin:end]) for window in window_ids for begin, end in spans]
@@ -228,7 +209,7 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     loss_R, kl_R = np.empty((2, len(sets)), dtype=np.float32)
     settings = with_settings(model, unit="token", resampled_draws=0)
     for scores in _scores_of(model, windows, settings):
-        window_ids = scores.batch.window_ids_W
+        window_ids = scores.window_ids_W
         rows_r = np.flatnonzero((window_R >= window_ids[0]) & (window_R <= window_ids[-1]))
         shown = np.zeros((len(rows_r), scores.num_candidates), dtype=bool)
         for place, row in enumerate(rows_r.tolist()):

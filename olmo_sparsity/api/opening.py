@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -42,7 +42,6 @@ class Model:
     config: Config  # the section ``influence`` says how to measure
     opened: OpenedModel  # the model with its tokenizer and its anchor
     engine: Engine  # runs the model at its lengths
-    _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -67,13 +66,10 @@ class Model:
     def fit(self, windows: Windows) -> dict[str, Any]:
         """Check that a pretrained model fits, on the first windows that are measured; return the manifest's entry.
 
-        Later windows, where they are more, are those on which first tokens are compared.
-
         Raises:
             UserError: the model does not do what the measurement takes for granted.
         """
-        self._fit.update(self.opened.fit(windows, known=dict(self._fit)))
-        return dict(self._fit)
+        return self.opened.fit(windows)
 
     def __repr__(self) -> str:
         lengths, opened, settings = self.lengths, self.opened, self.config.influence

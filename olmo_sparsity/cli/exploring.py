@@ -87,7 +87,7 @@ def explore(
     check_text_options(overrides, selector=selector, k=k, seed=seed)
     keys = keys_of_influence(unit=unit, local_len=local_len, full_len=full_len, visibility=visibility)
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
-    from olmo_sparsity.measure.work import WHOLE
+    from olmo_sparsity.measure.parts import WHOLE
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)
     from olmo_sparsity.text.sources import read_document

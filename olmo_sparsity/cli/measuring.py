@@ -71,7 +71,7 @@ def influence(
     overrides: Overrides = None,
 ) -> None:
     """Measure which long-range tokens are influential. Trains runs/NAME first if it is not trained."""
-    from olmo_sparsity.measure.work import share_of_process
+    from olmo_sparsity.measure.parts import finished, share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
     keys = keys_of_influence(
@@ -81,13 +81,16 @@ def influence(
     loaded, folder, _ = named = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     loaded.with_measured_k()
     check_before_torch(loaded, folder, share=share, asked=train)
-    from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.statistics.quantities import read_estimates
     from olmo_sparsity.view.tables import print_summary
 
-    train_first(named, share=share, asked=train, kind="influence", out=out)
-    with interruptible():
-        tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
+    tables = None if overwrite else finished(loaded, folder, out)  # before torch is imported, which takes seconds
+    if tables is None:
+        from olmo_sparsity.measure.influence import measure
+
+        train_first(named, share=share, asked=train, kind="influence", out=out)
+        with interruptible():
+            tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
         print_summary(read_estimates(tables))
 

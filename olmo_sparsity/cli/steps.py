@@ -15,7 +15,7 @@ from olmo_sparsity.config import Config, changed, load_config
 from olmo_sparsity.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from olmo_sparsity.measure.work import Share
+    from olmo_sparsity.measure.parts import Share
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def as_trained(named: Named, *, command: str) -> Config:
 def measure_first(named: Named, *, asked: bool) -> None:
     """Measure the influence in a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
-    from olmo_sparsity.measure.work import WHOLE
+    from olmo_sparsity.measure.parts import WHOLE
 
     named.config.with_measured_k()
     train_first(named, share=WHOLE, asked=asked, kind="influence")

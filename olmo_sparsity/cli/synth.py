@@ -87,7 +87,7 @@ def synth_eval(
 ) -> None:
     """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
     from olmo_sparsity.files import manifest_of_kind
-    from olmo_sparsity.measure.work import WHOLE
+    from olmo_sparsity.measure.parts import WHOLE
     from olmo_sparsity.synthetic.evaluate import evaluate_task
     from olmo_sparsity.synthetic.tasks import open_task
     from olmo_sparsity.train.loop import train

@@ -1,4 +1,4 @@
-"""Measurements on a trained model: influence, and accuracy on synthetic tasks.
+"""Measurements of the influence of tokens on a model.
 
-From a window to a row of a table: ``influence`` -> ``parts`` -> ``windows_measured`` -> ``scores`` -> ``engine``.
+From a window to a row of a table: ``influence`` -> ``parts`` -> ``evaluate`` -> ``scores`` -> ``engine``.
 """

@@ -1,8 +1,7 @@
 """Checks by experiment that a model can be measured, and compares it with and without a first token.
 
-Nothing is taken from an architecture's name. A few windows run through the calls that measuring uses, and each check gives a
-number. Predictions are compared by the expected difference of the loss: the mean of |log p - log q| over tokens drawn from p,
-in nats, the largest of the windows.
+Nothing is taken from an architecture's name. A few windows run through the calls that measuring uses. Predictions are compared
+by the expected difference of the loss: the mean of |log p - log q| over tokens drawn from p, in nats, the largest of the windows.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from olmo_sparsity.config import Visibility
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.engine import Engine
+from olmo_sparsity.measure.engine import Engine, normalized
 from olmo_sparsity.measure.scores import surprisals
-from olmo_sparsity.measure.visible_sets import with_anchor
+from olmo_sparsity.measure.visible import with_anchor
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.taps import Observer
 from olmo_sparsity.progress import progress_bar
@@ -31,18 +30,14 @@ logger = logging.getLogger(__name__)
 
 CHECKED_WINDOWS = 4  # a model that does not fit differs on every window
 CHECKED_SET = 8  # visible long-range tokens, as far apart as the window allows
-FEWEST_TOKENS = 4  # different ones that a checked window must hold
-LONGEST_MASKED, LONGEST_CHECKED = 2_048, 8_192  # tokens of rows under a mask, and of rows that see everything
+FEWEST_TOKENS = 4  # different ones in a checked window
+LONGEST_MASKED, LONGEST_CHECKED = 2_048, 8_192  # tokens of rows under a mask, and of rows with everything visible
 # What rounding may cause. Measured on SmolLM2-135M, 64 of 128 tokens: paths differ by 3e-6 in fp32 and by up to 0.07 in bf16.
 # What must not pass is larger: halved distances 0.6 nats, 56 of the 64 long-range tokens missing 0.8 nats.
 TOLERANCE_NATS = {torch.float32: 1e-4, torch.bfloat16: 0.15}
 LEAST_EFFECT = 0.1  # of what rounding may cause; where position IDs are ignored, the effect is 0 exactly
 COMPARED_TOKENS, LEAST_COMPARED, MOST_COMPARED = 16_384, 8, 64  # windows on which first tokens are compared
-CLEAR = 3.0  # standard errors of a difference that tells which loss is lower
-
-
-AnchorChoice = Literal["bos", "none"]
-ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
+CLEAR = 3.0  # standard errors of a difference that shows which loss is lower
 
 
 @dataclass(frozen=True)
@@ -54,89 +49,64 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class AnchorCheck:
-    """Mean losses of the same windows with a BOS in front and without."""
-
-    chosen: AnchorChoice  # with which the model was measured
-    text: str  # the BOS, as the tokenizer writes it
-    num_windows: int
-    loss_short_nats: dict[AnchorChoice, float]  # with the local tokens alone
-    loss_long_nats: dict[AnchorChoice, float]  # with all tokens
-    standard_error_short_nats: Optional[float]  # of the difference of the two means; None: not known
-    standard_error_nats: Optional[float]
-    lower_with: dict[ComparedLength, Optional[AnchorChoice]]  # the choice with which each mean is clearly lower
-
-
-@dataclass(frozen=True)
-class FitCheck:
-    """One property of a model, as measured: ``found`` must not exceed ``limit``, or must reach it."""
-
-    name: str
-    found: float
-    limit: float
-    at_least: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """False also where ``found`` is not a number."""
-        return self.found >= self.limit if self.at_least else self.found <= self.limit
-
-
-@dataclass(frozen=True)
-class CheckedModel:
-    """A model, a few windows without their targets, and visible sets of them."""
+class Trial:
+    """A model and a few windows without their targets. Its methods are the experiments; each returns a number."""
 
     model: CausalLM
     tokens_WT: torch.Tensor
     local_len: int
     anchor_id: Optional[int]
-    tolerance: float
 
     @property
-    def shown_WM(self) -> torch.Tensor:
-        """Some visible long-range positions of each window."""
-        num_windows, num_far = self.tokens_WT.shape[0], self.tokens_WT.shape[1] - self.local_len
-        size = max(1, min(CHECKED_SET, num_far // 2))
-        shown_M = torch.zeros(num_far, dtype=torch.bool, device=self.tokens_WT.device)
-        shown_M[torch.arange(size, device=shown_M.device) * num_far // size] = True
-        return shown_M.expand(num_windows, -1)
+    def tolerance(self) -> float:
+        return TOLERANCE_NATS[self.model.dtype]
 
-    def engine(self, path: str, visibility: Any) -> Engine:
-        """Runs the windows on one path."""
-        return Engine(self.model, self.local_len, visibility, self.anchor_id, path)
-
-    def sets(self, path: str, visibility: Any, *, shown_WM: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """Log-probabilities of the visible sets on one path, [W, V]."""
-        windows = torch.arange(len(self.tokens_WT), device=self.tokens_WT.device)
-        shown_WM = self.shown_WM if shown_WM is None else shown_WM
-        passes = self.engine(path, visibility).log_probs(self.tokens_WT, windows, shown_WM)
-        return torch.cat([log_p for _, log_p in passes])
-
+    @property
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The windows with the anchor, and their position IDs."""
         return with_anchor(self.tokens_WT, self.anchor_id)
 
-    # Each check returns (found, whether it must reach its limit).
+    def shown_SM(self) -> torch.Tensor:
+        """Visible sets: some positions far apart, one, and all but the latest, which the engine runs behind a prefix."""
+        num_far = self.tokens_WT.shape[1] - self.local_len
+        size = max(1, min(CHECKED_SET, num_far // 2))
+        shown_SM = torch.zeros(3, num_far, dtype=torch.bool, device=self.tokens_WT.device)
+        shown_SM[0, torch.arange(size, device=shown_SM.device) * num_far // size] = True
+        shown_SM[1, num_far // 2] = True
+        shown_SM[2, :-1] = True
+        return shown_SM
+
+    def engine(self, path: str, visibility: Visibility) -> Engine:
+        return Engine(self.model, self.local_len, visibility, self.anchor_id, path)
+
+    def sets(self, path: str, visibility: Visibility, num_sets: int = 3) -> torch.Tensor:
+        """Log-probabilities of the first visible sets of each window on one path."""
+        shown_SM = self.shown_SM()[:num_sets]
+        tokens_RT = self.tokens_WT.repeat_interleave(len(shown_SM), dim=0)
+        return self.engine(path, visibility).predictions(tokens_RT, shown_SM.repeat(len(self.tokens_WT), 1))
+
+    def weights(self) -> float:
+        return sum(float((~torch.isfinite(parameter)).sum()) for parameter in self.model.raw.parameters())
 
     def finite(self) -> float:
-        logits = self.model.logits(*self.rows())
-        return float((~torch.isfinite(logits)).sum())
+        """Logits that are no numbers; -inf is one, of entries of a padded vocabulary."""
+        logits_WV = self.model.logits(*self.rows)
+        return float((logits_WV.isnan() | logits_WV.isposinf()).sum() + (~logits_WV.isfinite()).all(dim=1).sum())
 
     def own_positions(self) -> float:
         """The plain call against explicit position IDs and a mask of ones."""
-        tokens_WT, positions_WT = self.rows()
-        return expected_difference(self.model.own_logits(tokens_WT), self.model.logits(tokens_WT, positions_WT))
+        return expected_difference(self.model.own_logits(self.rows[0]), self.model.logits(*self.rows))
 
     def causal(self) -> float:
         """The plain call on the beginning of a window against the same place of the whole window."""
-        tokens_WT, _ = self.rows()
+        tokens_WT, _ = self.rows
         half = max(1, tokens_WT.shape[1] // 2)
         logits_WTV = self.model.raw(input_ids=tokens_WT).logits
         return expected_difference(logits_WTV[:, half - 1], self.model.own_logits(tokens_WT[:, :half]))
 
     def positions(self) -> float:
-        """Rows of every second token with halved distances must give another prediction."""
-        tokens_WT, positions_WT = self.rows()
+        """Rows of every second token, against halved distances."""
+        tokens_WT, positions_WT = self.rows
         if tokens_WT.shape[1] < 3:  # the only distance there is cannot be halved
             near_WY, apart_WY, rows_WY = positions_WT, 2 * positions_WT, tokens_WT
         else:
@@ -145,131 +115,127 @@ class CheckedModel:
         return expected_difference(self.model.logits(rows_WY, apart_WY), self.model.logits(rows_WY, near_WY))
 
     def hidden_tokens(self) -> float:
-        """Other hidden tokens under the mask must give the same prediction."""
-        shown_WT = F.pad(self.shown_WM, (0, self.local_len), value=True)
-        replaced = torch.where(shown_WT, self.tokens_WT, self.tokens_WT.flip(1))
-        other = dataclasses.replace(self, tokens_WT=replaced)
-        return expected_difference(self.sets("masked", "hidden"), other.sets("masked", "hidden"))
+        """Windows under the mask, against other hidden tokens."""
+        shown_T = F.pad(self.shown_SM()[0], (0, self.local_len), value=True)
+        other = dataclasses.replace(self, tokens_WT=torch.where(shown_T, self.tokens_WT, self.tokens_WT.flip(1)))
+        return expected_difference(self.sets("masked", "hidden", 1), other.sets("masked", "hidden", 1))
 
-    def everything(self, num_tokens: Optional[int] = None) -> float:
+    def everything(self, num_tokens: int = 0) -> float:
         """The model's own attention over whole windows, or their last tokens, against a causal mask."""
-        tokens_WT, positions_WT = (of if num_tokens is None else of[:, -num_tokens:] for of in self.rows())
+        tokens_WT, positions_WT = (of[:, -num_tokens:] for of in self.rows)
         length = tokens_WT.shape[1]
         causal_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_WT.device).tril()
-        ones = self.model.logits(tokens_WT, positions_WT)
-        return expected_difference(
-            self.model.logits(tokens_WT, positions_WT, causal_TT.expand(len(tokens_WT), -1, -1)), ones
-        )
-
-    def attended_tokens(self) -> int:
-        """Over how many latest tokens the model's own attention is that of a causal mask."""
-        agree, differ = 1, self.rows()[0].shape[1]
-        while differ - agree > 1:
-            middle = (agree + differ) // 2
-            agree, differ = (middle, differ) if self.everything(middle) <= self.tolerance else (agree, middle)
-        return agree
+        masked = self.model.logits(tokens_WT, positions_WT, causal_TT.expand(len(tokens_WT), -1, -1))
+        return expected_difference(masked, self.model.logits(tokens_WT, positions_WT))
 
     def rows_with_gaps(self) -> float:
-        return expected_difference(self.sets("masked", "hidden"), self.sets("plain", "hidden"))
+        return expected_difference(self.sets("masked", "hidden", 2), self.sets("plain", "hidden", 2))
 
     def compact_rows(self) -> float:
-        return expected_difference(self.sets("plain", "hidden"), self.sets("compact", "hidden"))
+        return self._between("plain", "compact")
 
     def chosen_entries(self) -> float:
-        return expected_difference(self.sets("masked", "contextual"), self.sets("plain", "contextual"))
+        return self._between("masked", "plain")
+
+    def _between(self, first: str, second: str) -> float:
+        of_both = [[self.sets(path, visibility) for path in (first, second)] for visibility in ("hidden", "contextual")]
+        return expected_difference(*(torch.cat(of) for of in zip(*of_both, strict=True)))
 
     def gates(self) -> float:
-        """The derivative by gates under a mask must be a number above 0."""
-        likeliest = self.engine("masked", "hidden").short(self.tokens_WT).argmax(dim=-1)
+        """The largest derivative by a gate under a mask."""
+        likeliest_W = self.sets("masked", "hidden", 1).argmax(dim=-1)
 
         def loss(windows: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
-            return F.cross_entropy(logits_wV, likeliest[windows], reduction="sum")
+            return F.cross_entropy(logits_wV, likeliest_W[windows], reduction="sum")
 
         return float(self.engine("masked", "hidden").gradients(self.tokens_WT, loss).abs().max())
 
     def tapped(self) -> float:
         """The pass that reads the attention of the last token against the ordinary one."""
-        return expected_difference(self.model.logits_and_attention(*self.rows())[0], self.model.logits(*self.rows()))
+        return expected_difference(self.model.logits_and_attention(*self.rows)[0], self.model.logits(*self.rows))
 
     def observed(self) -> float:
         """The pass that reads all layers against the ordinary one, where the attention can be read."""
         first = 0 if self.anchor_id is None else 1
         far = slice(first, first + self.tokens_WT.shape[1] - self.local_len)
         try:
-            logits = self.model.observe(*self.rows(), Observer(frozenset({"keys"}), far, self.local_len))
-        except UserError:  # selectors that need it are refused when they are asked for
+            logits_WV = self.model.observe(*self.rows, Observer(frozenset({"keys"}), far, self.local_len))
+        except UserError:  # selectors that need it are refused when they are used
             return 0.0
-        return expected_difference(logits, self.model.logits(*self.rows()))
+        return expected_difference(logits_WV, self.model.logits(*self.rows))
 
     def attention(self) -> float:
-        return float(self.model.logits_and_attention(*self.rows())[1].sum(dim=1).max())
+        return float(self.model.logits_and_attention(*self.rows)[1].sum(dim=1).max())
 
 
-AT_MOST, AT_LEAST = "at most", "at least"
-# (check, its name in the manifest, which limit: None is the tolerance, what it says of a model that fails). In this order: a
-# check that fails would make later ones fail, too.
-CHECKS: tuple[tuple[Callable[[CheckedModel], float], str, Optional[tuple[str, float]], str], ...] = (
-    (CheckedModel.finite, "logits that are no numbers", (AT_MOST, 0.0), "its logits are not all numbers"),
-    (
-        CheckedModel.own_positions, "explicit position IDs against the model's own, nats", None,
+class Check(NamedTuple):
+    """One property of a model: an experiment, and the most or the least that it may give."""
+
+    name: str  # in the manifest
+    experiment: Callable[[Trial], float]
+    reason: str  # why a model that fails cannot be measured
+    at_most: Optional[float] = None  # neither this nor ``at_least``: the tolerance
+    at_least: Optional[float] = None
+
+
+WINDOW = (
+    "it attends to the last {attended} tokens only (a sliding window), fewer than a window has; choose a shorter "
+    "influence.full_len"
+)
+# In this order: a check that fails would make later ones fail, too.
+CHECKS = (
+    Check("weights that are no numbers", Trial.weights, "its weights are not all numbers", at_most=0.0),
+    Check("logits that are no numbers", Trial.finite, "its logits are not all numbers", at_most=0.0),
+    Check(
+        "explicit position IDs against the model's own, nats", Trial.own_positions,
         "position IDs from 0 are not its own (it counts them otherwise), so measuring would run another model",
     ),
-    (CheckedModel.causal, "later tokens seen by earlier ones, nats", None, "it is not causal"),
-    (
-        CheckedModel.positions, "effect of other position IDs, nats", (AT_LEAST, LEAST_EFFECT),
+    Check("later tokens seen by earlier ones, nats", Trial.causal, "it is not causal"),
+    Check(
+        "effect of other position IDs, nats", Trial.positions,
         "it ignores position IDs (as with ALiBi, or without positions), so hiding tokens would move the others",
+        at_least=LEAST_EFFECT,
     ),
-    (
-        CheckedModel.hidden_tokens, "effect of hidden tokens, nats", None,
+    Check(
+        "effect of hidden tokens, nats", Trial.hidden_tokens,
         "hidden tokens change its prediction, so something besides attention carries them (a recurrent state)",
     ),
-    (
-        CheckedModel.everything, "full context against a causal mask, nats", None,
-        "it attends to the last {attended} tokens only (a sliding window), fewer than a window has; choose a shorter "
-        "influence.full_len",
+    Check("full context against a causal mask, nats", Trial.everything, WINDOW),
+    Check(
+        "rows with gaps against masked, nats", Trial.rows_with_gaps,
+        "it does not honour gaps in position IDs: a row of the visible tokens alone predicts something else than the window "
+        "with the others hidden",
     ),
-    (
-        CheckedModel.rows_with_gaps, "compact against masked (hidden), nats", None,
-        "gaps in position IDs are not honoured: a row of the visible tokens alone gives another prediction than the window with "
-        "the others hidden",
-    ),
-    (
-        CheckedModel.compact_rows, "shared against plain rows, nats", None,
-        "its layers are not those of its family; use influence.path=plain",
-    ),
-    (
-        CheckedModel.chosen_entries, "compact against masked (contextual), nats", None,
+    Check(
+        "entries of a prefix against masked, nats", Trial.chosen_entries,
         "its keys and values cannot be chosen from: local tokens behind a part of them predict something else than in the window "
         "with the others hidden",
     ),
-    (
-        CheckedModel.gates, "largest derivative by a gate", (AT_LEAST, torch.finfo(torch.float32).tiny),
-        "its attention has no derivative",
+    Check(
+        "shared against plain rows, nats", Trial.compact_rows,
+        "its layers are not those of its family; use influence.path=plain",
     ),
-    (CheckedModel.tapped, "attention read beside, nats", None, "its logits change where its attention is read"),
-    (CheckedModel.observed, "layers read beside, nats", None, "its logits change where its layers are read"),
-    (
-        CheckedModel.attention, "attention of the last token, sum", (AT_MOST, 1.01),
-        "the attention that it reports is not a distribution over its tokens",
+    Check("largest derivative by a gate", Trial.gates, "its attention has no derivative", at_least=1e-37),
+    Check("attention read beside, nats", Trial.tapped, "its logits change where its attention is read"),
+    Check("layers read beside, nats", Trial.observed, "its logits change where its layers are read"),
+    Check(
+        "attention of the last token, sum", Trial.attention,
+        "the attention that it reports is not a distribution over its tokens", at_most=1.01,
     ),
 )  # fmt: skip
+LONGEST = Check("longest row against a causal mask, nats", Trial.everything, WINDOW)
 
 
 @torch.no_grad()
 def check_fit(
     model: CausalLM, tokens_WT: torch.Tensor, *, name: str, local_len: int, anchor_id: Optional[int]
-) -> list[FitCheck]:
-    """Check that a model can be measured, and return what was found.
+) -> list[dict[str, Any]]:
+    """Check that a model can be measured, and return what the manifest says about each check.
 
-    Args:
-        model: the model.
-        tokens_WT: windows with their targets, on the model's device; the last tokens of the first few are used.
-        name: of the model, for messages.
-        local_len: L.
-        anchor_id: the token in front of the windows, or None.
+    ``tokens_WT`` are windows with their targets, on the model's device; the last tokens of the first few are used.
 
     Raises:
-        UserError: the model does not fit; the message says what was found.
+        UserError: the model does not fit; the message says which check failed, and by how much.
     """
     row_len = tokens_WT.shape[1] - (anchor_id is None)  # a window and its anchor
     if row_len > model.max_position:
@@ -277,56 +243,65 @@ def check_fit(
             f"{name} cannot be measured: it has {model.max_position} positions, and a window takes {row_len}; choose a shorter "
             "influence.full_len"
         )
-    tolerance, latest_WT = TOLERANCE_NATS[model.dtype], tokens_WT[:CHECKED_WINDOWS, -1 - LONGEST_MASKED : -1]
-    local_len = min(local_len, LONGEST_MASKED // 2)  # something must be hidden, also of the last tokens alone
-    checked = CheckedModel(model, varied_windows(latest_WT, model.vocab_size), local_len, anchor_id, tolerance)
-    found = [FitCheck("position IDs in use", row_len, model.max_position)]
-    with progress_bar("fit", " checks", total=len(CHECKS), leave=False, delay=1) as bar:
-        for measure, what, limit, reason in CHECKS:
-            with _as_user_error(name, what):
-                direction, number = limit or (AT_MOST, tolerance)
-                factor = tolerance if (direction, number) == (AT_LEAST, LEAST_EFFECT) else 1.0
-                check = FitCheck(what, measure(checked), number * factor, direction == AT_LEAST)
-            if not check.holds:
-                reason = reason.format(attended=checked.attended_tokens()) if "{attended}" in reason else reason
-                numbers = f"{check.name}: {check.found:.3g}, must be {direction} {check.limit:.3g}"
-                raise UserError(f"{name} cannot be measured: {reason} ({numbers})")
-            found.append(check)
-            bar.update()
+    latest_WT = tokens_WT[:CHECKED_WINDOWS, -1 - LONGEST_MASKED : -1]
+    local_len = min(local_len, LONGEST_MASKED // 2)  # some tokens must be hidden, even of the latest alone
+    trial = Trial(model, varied_windows(latest_WT, model.vocab_size), local_len, anchor_id)
+    trials = [(check, trial) for check in CHECKS]
     if tokens_WT.shape[1] - 1 > LONGEST_MASKED:
-        found.append(
-            _check_longest(dataclasses.replace(checked, tokens_WT=tokens_WT[:1, -1 - LONGEST_CHECKED : -1]), name)
-        )
-    return found
+        trials.append((LONGEST, dataclasses.replace(trial, tokens_WT=tokens_WT[:1, -1 - LONGEST_CHECKED : -1])))
+        if tokens_WT.shape[1] - 1 >= LONGEST_CHECKED:
+            logger.warning(f"{name}: a sliding window longer than {LONGEST_CHECKED:,} tokens would not be noticed")
+    results = []
+    with progress_bar("fit", " checks", total=len(trials), leave=False, delay=1) as bar:
+        for check, of_trial in trials:
+            results.append(_result(check, of_trial, name))
+            bar.update()
+    return results
 
 
-def _check_longest(rows: CheckedModel, name: str) -> FitCheck:
-    """Check that a model attends to all tokens of rows that are longer than those under masks."""
-    length = rows.tokens_WT.shape[1]
-    if length >= LONGEST_CHECKED:
-        logger.warning(
-            f"{name}: rows are checked up to {LONGEST_CHECKED:,} tokens; a longer sliding window would not be seen"
-        )
-    with _as_user_error(name, "longest row"):
-        check = FitCheck("longest row against a causal mask, nats", rows.everything(), rows.tolerance)
-    if not check.holds:
+def _result(check: Check, trial: Trial, name: str) -> dict[str, Any]:
+    try:
+        value = check.experiment(trial)
+    except (torch.OutOfMemoryError, UserError):
+        raise
+    except Exception as error:  # models raise what they happen to raise
+        logger.debug(f"{name}: {check.name}", exc_info=True)
+        first_line = (str(error).strip().splitlines() or [""])[0]
         raise UserError(
-            f"{name} cannot be measured: it attends to the last {rows.attended_tokens()} tokens only (a sliding window), fewer "
-            f"than the {length} of the longest row; choose a shorter influence.full_len"
-        )
-    return check
+            f"{name} cannot be measured: it cannot be run to measure {check.name} ({type(error).__name__}: {first_line[:160]})"
+        ) from error
+    if check.at_least is not None:
+        limit = check.at_least * (trial.tolerance if check.at_least == LEAST_EFFECT else 1.0)
+        fits = value >= limit
+    else:
+        limit = trial.tolerance if check.at_most is None else check.at_most
+        fits = value <= limit  # False also of NaN
+    if not fits:
+        attended = _attended_tokens(trial) if check.reason == WINDOW else 0
+        numbers = f"{check.name}: {value:.3g}, must be at {'most' if check.at_least is None else 'least'} {limit:.3g}"
+        raise UserError(f"{name} cannot be measured: {check.reason.format(attended=attended)} ({numbers})")
+    return {"name": check.name, "found": value, "limit": limit, "at_least": check.at_least is not None}
+
+
+def _attended_tokens(trial: Trial) -> int:
+    """Over how many of the latest tokens the model's own attention is that of a causal mask."""
+    agree, differ = 1, trial.rows[0].shape[1]
+    while differ - agree > 1:
+        middle = (agree + differ) // 2
+        agree, differ = (middle, differ) if trial.everything(middle) <= trial.tolerance else (agree, middle)
+    return agree
 
 
 def expected_difference(logits_WV: torch.Tensor, others_WV: torch.Tensor) -> float:
     """The expected absolute difference of the loss, nats, of the window where it is largest; NaN stays."""
-    log_p_WV, others_WV = logits_WV.float().log_softmax(dim=-1), others_WV.float().log_softmax(dim=-1)
-    return float((log_p_WV.exp() * (log_p_WV - others_WV).abs()).sum(dim=-1).max())
+    log_p_WV = normalized(logits_WV)
+    return float((log_p_WV.exp() * (log_p_WV - normalized(others_WV)).abs()).sum(dim=-1).max())
 
 
 def varied_windows(tokens_WT: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Replace windows of too few different tokens by drawn ones, always the same: over equal tokens nothing changes attention.
 
-    Every second token must vary, too: they are all that ``CheckedModel.positions`` runs.
+    Every second token must vary, too: ``Trial.positions`` runs only these.
     """
     is_varied_W = _has_different_tokens(tokens_WT) & _has_different_tokens(tokens_WT.flip(1)[:, ::2])
     shuffled_V = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(0))
@@ -339,80 +314,46 @@ def _has_different_tokens(tokens_WT: torch.Tensor) -> torch.Tensor:
     return changes_W + 1 >= min(FEWEST_TOKENS, tokens_WT.shape[1])
 
 
-@contextmanager
-def _as_user_error(name: str, check: str) -> Iterator[None]:
-    """Turn an error of the model into one line; the traceback is logged at debug level."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, UserError):
-        raise
-    except Exception as error:  # models raise what they happen to raise
-        logger.debug(f"{name}: {check}", exc_info=True)
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        raise UserError(
-            f"{name} cannot be measured: it cannot be run to measure {check} ({type(error).__name__}: {first_line[:160]})"
-        ) from error
-
-
 def num_compared_windows(full_len: int) -> int:
-    """On how many windows of ``full_len`` tokens the first tokens are compared, at most."""
+    """Windows of ``full_len`` tokens on which first tokens are compared, at most."""
     return min(MOST_COMPARED, max(LEAST_COMPARED, COMPARED_TOKENS // full_len))
 
 
 @torch.no_grad()
 def compare_first_tokens(
-    model: CausalLM,
-    tokens_WT: torch.Tensor,
-    document_W: np.ndarray,
-    *,
-    bos: Anchor,
-    chosen: Optional[int],
-    local_len: int,
-) -> AnchorCheck:
-    """Compare mean losses with a BOS in front of windows and without: which are clearly lower?
+    model: CausalLM, tokens_WT: torch.Tensor, document_W: np.ndarray, *, bos: Anchor, chosen: Optional[int], local_len: int
+) -> dict[str, Any]:  # fmt: skip
+    """Compare mean losses with a BOS in front of windows and without, as the manifest has it.
 
-    A wrong choice that raises the loss with the local tokens alone passes for a long gain.
-
-    Args:
-        model: the model.
-        tokens_WT: windows with their targets, on the model's device.
-        document_W: the document of each window; windows of one document are not independent.
-        bos: the token to compare with none.
-        chosen: the token with which the model is measured, or None.
-        local_len: L.
+    A wrong choice that raises the loss with the local tokens alone passes for a long gain. ``tokens_WT`` have their targets;
+    ``chosen`` is the token with which the model is measured, or None.
     """
-    lengths: dict[ComparedLength, int] = {"short": local_len, "long": tokens_WT.shape[1] - 1}
-    anchor_ids: dict[AnchorChoice, Optional[int]] = {"bos": bos.id, "none": None}
-    losses: dict[ComparedLength, dict[AnchorChoice, np.ndarray]] = {length: {} for length in lengths}
-    for length, number in lengths.items():
-        for choice, anchor_id in anchor_ids.items():
-            log_p_WV = Engine(model, number, anchor_id=anchor_id, path="plain").short(tokens_WT[:, :-1])
-            losses[length][choice] = surprisals(log_p_WV, tokens_WT[:, -1:])[:, 0].double().cpu().numpy()
-    difference = {length: of["bos"] - of["none"] for length, of in losses.items()}
-    error = {length: standard_error(values_W, document_W) for length, values_W in difference.items()}
-    return AnchorCheck(
-        chosen="none" if chosen is None else "bos",
-        text=bos.text,
-        num_windows=len(tokens_WT),
-        loss_short_nats={choice: float(of.mean()) for choice, of in losses["short"].items()},
-        loss_long_nats={choice: float(of.mean()) for choice, of in losses["long"].items()},
-        standard_error_short_nats=error["short"],
-        standard_error_nats=error["long"],
-        lower_with={length: lower_choice(float(of.mean()), error[length]) for length, of in difference.items()},
-    )
+    means, lower = {}, {}
+    for length, number in {"short": local_len, "long": tokens_WT.shape[1] - 1}.items():
+        losses = {}
+        for choice, anchor_id in {"bos": bos.id, "none": None}.items():
+            nothing_WM = tokens_WT.new_zeros(len(tokens_WT), tokens_WT.shape[1] - 1 - number, dtype=torch.bool)
+            log_p_WV = Engine(model, number, anchor_id=anchor_id, path="plain").predictions(
+                tokens_WT[:, :-1], nothing_WM
+            )
+            losses[choice] = surprisals(log_p_WV, tokens_WT[:, -1:])[:, 0].double().cpu().numpy()
+        means[length] = {choice: float(of.mean()) for choice, of in losses.items()}
+        lower[length] = lower_choice(losses["bos"] - losses["none"], document_W)
+    return {
+        "chosen": "none" if chosen is None else "bos",
+        "text": bos.text,
+        "num_windows": len(tokens_WT),
+        "loss_short_nats": means["short"],
+        "loss_long_nats": means["long"],
+        "lower_with": lower,
+    }
 
 
-def standard_error(values_W: np.ndarray, document_W: np.ndarray) -> Optional[float]:
-    """The standard error of a mean over windows, from the spread between documents; None: there is one document."""
-    _, which_W = np.unique(document_W, return_inverse=True)
-    sums_G = np.bincount(which_W, weights=values_W - values_W.mean())
+def lower_choice(difference_W: np.ndarray, document_W: np.ndarray) -> Optional[str]:
+    """``bos`` or ``none``, whichever loss is lower by ``CLEAR`` standard errors; windows of a document are not independent."""
+    mean = difference_W.mean()
+    sums_G = np.bincount(np.unique(document_W, return_inverse=True)[1], weights=difference_W - mean)
     if len(sums_G) < 2:
         return None
-    return math.sqrt(len(sums_G) / (len(sums_G) - 1) * float((sums_G**2).sum())) / len(values_W)
-
-
-def lower_choice(difference: float, error: Optional[float]) -> Optional[AnchorChoice]:
-    """The choice whose loss is lower, from the mean loss with a BOS minus that without; None: it is not clear."""
-    if error is None or abs(difference) <= CLEAR * error:
-        return None
-    return "bos" if difference < 0 else "none"
+    error = math.sqrt(len(sums_G) / (len(sums_G) - 1) * float((sums_G**2).sum())) / len(difference_W)
+    return None if abs(mean) <= CLEAR * error else "bos" if mean < 0 else "none"

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
-from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, Lengths, fingerprint, to_dict
-from olmo_sparsity.measure.opening import OpenedModel, identity, open_model
-from olmo_sparsity.measure.parts import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.windows_measured import WindowsToMeasure
-from olmo_sparsity.measure.work import WHOLE, Share
+from olmo_sparsity.config import Config, InfluenceConfig, Lengths, fingerprint, to_dict
+from olmo_sparsity.files import exclusive_lock, make_folder, read_json, write_json
+from olmo_sparsity.measure.evaluate import Measurement
+from olmo_sparsity.measure.opening import OpenedModel, draw_windows, open_model, open_text
+from olmo_sparsity.measure.parts import (
+    WHOLE,
+    Share,
+    begin_pretrained,
+    finished,
+    is_measured,
+    measure_parts,
+    request_of,
+)
+from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
 from olmo_sparsity.tables import SCHEMA_VERSION
 from olmo_sparsity.text.nulls import draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
+from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.units import WORD
-from olmo_sparsity.text.windows import few_documents
+from olmo_sparsity.text.windows import Windows, few_documents
 
 logger = logging.getLogger(__name__)
 
 MANY_K = 16  # more of them would make a folder's name too long; its end, the fingerprint, tells them apart
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
-# Keys of ``influence`` that are resolved when the model is opened; ``identity`` holds what they become.
+# Keys of ``influence`` that are resolved when the model is opened; ``OpenedModel.identity`` has what they become.
 RESOLVED = ("local_len", "full_len", "anchor", "precision")
 
 
@@ -33,44 +44,94 @@ def measure(
 ) -> Path:
     """Measure the influence of long-range tokens on a model, and return the folder of the tables.
 
-    A finished measurement is left as it is. Of an interrupted one the missing parts are measured.
+    A finished measurement is left as it is; of an interrupted one the missing parts are measured.
 
     Args:
         config: what to measure (``config.influence``), the lengths, and the model where it is not the run's.
         run: folder of the trained run, or of the results of a pretrained model.
         out: folder of the tables; None: one inside the run, named after what is measured.
         overwrite: delete finished tables and measure again.
-        share: which of the parts this process measures.
+        share: the parts that this process measures.
 
     Raises:
         UserError: the text, the model, the run or the folder is not usable.
     """
-    settings = config.with_measured_k().influence
+    if not overwrite and (tables := finished(config, run, out)) is not None:
+        return tables
+    request, config = request_of(config), config.with_measured_k()
+    settings = config.influence
     opened = open_model(config, run)
-    # The folder's name stays when the source of a selector of one's own changes: a resume with another source is then refused.
-    name_id = influence_run_id(settings, opened, with_sources=False)
-    folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=name_id)
-    plan = MeasurementPlan(
-        kind="influence",
-        run_id=influence_run_id(settings, opened),
-        folder=folder,
-        config=config,
-        opened=opened,
-        prepare=lambda: _prepare(settings, opened, folder, config.data.validation_percent),
+    text = open_text(opened)
+    run_id = influence_run_id(settings, opened, text.store)
+    # The folder's name stays when the source of a user's selector changes: a resume with another source is then refused.
+    name_id = influence_run_id(settings, opened, text.store, with_sources=False)
+    folder = out or run / "influence" / default_name(settings, opened, text.source, text.split, run_id=name_id)
+    if not overwrite and is_measured(folder, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
+        return folder
+
+    lengths = opened.lengths
+
+    def draw(num_windows: int) -> Windows:
+        of_number = dataclasses.replace(settings, num_windows=num_windows)
+        return draw_windows(
+            text.store,
+            of_number,
+            full_len=lengths.full_len,
+            tokenizer=opened.tokenizer,
+            exclude_ids=text.excluded_ids_G,
+        )
+
+    windows = draw(settings.num_windows)
+    if len(windows) < settings.num_windows:
+        logger.info(
+            f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
+            f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
+        )
+    percent = config.data.validation_percent if text.split == "validation" else None
+    if few := few_documents(windows.store.doc_ids_G[windows.eligible_g], percent, draw, settings.num_windows):
+        logger.warning(few)
+    null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
+    if null_contexts.kind != settings.null_context:
+        logger.info(
+            f"influence.null_context = {settings.null_context}: all text is one document, so its tokens are shuffled instead"
+        )
+    overlap_W = None
+    # A window with its target may be too short to hold the n-grams.
+    if text.training_store is not None and lengths.full_len + 1 >= NGRAM:
+        overlap_W = windows_in_training(windows, text.training_store)
+
+    fit = shared_fit(opened, windows, share)
+    measurement = Measurement(
+        opened.engine(settings), null_contexts, settings, lengths, opened.tokenizer, text.split, overlap_W
     )
-    return run_measurement(plan, overwrite=overwrite, share=share)
+    measurement.try_selectors()
+    manifest = manifest_of(opened, measurement, source=text.source, run_id=run_id, fit=fit) | {"request": request}
+    logger.info(
+        f"{folder}: {len(windows):,} windows of {windows.num_documents:,} documents, {', '.join(settings.selectors)}, "
+        f"k = {list(settings.k)}"
+    )
+    if opened.record is not None:
+        begin_pretrained(config, run, record=opened.record, tokenizer=opened.tokenizer)
+    measure_parts(
+        folder,
+        manifest,
+        part_size=part_size(settings, lengths),
+        measure_part=measurement.tables_of,
+        tokens_per_window=tokens_per_window(settings, lengths),
+        overwrite=overwrite,
+        share=share,
+    )
+    return folder
 
 
-def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sources: bool = True) -> str:
-    """Return the fingerprint of everything that the tables of a measurement depend on.
-
-    ``with_sources``: also of the sources of selectors of one's own.
-    """
-    store = opened.text.store
+def influence_run_id(
+    settings: InfluenceConfig, opened: OpenedModel, store: TokenStore, *, with_sources: bool = True
+) -> str:
+    """The fingerprint of everything that the tables depend on; ``with_sources``: also of the sources of users' selectors."""
     return fingerprint(
         SCHEMA_VERSION,
         {**to_dict(settings), **dict.fromkeys(RESOLVED)},
-        identity(opened),
+        opened.identity(),
         store.tokens_sha256,
         store.split,
         *([WORD.pattern] if settings.unit == "word" else []),  # by another rule, other candidates
@@ -78,14 +139,13 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, with_sou
     )
 
 
-def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: ContextConfig, run_id: str) -> str:
-    """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
+def default_name(settings: InfluenceConfig, opened: OpenedModel, source: str, split: str, *, run_id: str) -> str:
+    """A folder name that says what is measured, and ends with a part of the fingerprint.
 
-    Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
+    Lengths, unit, visibility and anchor are in it where they are not those of the run, or the default.
     """
-    lengths, ks = opened.lengths, settings.k
-    source = re.sub(r"[^A-Za-z0-9]+", "-", Path(opened.text.source).name).strip("-")[:40] or "text"
-    parts = [source, opened.text.split]
+    lengths, trained, ks = opened.lengths, opened.config.context, settings.k
+    parts = [re.sub(r"[^A-Za-z0-9]+", "-", Path(source).name).strip("-")[:40] or "text", split]
     if opened.record is not None or (lengths.local_len, lengths.full_len) != (trained.local_len, trained.full_len):
         parts.append(f"{lengths.local_len}of{lengths.full_len}")
     if settings.unit != "token":
@@ -98,66 +158,79 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
     return "-".join([*parts, f"n{settings.num_windows}", f"k{names}", f"seed{settings.seed}", run_id[:6]])
 
 
-def _prepare(settings: InfluenceConfig, opened: OpenedModel, folder: Path, percent: float) -> PreparedMeasurement:
-    windows = opened.windows(settings)
-    if len(windows) < settings.num_windows:
-        logger.info(
-            f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
-            f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
-        )
-    if few := few_documents(
-        windows.store.doc_ids_G[windows.eligible_g],
-        percent if opened.text.split == "validation" else None,
-        lambda number: opened.windows(dataclasses.replace(settings, num_windows=number)),
-        settings.num_windows,
-    ):
-        logger.warning(few)
-    null_contexts = draw_null_contexts(
-        windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
-    )
-    if null_contexts.kind != settings.null_context:
-        logger.info(
-            f"influence.null_context = {settings.null_context}: all text is one document, so its tokens are shuffled instead"
-        )
-    training_store, train_overlap_W = opened.text.training_store, None
-    # A window with its target may be too short to hold what is looked for.
-    if training_store is not None and windows.full_len + 1 >= NGRAM:
-        train_overlap_W = windows_in_training(windows, training_store)
-    fit = opened.fit(windows)
-    measured = WindowsToMeasure(
-        opened.engine(settings), null_contexts, settings, opened.lengths, opened.tokenizer, opened.text.split,
-        train_overlap_W,
-    )  # fmt: skip
-    measured.try_selectors()
-    logger.info(
-        f"{folder}: {len(windows):,} windows of {windows.num_documents:,} documents, {', '.join(settings.selectors)}, "
-        f"k = {list(settings.k)}"
-    )
-    return prepared_windows(measured, opened, fit=fit)
+def shared_fit(opened: OpenedModel, windows: Windows, share: Share) -> dict[str, Any]:
+    """The manifest's entry about a pretrained model's checks, which take minutes; the first process makes them for all.
+
+    Raises:
+        UserError: the model does not do what the measurement takes for granted.
+    """
+    if opened.record is None:
+        return {}
+    run, key = opened.folder, fingerprint(opened.identity(), windows.sha256)
+    path = run / "checks" / f"{key[:16]}.json"
+    lock: Any = contextlib.nullcontext()
+    if share.count > 1:
+        lock = exclusive_lock(run.parent / f".{run.name}.checks.lock")
+    with lock:
+        if path.is_file():
+            return {"fit": read_json(path)}
+        fit = opened.fit(windows)
+        begin_pretrained(opened.config, run, record=opened.record, tokenizer=opened.tokenizer)
+        make_folder(path.parent)
+        write_json(path, fit["fit"])
+    return fit
 
 
-def prepared_windows(measured: WindowsToMeasure, opened: OpenedModel, *, fit: dict[str, Any]) -> PreparedMeasurement:
-    """Return the measurement of chosen windows; ``influence`` and the Python functions measure by it."""
-    settings, windows = measured.settings, measured.null_contexts.windows
-    tokens = tokens_per_window(settings, opened.lengths)
-    return PreparedMeasurement(
-        num_windows=len(windows),
-        part_size=max(1, min(settings.windows_per_part, TOKENS_PER_PART // tokens)),
-        measure_part=measured.tables_of,
-        tokens_per_window=tokens,
-        manifest_entries={
-            "influence": {**to_dict(settings), "null_context": measured.null_contexts.kind},
-            **({"own_selectors": own} if (own := own_entries(settings.selectors)) else {}),
-            "num_documents": windows.num_documents,
-            "windows_sha256": windows.sha256,
-            **({} if opened.pose is None else {"pose": to_dict(opened.pose)}),
-            **fit,
-        },
-    )
+def manifest_of(
+    opened: OpenedModel, measurement: Measurement, *, source: str, run_id: str, fit: dict[str, Any]
+) -> dict[str, Any]:
+    """The manifest of a measurement before it begins; ``source``: of the text."""
+    windows, settings, lengths = measurement.null_contexts.windows, measurement.settings, opened.lengths
+    pose = None if opened.record is not None else opened.config.pose
+    context: dict[str, Any] = {
+        "local_len": lengths.local_len,
+        "full_len": lengths.full_len,
+        "train_len": lengths.train_len,
+        "max_position": opened.max_position,
+    }
+    if pose is not None:
+        context |= {"pose_method": pose.method, "num_chunks": pose.num_chunks, "pose_contents": pose.contents}
+    elif lengths.train_len is not None:
+        context["train_len_is_stated"] = True
+    entries: dict[str, Optional[Any]] = {
+        "kind": "influence",
+        "run_id": run_id,
+        "run": opened.name,
+        "model": opened.record and dataclasses.asdict(opened.record),
+        "source": source,
+        "split": measurement.split,
+        "influence": {**to_dict(settings), "null_context": measurement.null_contexts.kind},
+        "own_selectors": own_entries(settings.selectors) or None,
+        "context": {**context, "num_long_range": lengths.num_long_range},
+        "visibility": opened.visibility,
+        "num_windows": len(windows),
+        "num_documents": windows.num_documents,
+        "pose": pose and to_dict(pose),
+        "num_parameters": opened.num_parameters,
+        "tokenizer_sha256": opened.tokenizer_sha256,
+        "checkpoint": opened.checkpoint,
+        "tokens_sha256": windows.store.tokens_sha256,
+        "windows_sha256": windows.sha256,
+        "device": device_name(opened.model.device),
+        "precision": opened.precision,
+        **fit,
+    }
+    present = {key: value for key, value in entries.items() if value is not None}
+    return {**present, "anchor": opened.anchor and dataclasses.asdict(opened.anchor)}
+
+
+def part_size(settings: InfluenceConfig, lengths: Lengths) -> int:
+    """Windows of one part."""
+    return max(1, min(settings.windows_per_part, TOKENS_PER_PART // tokens_per_window(settings, lengths)))
 
 
 def tokens_per_window(settings: InfluenceConfig, lengths: Lengths) -> int:
-    """Return about how many tokens the model runs for a window: the size of parts, and the pace of the bar within one."""
+    """About how many tokens the model runs for a window: the size of parts, and the pace of the bar within one."""
     contexts, draws = 2, settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     labels = {name: contexts + (draws if SELECTORS[name].sees_target else 0) for name in settings.selectors}
     rows = sum(number * len(settings.k) for number in labels.values())

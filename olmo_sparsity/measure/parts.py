@@ -1,29 +1,29 @@
-"""Runs a measurement: a folder of part files, each of a fixed range of windows.
+"""Runs a measurement: a folder of part files, each of a fixed range of windows. Nothing here needs a model or torch.
 
 A part is written atomically, and a rerun measures the missing parts only. Several processes, on one machine or on machines
 that share a file system, may measure into the same folder, each its own share of the parts. They never wait for one
-another: the first one writes the manifest, each records in a file of its own where it ran, and whichever finds that all
-parts exist marks the measurement as complete.
+another here: the first one writes the manifest, each records in a file of its own where it runs, and the one that finds all
+parts marks the measurement as complete.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import logging
-import math
+import os
+import re
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-import pyarrow as pa
-from tokenizers import Tokenizer
-from tqdm import tqdm
 
-from olmo_sparsity.config import Config, InfluenceConfig, to_yaml
+from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict, to_yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     clear_folder,
@@ -36,123 +36,156 @@ from olmo_sparsity.files import (
     write_manifest,
     write_text,
 )
-from olmo_sparsity.measure.opening import OpenedModel, check_same_model, lengths_record
-from olmo_sparsity.measure.work import WHOLE, Share
-from olmo_sparsity.model.devices import device_name
-from olmo_sparsity.model.pretrained import ModelRecord
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.selectors import sources_of
-from olmo_sparsity.tables import KINDS, check_begun, finalize, missing_parts, write_part
+from olmo_sparsity.tables import KINDS, SCHEMA_VERSION, check_begun, finalize, missing_parts, write_part
+from olmo_sparsity.torchrun import current_process
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from tokenizers import Tokenizer
+
+    from olmo_sparsity.model.pretrained import ModelRecord
 
 logger = logging.getLogger(__name__)
 
-Sources = Sequence[tuple[str, Optional[str]]]  # names of selectors of one's own, and the hashes of their sources
-MeasurePart = Callable[[np.ndarray], dict[str, pa.Table]]  # numbers of windows, int64 [W] -> each table by its name
-
-# The keys that describe a measurement in its manifest, in the order in which they are written.
-MANIFEST_KEYS = (
-    "kind",
-    "run_id",
-    "run",
-    "model",
-    "source",
-    "split",
-    "influence",
-    "own_selectors",
-    "context",
-    "visibility",
-    "anchor",
-    "num_windows",
-    "num_documents",
-    "pose",
-    "num_parameters",
-    "tokenizer_sha256",
-    "checkpoint",
-    "tokens_sha256",
-    "windows_sha256",
-    "device",
-    "precision",
-    "fit",
-)
+Sources = Sequence[tuple[str, Optional[str]]]  # names of a user's selectors, and the hashes of their sources
+MeasurePart = Callable[[np.ndarray], "dict[str, pa.Table]"]  # numbers of windows, int64 [W] -> each table by its name
 
 
 @dataclass(frozen=True)
-class PreparedMeasurement:
-    """What is known about a measurement once its windows are chosen.
+class Share:
+    """The parts of one of ``count`` processes: their numbers leave ``index`` when divided by ``count``.
 
-    Attributes:
-        num_windows: windows to measure.
-        part_size: windows of one part file.
-        measure_part: measures the windows of one part.
-        tokens_per_window: about how many tokens the model runs for a window; it moves the bar within a part.
-        manifest_entries: what the manifest holds beyond the entries that all kinds share.
+    Shares are not ranges of parts: the missing parts of a folder that one process began are at its end, and each of several
+    processes that continue it still gets as many.
     """
 
-    num_windows: int
-    part_size: int
-    measure_part: MeasurePart
-    tokens_per_window: int
-    manifest_entries: dict[str, Any]
+    index: int = 0
+    count: int = 1
+    is_leader: bool = True  # False: another process of the same terminal prints messages and results
 
 
-@dataclass(frozen=True)
-class MeasurementPlan:
-    """A measurement that ``run_measurement`` does.
+WHOLE = Share()  # all parts, measured by one process
 
-    Attributes:
-        kind: of its tables, as ``influence``.
-        run_id: fingerprint of everything that the tables depend on.
-        folder: where the tables go.
-        config: the experiment; the folder of a pretrained model records it.
-        opened: the model that is measured, and its text.
-        prepare: chooses the windows and sets up the model. It is called only if something is left to measure, and before
-            anything is deleted.
+
+def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mapping[str, str] = os.environ) -> Share:
+    """The share of this process: ``--shard I/N`` (None: all), split further among the processes of torchrun.
+
+    Raises:
+        UserError: these contradict one another, or several processes would overwrite one another's parts.
     """
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", "0/1" if shard is None else shard)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise UserError(
+            f"--shard {shard}: must be I/N, with I from 0 to N - 1; for example, 0/2 and 1/2 for two processes"
+        )
+    process, (index, count) = current_process(variables), map(int, match.groups())
+    share = Share(index * process.world_size + process.rank, count * process.world_size, is_leader=process.is_leader)
+    if overwrite and share.count > 1:
+        raise UserError(
+            f"--overwrite: with {share.count} processes, each would delete what the others measure; delete the folder, or "
+            "choose another with --out DIR"
+        )
+    return share
 
-    kind: str
-    run_id: str
-    folder: Path
-    config: Config
-    opened: OpenedModel
-    prepare: Callable[[], PreparedMeasurement]
+
+# What is measured already.
 
 
-def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Share = WHOLE) -> Path:
-    """Measure what is missing of a measurement, and return its folder.
+def request_of(config: Config) -> dict[str, Any]:
+    """What was requested, and when, before anything was read: an entry of the manifest by which ``finished`` finds it."""
+    sources = [*sources_of(config.influence.selectors)]
+    return {"sha256": fingerprint(SCHEMA_VERSION, to_dict(config), sources), "time": time.time()}
 
-    Args:
-        plan: the measurement.
-        overwrite: delete finished tables and measure again; never with several processes.
-        share: which of the parts this process measures.
+
+def finished(config: Config, run: Path, out: Optional[Path]) -> Optional[Path]:
+    """The folder of a finished measurement of the same request, found from manifests alone; None: look closer.
+
+    A file of the model or of the text that changed after the measurement had begun (its ctime, which no program sets) asks for
+    a closer look, which hashes it.
+    """
+    sha256 = request_of(config)["sha256"]
+    for path in [out / "manifest.json"] if out else sorted((run / "influence").glob("*/manifest.json")):
+        try:
+            manifest = read_manifest_of(path.parent)
+        except UserError:  # missing, or damaged, which is reported where it is opened
+            continue
+        request = manifest.get("request") or {}
+        if request.get("sha256") != sha256 or manifest.get("status") != "complete":
+            continue
+        if not missing_parts(path.parent, manifest) and not _changed_since(request["time"], config, run):
+            _log_finished(path.parent, manifest)
+            return path.parent
+    return None
+
+
+def _changed_since(start: float, config: Config, run: Path) -> bool:
+    model, text = config.pretrained.model, config.influence.data
+    patterns = [str(run / "manifest.json"), str(run / "tokenizer.json"), str(run / "checkpoints" / "**")]
+    if model is not None:
+        patterns, text = [model, f"{model}/*"], text or config.data.source
+    if text is not None:
+        patterns += [text, f"{text}/**"]
+    paths = {path for pattern in patterns for path in glob.iglob(os.path.expanduser(pattern), recursive=True)}
+    try:
+        return any(os.stat(path).st_ctime > start for path in paths)
+    except OSError:  # a broken link
+        return True
+
+
+def _log_finished(folder: Path, manifest: dict[str, Any]) -> None:
+    logger.info(f"{folder}: already measured ({manifest['num_windows']:,} windows); nothing to do")
+
+
+def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
+    """Whether the folder holds the finished measurement with this fingerprint, with all its parts.
 
     Raises:
         UserError: the folder holds another measurement, or something else.
     """
-    if manifest_of_kind(plan.folder, plan.kind) and not overwrite:
-        sources = sources_of(plan.config.influence.selectors)
-        if is_measured(plan.folder, plan.kind, run_id=plan.run_id, sources=sources):
-            return plan.folder
-    prepared = plan.prepare()
-    opened = plan.opened
-    if opened.record is not None:
-        begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
-    measure_parts(
-        plan.folder,
-        manifest_of(opened, prepared, kind=plan.kind, run_id=plan.run_id),
-        part_size=prepared.part_size,
-        measure_part=prepared.measure_part,
-        tokens_per_window=prepared.tokens_per_window,
-        overwrite=overwrite,
-        share=share,
-    )
-    return plan.folder
+    if not manifest_of_kind(folder, kind):
+        return False
+    manifest = read_manifest_of(folder, "num_windows")
+    _check_same(folder, manifest, run_id=run_id, sources=sources)
+    if manifest.get("status") != "complete":
+        return False
+    if missing := missing_parts(folder, manifest):
+        logger.info(
+            f"{folder}: this measurement was finished, but {len(missing)} of {manifest['num_parts']} parts are gone; "
+            "measuring them again"
+        )
+        return False
+    _log_finished(folder, manifest)
+    return True
+
+
+def _check_same(folder: Path, manifest: dict[str, Any], *, run_id: str, sources: Sources) -> None:
+    """Check that tables that were begun are those of this measurement, with the same selectors of the user's.
+
+    Raises:
+        UserError: they are of another, or it cannot be known.
+    """
+    begun = manifest.get("own_selectors", {})
+    reason = "these tables were measured with other settings, another model or other text"
+    if changed := [name for name, sha256 in sources if name in begun and begun[name].get("sha256") != sha256]:
+        reason = f"the source of the selector {', '.join(changed)} has changed since these tables were begun"
+    if manifest.get("run_id") != run_id:
+        raise UserError(f"{folder}: {reason}; choose another folder with --out DIR, or replace them with --overwrite")
+    if unknown := [name for name, sha256 in sources if sha256 is None]:
+        raise UserError(
+            f"{folder}: nobody knows whether these tables are of the same {', '.join(unknown)}, whose source is unknown; choose "
+            "another folder, or put the selector into a file"
+        )
+
+
+# Measuring.
 
 
 def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
     """Create the folder of a pretrained model with its manifest, configuration and tokenizer, unless it exists.
 
-    The configuration tells the model, the text and the lengths; each measurement in the folder records its own settings and
-    states the training row anew.
+    The configuration has the model, the text and the lengths; each measurement in the folder records its own settings.
 
     Raises:
         UserError: another process has begun it with another model.
@@ -172,83 +205,21 @@ def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenize
             write_text(run / name, content)
 
 
-def manifest_of(opened: OpenedModel, prepared: PreparedMeasurement, *, kind: str, run_id: str) -> dict[str, Any]:
-    """Return what the manifest says about a measurement before it begins."""
-    entries = {
-        "kind": kind,
-        "run_id": run_id,
-        "run": opened.name,
-        "source": opened.text.source,
-        "split": opened.text.split,
-        "context": lengths_record(opened),
-        "visibility": opened.visibility,
-        "anchor": None if opened.anchor is None else dataclasses.asdict(opened.anchor),
-        "num_windows": prepared.num_windows,
-        "num_parameters": opened.num_parameters,
-        "tokenizer_sha256": opened.tokenizer_sha256,
-        "tokens_sha256": opened.text.store.tokens_sha256,
-        "device": device_name(opened.model.device),
-        "precision": opened.precision,
-        **prepared.manifest_entries,
-    }
-    if opened.record is not None:
-        entries["model"] = dataclasses.asdict(opened.record)
-    if opened.checkpoint is not None:
-        entries["checkpoint"] = opened.checkpoint.record
-    assert set(entries) <= set(MANIFEST_KEYS)
-    return {key: entries[key] for key in MANIFEST_KEYS if key in entries}
-
-
-def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
-    """Return True if the folder holds the finished measurement with this fingerprint, with all its parts.
-
-    ``sources`` are those of the selectors of one's own.
+def check_same_model(run: Path, record: ModelRecord) -> None:
+    """Check that the folder of results, where it exists, is that of this model.
 
     Raises:
-        UserError: the folder holds another measurement, or something else.
+        UserError: it holds the results of another model, or of the same one with other positions.
     """
-    if not manifest_of_kind(folder, kind):
-        return False
-    manifest = read_manifest_of(folder, "num_windows")
-    _check_run_id(folder, manifest, run_id=run_id, sources=sources)
-    _check_told(folder, sources)
-    if manifest.get("status") != "complete":
-        return False
-    if missing := missing_parts(folder, manifest):
-        logger.info(
-            f"{folder}: this measurement was finished, but {len(missing)} of {manifest['num_parts']} parts are gone; "
-            "measuring them again"
-        )
-        return False
-    logger.info(f"{folder}: already measured ({manifest['num_windows']:,} windows); nothing to do")
-    return True
-
-
-def _check_run_id(folder: Path, manifest: dict[str, Any], *, run_id: str, sources: Sources) -> None:
-    if manifest.get("run_id") != run_id:
-        begun = manifest.get("own_selectors", {})
-        changed = [name for name, sha256 in sources if name in begun and begun[name].get("sha256") != sha256]
-        if changed:
-            raise UserError(
-                f"{folder}: the source of the selector {', '.join(changed)} has changed since these tables were begun; choose "
-                "another folder with --out DIR, or replace them with --overwrite"
-            )
+    model = read_manifest_of(run, "model")["model"]
+    scaling, reason = model.get("rope_scaling") or "none", None
+    if scaling != (record.rope_scaling or "none"):
+        reason = f"pretrained.rope_scaling = {scaling}, not {record.rope_scaling or 'none'}"
+    elif (model["weights_sha256"], model["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
+        reason = "other weights or another tokenizer"
+    if reason is not None:
         raise UserError(
-            f"{folder}: these tables were measured with other settings, another model or other text; choose another "
-            "folder with --out DIR, or replace them with --overwrite"
-        )
-
-
-def _check_told(folder: Path, sources: Sources) -> None:
-    """Check that tables that were begun are of these selectors of one's own, and not only of their names.
-
-    Raises:
-        UserError: it cannot be told.
-    """
-    if unknown := [name for name, sha256 in sources if sha256 is None]:
-        raise UserError(
-            f"{folder}: it cannot be told whether these tables are of the same {', '.join(unknown)}, whose source is not known; "
-            "choose another folder, or put the selector into a file"
+            f"{run}: this folder holds the results of {model['name']} with {reason}; choose another folder with --run DIR"
         )
 
 
@@ -270,89 +241,64 @@ def measure_parts(
         manifest: describes the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` and more.
         part_size: windows of one part; a measurement that was begun before keeps its own.
         measure_part: measures the windows of one part.
-        tokens_per_window: moves the bar within a part; None: it moves from part to part.
+        tokens_per_window: about how many tokens the model runs for a window; moves the bar within a part.
         overwrite: delete the folder's tables first; never with several processes.
-        share: which of the parts this process measures.
-        activity: what the bar says is done; None: the kind.
+        share: the parts of this process.
+        activity: what the bar says; None: the kind.
 
     Raises:
         UserError: the folder holds another measurement, or something else.
     """
     assert not (overwrite and share.count > 1)
     begun = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
-    part_size = begun.get("windows_per_part", part_size)
-    kind, num_windows = manifest["kind"], manifest["num_windows"]
+    part_size, kind, num_windows = begun.get("windows_per_part", part_size), manifest["kind"], manifest["num_windows"]
     lengths = {name: str(value) for name, value in manifest["context"].items() if value is not None}
     metadata = {"run_id": manifest["run_id"], **lengths}
-
-    def windows_of(part: int) -> np.ndarray:
-        return np.arange(part * part_size, min((part + 1) * part_size, num_windows))
-
-    own_parts = range(share.index, begun["num_parts"], share.count)
-    missing = sorted(set(own_parts) & set(missing_parts(folder, begun)))
+    own = range(share.index, begun["num_parts"], share.count)
+    windows = {part: np.arange(part * part_size, min((part + 1) * part_size, num_windows)) for part in own}
+    missing = sorted(set(own) & set(missing_parts(folder, begun)))
     if missing:
         _write_session(folder, share, device=manifest.get("device"))
-    total = sum(len(windows_of(part)) for part in own_parts)
-    left = sum(len(windows_of(part)) for part in missing)
+    total, left = (sum(len(windows[part]) for part in some) for some in (own, missing))
     with progress_bar(activity or kind, " windows", total=total, initial=total - left) as bar:
         for part in missing:
-            within = WithinPart(bar, len(windows_of(part)), tokens_per_window)
-            with listening(within.tokens_ran):
-                tables = measure_part(windows_of(part))
-            tokens_per_window = within.tokens_per_window
+            progress = PartProgress(bar, len(windows[part]), tokens_per_window)
+            with listening(progress.tokens_ran):
+                tables = measure_part(windows[part])
+            tokens_per_window = progress.finish()
             for table in reversed(KINDS[kind].tables):  # the first table last: its part vouches for the others
                 if table in tables:
                     write_part(folder, table, part=part, content=tables[table], metadata=metadata)
-            within.finish()
     finalize(folder)
 
 
-class WithinPart:
-    """Moves a bar of windows while a part is measured, by the tokens that the model has run so far.
+class PartProgress:
+    """Moves a bar of windows while a part is measured, by the tokens that the model has run."""
 
-    Attributes:
-        tokens_per_window: about how many tokens a window takes; when the part is done, how many it took. None: not known.
-    """
-
-    def __init__(self, bar: tqdm[Any], num_windows: int, tokens_per_window: Optional[int]):
-        """Begin a part of so many windows."""
-        self._bar, self._num_windows, self._begin = bar, num_windows, bar.n
-        self._ran = 0
-        self.tokens_per_window = tokens_per_window
+    def __init__(self, bar: Any, num_windows: int, tokens_per_window: Optional[int]):
+        self.bar, self.num_windows, self.tokens_per_window = bar, num_windows, tokens_per_window
+        self.begin, self.ran = bar.n, 0
 
     def tokens_ran(self, num_tokens: int) -> None:
-        """Move the bar; it reaches the end of the part only when the part is written."""
-        self._ran += num_tokens
-        if not self.tokens_per_window:
-            return
-        digits = 0 if self._num_windows >= 100 else 1 if self._num_windows >= 10 else 2
-        step: float = 10**-digits
-        windows = min(self._ran / self.tokens_per_window, self._num_windows - step)
-        done = self._begin + round(math.floor(windows / step) * step, digits)
-        if done > self._bar.n:
-            self._bar.update(done - self._bar.n)
+        """Move the bar; it reaches the end of the part only when the part is measured."""
+        self.ran += num_tokens
+        if self.tokens_per_window:
+            done = min(self.ran / self.tokens_per_window, self.num_windows - 0.1)
+            digits = 0 if self.num_windows >= 100 else 1
+            self.bar.update(max(0.0, round(self.begin + done - self.bar.n, digits)))
 
-    def finish(self) -> None:
-        """Move the bar to the end of the part."""
-        end = self._begin + self._num_windows
-        self._bar.update(end - self._bar.n)
-        self._bar.n = end  # a sum of fractions may be off in its last digit
-        if self._ran and self.tokens_per_window:
-            self.tokens_per_window = max(1, self._ran // self._num_windows)
+    def finish(self) -> Optional[int]:
+        """Move the bar to the end of the part; return the tokens that a window took."""
+        self.bar.update(self.begin + self.num_windows - self.bar.n)
+        self.bar.n = self.begin + self.num_windows  # a sum of fractions may be off in its last digit
+        return max(1, self.ran // self.num_windows) if self.ran and self.tokens_per_window else self.tokens_per_window
 
 
 def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite: bool) -> dict[str, Any]:
     """Write the manifest unless another process has written it, and return the one on disk."""
-    begun = {
-        **manifest,
-        "status": "running",
-        "num_parts": -(-manifest["num_windows"] // part_size),
-        "windows_per_part": part_size,
-    }
+    num_parts = -(-manifest["num_windows"] // part_size)
+    begun = {**manifest, "status": "running", "num_parts": num_parts, "windows_per_part": part_size}
     exists = manifest_of_kind(folder, manifest["kind"])
-    sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
-    if exists and not overwrite:
-        _check_told(folder, sources)
     if exists and overwrite:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
@@ -360,7 +306,8 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     make_folder(folder)
     write_manifest(folder, begun, once=True)
     on_disk = read_manifest_of(folder)
-    _check_run_id(folder, on_disk, run_id=manifest["run_id"], sources=sources)
+    sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
+    _check_same(folder, on_disk, run_id=manifest["run_id"], sources=sources if exists and not overwrite else ())
     check_begun(folder, on_disk)
     return on_disk
 

@@ -1,54 +1,50 @@
-"""What the model says about a batch of windows under one context: what selectors may ask, computed when asked, then kept.
+"""What the model predicts for a batch of windows under one context: everything selectors may ask, computed on demand, then kept.
 
-A *candidate* is what is unmasked at once: a long-range token, or a word, sentence or block of them. All windows of a batch have
-the same candidates, so arrays have no padding: tokens and blocks share a batch, windows with words or sentences are batches of
+A *candidate* is unmasked as a whole: a long-range token, or a word, sentence or block of them. All windows of a batch have the
+same candidates, so arrays have no padding: tokens and blocks share a batch, windows with words or sentences are batches of
 one.
 
-A *label* is a token whose loss is asked for: the target, or one drawn in its place. A pass serves all labels.
+A *label* is a token whose loss is computed: the target, or one drawn in its place. A pass serves all labels.
 
-Letters of shapes: W windows, I candidates, M long-range positions, T tokens of a window, A labels, V vocabulary.
+Letters of shapes: W windows, I candidates, M long-range positions, T tokens of a window, A labels, R rows, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Optional, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from olmo_sparsity.measure.engine import Engine
+from olmo_sparsity.measure.engine import LOWEST, Engine
 from olmo_sparsity.text.store import TokenStore, token_counts
 from olmo_sparsity.text.tokenizer import token_texts
 from olmo_sparsity.text.units import group_numbers
 
-CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of its null context
+CONTEXTS = ("real", "null")  # the window's own long-range tokens, or those of its null context
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
 T = TypeVar("T")
 
 
 class UndeclaredTargetError(Exception):
-    """A selector that has not said that it sees the target asks for a loss."""
+    """A selector without ``sees_target`` asks for a loss."""
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """W windows under one context, on the device of the model."""
+class Readings(NamedTuple):
+    """Predictions of rows; nats, fp32."""
 
-    tokens_WT: torch.Tensor  # int64, without the targets
-    labels_WA: torch.Tensor  # int64; the targets first
-    window_ids_W: np.ndarray  # int64, their numbers in the table
-    context: str
-    seed: int
-    spans: list[
-        tuple[int, int]
-    ]  # first position of each candidate, and the one behind its last; all M positions in order
-    tokenizer: Optional[Tokenizer] = None
-    store: Optional[TokenStore] = None  # the text that they are from
+    losses: np.ndarray  # of each label, [..., A]
+    kl: np.ndarray  # KL(p_all, p_S), [...]
+    kl_from_short: np.ndarray  # KL(p_{}, p_S), [...]; NaN without drawn labels
+
+    def reshaped(self, *shape: int) -> Readings:
+        """The same readings in another shape."""
+        return Readings(self.losses.reshape(*shape, -1), self.kl.reshape(shape), self.kl_from_short.reshape(shape))
 
 
 def kept(function: Callable[[Scores], T]) -> Any:
@@ -57,42 +53,36 @@ def kept(function: Callable[[Scores], T]) -> Any:
     def get(self: Scores) -> T:
         if function.__name__ not in self._kept:
             self._kept[function.__name__] = function(self)
-        found: T = self._kept[function.__name__]
-        return found
+        value: T = self._kept[function.__name__]
+        return value
 
     return property(get, doc=function.__doc__)
 
 
+@dataclass(eq=False)
 class Scores:
     """What selectors ask about W windows, for one label; arrays are fp32, losses and divergences in nats."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        batch: Batch,
-        log_p_short_WV: torch.Tensor,
-        *,
-        max_k: int,
-        lasso_masks: int = 64,
-        needs: frozenset[str] = frozenset(),
-    ):
-        """Take a batch.
-
-        Args:
-            engine: runs the model.
-            batch: the windows.
-            log_p_short_WV: log-probabilities with the local tokens alone, the same under every context.
-            max_k: the largest k that will be asked for.
-            lasso_masks: random visible sets of ``lasso``.
-            needs: what will be asked of layers and heads (``observed``), so that one pass serves all selectors.
-        """
-        self.engine, self.batch, self.log_p_short_WV = engine, batch, log_p_short_WV
-        self.max_k, self.lasso_masks, self.needs = max_k, lasso_masks, needs
-        self._kept: dict[str, Any] = {}
-        self._label: Optional[int] = None
+    engine: Engine
+    tokens_WT: torch.Tensor  # int64, without the targets
+    labels_WA: torch.Tensor  # int64; the targets first
+    window_ids_W: np.ndarray  # int64, their numbers in the table
+    spans: list[
+        tuple[int, int]
+    ]  # first position of each candidate and the one behind its last; all M positions in order
+    log_p_short_WV: torch.Tensor  # with the local tokens alone, the same under every context
+    context: str = "real"
+    seed: int = 0
+    max_k: int = 1  # the largest k of the measurement
+    lasso_masks: int = 64  # random visible sets of ``lasso``
+    needs: frozenset[str] = frozenset()  # of layers and heads (``observed``), so that one pass serves all selectors
+    tokenizer: Optional[Tokenizer] = None
+    store: Optional[TokenStore] = None  # the measured text
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    _label: Optional[int] = None
 
     def of_label(self, label: Optional[int]) -> Scores:
-        """The same windows for another label; None: for a selector that does not see one."""
+        """The same windows for another label; None: for a selector that does not see it."""
         other = copy.copy(self)
         other._label = label
         return other
@@ -100,53 +90,50 @@ class Scores:
     @property
     def num_windows(self) -> int:
         """W."""
-        return len(self.batch.window_ids_W)
+        return len(self.window_ids_W)
 
     @property
     def num_candidates(self) -> int:
         """I."""
-        return len(self.batch.spans)
+        return len(self.spans)
 
     @property
     def num_long_range(self) -> int:
         """M."""
-        return self.batch.tokens_WT.shape[1] - self.engine.local_len
+        return self.spans[-1][1]
 
     @property
     def label(self) -> int:
         """The number of the label.
 
         Raises:
-            UndeclaredTargetError: the selector has not said that it sees one.
+            UndeclaredTargetError: the selector has not declared that it sees one.
         """
         if self._label is None:
             raise UndeclaredTargetError("losses and the target are for selectors with sees_target=True")
         return self._label
 
-    # Predictions.
+    # Predictions with nothing and with everything visible.
 
     @kept
     def log_p_long_WV(self) -> torch.Tensor:
         """Log-probabilities of the next token with everything visible, fp32 [W, V]."""
         if "attention" in self.needs:
             return self._long_and_attention[0]
-        everything = torch.ones(self.num_windows, self.num_long_range, dtype=torch.bool, device=self._device)
-        return self._in_order(everything)
+        everything_WM = self.tokens_WT.new_ones(self.num_windows, self.num_long_range, dtype=torch.bool)
+        return self.engine.predictions(self.tokens_WT, everything_WM)
 
     @kept
     def _long_and_attention(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.engine.long_and_attention(self.batch.tokens_WT)
+        return self.engine.long_and_attention(self.tokens_WT)
 
-    def _in_order(self, shown_WM: torch.Tensor) -> torch.Tensor:
-        windows = torch.arange(self.num_windows, device=self._device)
-        found = torch.empty_like(self.log_p_short_WV)
-        for rows, log_p_rV in self.engine.log_probs(self.batch.tokens_WT, windows, shown_WM):
-            found[rows] = log_p_rV
-        return found
+    @kept
+    def _p_long_WV(self) -> torch.Tensor:
+        return self.log_p_long_WV.exp()
 
-    @property
-    def _device(self) -> torch.device:
-        return self.batch.tokens_WT.device
+    @kept
+    def _p_short_WV(self) -> torch.Tensor:
+        return self.log_p_short_WV.exp()
 
     @kept
     def kl_short(self) -> np.ndarray:
@@ -161,12 +148,12 @@ class Scores:
     @kept
     def losses_short_WA(self) -> np.ndarray:
         """loss({}) of each label."""
-        return surprisals(self.log_p_short_WV, self.batch.labels_WA).cpu().numpy()
+        return surprisals(self.log_p_short_WV, self.labels_WA).cpu().numpy()
 
     @kept
     def losses_long_WA(self) -> np.ndarray:
         """loss(all) of each label."""
-        return surprisals(self.log_p_long_WV, self.batch.labels_WA).cpu().numpy()
+        return surprisals(self.log_p_long_WV, self.labels_WA).cpu().numpy()
 
     @property
     def loss_short(self) -> np.ndarray:
@@ -178,25 +165,12 @@ class Scores:
         """loss(all), [W]."""
         return self.losses_long_WA[:, self.label]
 
-    # One candidate, all but one, any sets.
+    # Predictions under visible sets: one candidate, all but one, any.
 
     @kept
     def singles(self) -> Readings:
-        """What the model predicts with each candidate alone; [W, I] and [W, I, A]."""
-        if all(end - first == 1 for first, end in self.batch.spans):
-            found = self._empty(self.num_windows * self.num_candidates)
-            for windows_r, positions_r, log_p_rV in self.engine.log_probs_of_singles(self.batch.tokens_WT):
-                self._read(found, windows_r * self.num_candidates + positions_r, windows_r, log_p_rV)
-        else:
-            alone_II = np.eye(self.num_candidates, dtype=bool)
-            windows_R = np.repeat(np.arange(self.num_windows), self.num_candidates)
-            found = self.read(windows_R, np.tile(alone_II, (self.num_windows, 1)))
-        return found.reshaped(self.num_windows, self.num_candidates)
-
-    @property
-    def are_singles_known(self) -> bool:
-        """Whether ``singles`` has been asked for."""
-        return "singles" in self._kept
+        """Predictions with each candidate alone; [W, I] and [W, I, A]."""
+        return self._of_every_window(np.eye(self.num_candidates, dtype=bool))
 
     @property
     def loss_single(self) -> np.ndarray:
@@ -209,44 +183,13 @@ class Scores:
         return self.singles.kl
 
     @kept
-    def _losses_without_WIA(self) -> np.ndarray:
-        found = np.empty((self.num_windows, self.num_candidates, self.batch.labels_WA.shape[1]), dtype=np.float32)
-        for some_w, number, log_p_wV in self.engine.log_probs_of_all_but(self.batch.tokens_WT, self.batch.spans):
-            found[some_w.cpu().numpy(), number] = surprisals(log_p_wV, self.batch.labels_WA[some_w]).cpu().numpy()
-        return found
+    def _all_but_one(self) -> Readings:
+        return self._of_every_window(~np.eye(self.num_candidates, dtype=bool))
 
     @property
     def loss_without(self) -> np.ndarray:
         """loss(all but i) of each candidate, [W, I]."""
-        return self._losses_without_WIA[:, :, self.label]
-
-    def read(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> Readings:
-        """Run windows under visible sets of candidates, of any sizes: losses of all labels [R, A], divergences [R].
-
-        Everything visible is not run again.
-        """
-        shown_RM = self._positions(shown_RI)
-        found, is_all_R = self._empty(len(windows_R)), shown_RM.all(axis=1)
-        everything = windows_R[is_all_R]
-        found.losses[is_all_R], found.kl[is_all_R] = self.losses_long_WA[everything], 0.0
-        found.kl_from_short[is_all_R] = self.kl_short_to_long[everything]
-        rest_r = torch.from_numpy(np.flatnonzero(~is_all_R)).to(self._device)
-        windows_r = torch.from_numpy(windows_R).to(self._device)[rest_r]
-        shown_rM = torch.from_numpy(shown_RM).to(self._device)[rest_r]
-        for rows, log_p_rV in self.engine.log_probs(self.batch.tokens_WT, windows_r, shown_rM):
-            self._read(found, rest_r[rows], windows_r[rows], log_p_rV)
-        return found
-
-    def evaluate(self, shown_WNI: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Losses and divergences KL(p_all, p_S) of N visible sets of candidates for each window, bool -> [W, N] each.
-
-        Without a label the losses are NaN.
-        """
-        num_windows, number, _ = shown_WNI.shape
-        found = self.read(np.repeat(np.arange(num_windows), number), shown_WNI.reshape(-1, self.num_candidates))
-        kl = found.kl.reshape(num_windows, number)
-        losses = np.full_like(kl, np.nan) if self._label is None else found.losses[:, self._label].reshape(kl.shape)
-        return losses, kl
+        return self._all_but_one.losses[:, :, self.label]
 
     @kept
     def lasso_sets(self) -> np.ndarray:
@@ -255,45 +198,78 @@ class Scores:
         return np.stack([generator.random(size) < 0.5 for generator in self.generators(LASSO_MASKS)])
 
     @kept
-    def _lasso_readings(self) -> Readings:
-        number = self.lasso_sets.shape[1]
-        windows_R = np.repeat(np.arange(self.num_windows), number)
-        return self.read(windows_R, self.lasso_sets.reshape(-1, self.num_candidates)).reshaped(self.num_windows, number)
+    def _lasso_losses_WNA(self) -> np.ndarray:
+        return self._of_windows(self.lasso_sets).losses
 
     @property
     def lasso_losses(self) -> np.ndarray:
         """The losses under ``lasso_sets``, [W, N]."""
-        return self._lasso_readings.losses[:, :, self.label]
+        return self._lasso_losses_WNA[:, :, self.label]
+
+    def evaluate(self, shown_WNI: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Losses and divergences KL(p_all, p_S) of N visible sets of candidates for each window, bool -> [W, N] each.
+
+        Without a label the losses are NaN.
+        """
+        readings = self._of_windows(shown_WNI)
+        losses = np.full_like(readings.kl, np.nan) if self._label is None else readings.losses[:, :, self._label]
+        return losses, readings.kl
+
+    def _of_every_window(self, shown_NI: np.ndarray) -> Readings:
+        shown_RI = np.tile(shown_NI, (self.num_windows, 1))
+        windows_R = np.repeat(np.arange(self.num_windows), len(shown_NI))
+        return self._run(windows_R, shown_RI).reshaped(self.num_windows, len(shown_NI))
+
+    def _of_windows(self, shown_WNI: np.ndarray) -> Readings:
+        num_windows, number, _ = shown_WNI.shape
+        windows_R = np.repeat(np.arange(num_windows), number)
+        return self.read(windows_R, shown_WNI.reshape(num_windows * number, -1)).reshaped(num_windows, number)
+
+    def read(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> Readings:
+        """Predictions of rows: windows under visible sets of candidates, of any sizes.
+
+        Equal rows run once; everything visible, and single candidates once ``singles`` are known, do not run again.
+        """
+        keys = np.column_stack([windows_R, np.packbits(shown_RI, axis=1)])
+        _, first_r, places_R = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        windows_r, shown_rI = windows_R[first_r], shown_RI[first_r]
+        is_all_r = shown_rI.all(axis=1)
+        is_single_r = (shown_rI.sum(axis=1) == 1) & ~is_all_r & ("singles" in self._kept)
+        readings = self._empty(len(first_r))
+        long = self.losses_long_WA, np.zeros(self.num_windows, dtype=np.float32), self.kl_short_to_long
+        for values, of_long in zip(readings, long, strict=True):
+            values[is_all_r] = of_long[windows_r[is_all_r]]
+        if is_single_r.any():
+            at = windows_r[is_single_r], shown_rI[is_single_r].argmax(axis=1)
+            for values, of_singles in zip(readings, self.singles, strict=True):
+                values[is_single_r] = of_singles[at]
+        rest_r = ~is_all_r & ~is_single_r
+        for values, of_run in zip(readings, self._run(windows_r[rest_r], shown_rI[rest_r]), strict=True):
+            values[rest_r] = of_run
+        return Readings(*(values[places_R.ravel()] for values in readings))
+
+    def _run(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> Readings:
+        readings, has_draws = self._empty(len(windows_R)), self.labels_WA.shape[1] > 1
+        shown_RM = np.repeat(shown_RI, [end - first for first, end in self.spans], axis=1)
+        rows = (torch.from_numpy(of).to(self.tokens_WT.device) for of in (windows_R, shown_RM))
+        for rows_r, log_p_rV in self.engine.log_probs(self.tokens_WT, *rows):
+            at = rows_r.cpu().numpy()
+            windows_r = windows_R[at]
+            readings.losses[at] = surprisals(log_p_rV, self.labels_WA[windows_r]).cpu().numpy()
+            long = self.log_p_long_WV[windows_r], log_p_rV, self._p_long_WV[windows_r]
+            readings.kl[at] = divergence(*long).cpu().numpy()
+            if has_draws:  # optimism needs it
+                short = self.log_p_short_WV[windows_r], log_p_rV, self._p_short_WV[windows_r]
+                readings.kl_from_short[at] = divergence(*short).cpu().numpy()
+        return readings
 
     def _empty(self, number: int) -> Readings:
-        return Readings(
-            np.full((number, self.batch.labels_WA.shape[1]), np.nan, dtype=np.float32),
-            *np.full((2, number), np.nan, dtype=np.float32),
-        )
-
-    @kept
-    def _p_long_WV(self) -> torch.Tensor:
-        return self.log_p_long_WV.exp()
-
-    @kept
-    def _p_short_WV(self) -> torch.Tensor:
-        return self.log_p_short_WV.exp()
-
-    def _read(self, into: Readings, rows: torch.Tensor, windows_r: torch.Tensor, log_p_rV: torch.Tensor) -> None:
-        rows_r = rows.cpu().numpy()
-        into.losses[rows_r] = surprisals(log_p_rV, self.batch.labels_WA[windows_r]).cpu().numpy()
-        long = divergence(self.log_p_long_WV[windows_r], log_p_rV, self._p_long_WV[windows_r])
-        into.kl[rows_r] = long.cpu().numpy()
-        if self.batch.labels_WA.shape[1] > 1:  # optimism needs it
-            short = divergence(self.log_p_short_WV[windows_r], log_p_rV, self._p_short_WV[windows_r])
-            into.kl_from_short[rows_r] = short.cpu().numpy()
-
-    def _positions(self, shown_RI: np.ndarray) -> np.ndarray:
-        return np.repeat(shown_RI, [end - first for first, end in self.batch.spans], axis=1)
+        losses = np.full((number, self.labels_WA.shape[1]), np.nan, dtype=np.float32)
+        return Readings(losses, *np.full((2, number), np.nan, dtype=np.float32))
 
     def per_candidate(self, values_WM: np.ndarray) -> np.ndarray:
         """Sums over the tokens of each candidate, [W, I]; NaN is no value, and a candidate without values is NaN."""
-        first_I = [first for first, _ in self.batch.spans]
+        first_I = [first for first, _ in self.spans]
         has_value = np.add.reduceat(~np.isnan(values_WM), first_I, axis=1, dtype=np.int64) > 0
         return np.where(has_value, np.add.reduceat(np.nan_to_num(values_WM), first_I, axis=1), np.nan)
 
@@ -302,10 +278,10 @@ class Scores:
     @kept
     def _gradients_AWM(self) -> np.ndarray:
         def losses(windows: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
-            labels = self.batch.labels_WA[windows].unbind(1)
+            labels = self.labels_WA[windows].unbind(1)
             return torch.stack([F.cross_entropy(logits_wV, of_label, reduction="sum") for of_label in labels])
 
-        return self.engine.gradients(self.batch.tokens_WT, losses).cpu().numpy()
+        return self.engine.gradients(self.tokens_WT, losses).cpu().numpy()
 
     @property
     def gradient(self) -> np.ndarray:
@@ -313,22 +289,27 @@ class Scores:
         return self.per_candidate(-self._gradients_AWM[self.label])
 
     def patching_beside(self, shown_WI: np.ndarray) -> np.ndarray:
-        """What unmasking each candidate beside the shown ones does to KL(p_all, p), by attribution patching, [W, I]."""
+        """The effect of unmasking each candidate beside the visible ones on KL(p_all, p), by attribution patching, [W, I]."""
         p_long_WV = self._p_long_WV  # a pass of its own, which must not run while attention is read
 
         def cross_entropy(windows: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
-            return F.cross_entropy(logits_wV, p_long_WV[windows], reduction="sum")
+            return F.cross_entropy(logits_wV.clamp(min=LOWEST), p_long_WV[windows], reduction="sum")
 
-        shown_WM = torch.from_numpy(self._positions(shown_WI)).to(self._device)
-        return self.per_candidate(self.engine.patching(self.batch.tokens_WT, shown_WM, cross_entropy).cpu().numpy())
+        shown_WM = np.repeat(shown_WI, [end - first for first, end in self.spans], axis=1)
+        shown = torch.from_numpy(shown_WM).to(self.tokens_WT.device)
+        return self.per_candidate(self.engine.patching(self.tokens_WT, shown, cross_entropy).cpu().numpy())
 
     @property
     def attention(self) -> np.ndarray:
         """Attention of the last token to each candidate under full context, mean over heads and layers, [W, I]."""
         return self.per_candidate(self._long_and_attention[1].cpu().numpy())
 
+    @kept
+    def _observed(self) -> dict[str, np.ndarray]:
+        return {}
+
     def observed(self, name: str) -> np.ndarray:
-        """What one pass under full context gives of layers and heads, [W, layers, heads, ...].
+        """Values of layers and heads in one pass under full context, [W, layers, heads, ...].
 
         ``attention_of_heads``, ``accumulated_attention`` and ``observed_attention`` [.., M] are the attention of the last
         token, of all tokens, and of the last 32 local ones; ``queries`` [.., E] of the last token; ``keys`` and ``values`` [..,
@@ -339,75 +320,52 @@ class Scores:
         """
         if name not in self._observed:
             of_pass = (self.needs | {name}) - {"attention"}
-            self._observed.update(
-                self.engine.observed(self.batch.tokens_WT, frozenset(of_pass - self._observed.keys()))
-            )
-        found: np.ndarray = self._observed[name]
-        return found
-
-    @kept
-    def _observed(self) -> dict[str, np.ndarray]:
-        return {}
+            self._observed.update(self.engine.observed(self.tokens_WT, frozenset(of_pass - self._observed.keys())))
+        values: np.ndarray = self._observed[name]
+        return values
 
     # The text.
 
     @kept
     def token_ids(self) -> np.ndarray:
         """The tokens without the anchor, int64 [W, T]; the long-range ones are the first M."""
-        return self.batch.tokens_WT.cpu().numpy()
+        return self.tokens_WT.cpu().numpy()
 
     @property
     def first_positions(self) -> np.ndarray:
         """The position ID of the first token of each candidate under full context, int64 [I]."""
-        return self.engine.num_anchors + np.array([first for first, _ in self.batch.spans])
+        return self.engine.num_anchors + np.array([first for first, _ in self.spans])
 
     @kept
     def texts(self) -> list[list[str]]:
         """The text of each token, T of each window."""
-        assert self.batch.tokenizer is not None
-        return [token_texts(self.batch.tokenizer, tokens_T) for tokens_T in self.token_ids]
+        assert self.tokenizer is not None
+        return [token_texts(self.tokenizer, tokens_T) for tokens_T in self.token_ids]
 
     @kept
     def sentence_starts(self) -> np.ndarray:
-        """Which tokens begin a sentence, bool [W, T]; what begins before the window has no beginning here."""
-        assert self.batch.tokenizer is not None
+        """Which tokens begin a sentence, bool [W, T]; the one that began before the window has no beginning here."""
+        assert self.tokenizer is not None
         tokens_WT = self.token_ids
-        numbers_WT = group_numbers(self.batch.tokenizer, tokens_WT, num_long_range=tokens_WT.shape[1], unit="sentence")
+        numbers_WT = group_numbers(self.tokenizer, tokens_WT, num_long_range=tokens_WT.shape[1], unit="sentence")
         return np.diff(numbers_WT, axis=1, prepend=numbers_WT[:, :1]) != 0
 
     @kept
     def frequencies(self) -> np.ndarray:
         """How often each token occurs in the measured text, int64 [W, T]."""
-        assert self.batch.store is not None
-        counts_V, tokens_WT = token_counts(self.batch.store), self.token_ids
+        assert self.store is not None
+        counts_V, tokens_WT = token_counts(self.store), self.token_ids
         return np.where(tokens_WT < len(counts_V), counts_V[tokens_WT.clip(max=len(counts_V) - 1)], 0)
 
     @property
     def targets(self) -> np.ndarray:
         """The label of each window, int64 [W]."""
-        return self.batch.labels_WA[:, self.label].cpu().numpy()
+        return self.labels_WA[:, self.label].cpu().numpy()
 
     def generators(self, purpose: int) -> list[np.random.Generator]:
         """A random generator for each window, a function of seed, purpose, window and context alone."""
-        context = CONTEXTS.index(self.batch.context)
-        return [np.random.default_rng([self.batch.seed, purpose, int(i), context]) for i in self.batch.window_ids_W]
-
-
-@dataclass(frozen=True)
-class Readings:
-    """What the model predicts under visible sets; nats, fp32."""
-
-    losses: np.ndarray  # of each label, [..., A]
-    kl: np.ndarray  # KL(p_all, p_S), [...]
-    kl_from_short: np.ndarray  # KL(p_{}, p_S), [...]; NaN without drawn labels
-
-    def reshaped(self, *shape: int) -> Readings:
-        """The same readings in another shape."""
-        return Readings(
-            self.losses.reshape(*shape, self.losses.shape[-1]),
-            self.kl.reshape(shape),
-            self.kl_from_short.reshape(shape),
-        )
+        context = CONTEXTS.index(self.context)
+        return [np.random.default_rng([self.seed, purpose, int(i), context]) for i in self.window_ids_W]
 
 
 def surprisals(log_p: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,6 @@ Numbers have the dtype of the weights; the sums of a softmax are fp32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
@@ -44,30 +43,24 @@ class Compact:
         return self._last_logits(*self._embedded(tokens_BY, positions_BY), prefix)
 
     def singles(
-        self, tokens_WT: torch.Tensor, *, local_len: int, num_anchors: int, rows_per_pass: int
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (some of the candidates' places in the windows, logits [W, j, V] of rows of the anchor, {j}, local tokens)."""
-        (num_windows, length), first = tokens_WT.shape, self.layers[0]
-        places = torch.arange(length, device=tokens_WT.device)
-        anchor, far, local = places.split([num_anchors, length - num_anchors - local_len, local_len])
-        shared = torch.cat([anchor, local])
+        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, places_R: torch.Tensor, local_len: int, num_anchors: int
+    ) -> torch.Tensor:
+        """Logits [R, V] of rows of a window's anchor, the one candidate at a place of that window, and the local tokens."""
+        length, first = tokens_WT.shape[1], self.layers[0]
+        shared = torch.arange(length, device=tokens_WT.device)
+        shared = torch.cat([shared[:num_anchors], shared[length - local_len :]])
         x_WYD, tables = self._embedded(tokens_WT[:, shared], shared[None])
         q, k, v = self._projected(first, x_WYD, tables, local_len)
         among_WLHE, log_sum = _attend_with_sums(q, k, v, first.self_attn.scaling)
-        x_WLD, tables = x_WYD[:, num_anchors:], tuple(table[:, num_anchors:] for table in tables)
-        for places_j in far.split(max(1, rows_per_pass // num_windows)):
-            seen_jP = torch.cat([anchor.expand(len(places_j), -1), places_j[:, None]], dim=1)
-            entries = self._entries(tokens_WT[:, seen_jP].flatten(0, 1), seen_jP.repeat(num_windows, 1))
-            k_WHjE, v_WHjE = (
-                _per_query_head(of[:, :, -1].unflatten(0, (num_windows, -1)).transpose(1, 2), q) for of in entries[0]
-            )
-            # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
-            share_WHLj = torch.sigmoid(_scores(q, k_WHjE, first.self_attn.scaling) - log_sum[..., None]).type_as(v)
-            out_WjLHE = torch.lerp(
-                among_WLHE[:, None], v_WHjE.transpose(1, 2)[:, :, None], share_WHLj.permute(0, 3, 2, 1)[..., None]
-            )
-            x_RLD = self._after_attention(first, x_WLD[:, None], out_WjLHE).flatten(0, 1)
-            yield places_j, self._last_logits(x_RLD, tables, entries, from_layer=1).unflatten(0, (num_windows, -1))
+        places_RP = torch.cat([shared[:num_anchors].expand(len(places_R), -1), places_R[:, None]], dim=1)
+        entries = self._entries(tokens_WT[windows_R[:, None], places_RP], places_RP)
+        k, v = (_per_query_head(of[:, :, -1:], q) for of in entries[0])
+        # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
+        scores_RHL = _scores(q[windows_R], k, first.self_attn.scaling)[..., 0]
+        share_RHL = torch.sigmoid(scores_RHL - log_sum[windows_R]).type_as(v)
+        out_RLHE = torch.lerp(among_WLHE[windows_R], v.transpose(1, 2), share_RHL.transpose(1, 2)[..., None])
+        x_RLD = self._after_attention(first, x_WYD[windows_R, num_anchors:], out_RLHE)
+        return self._last_logits(x_RLD, tuple(of[:, num_anchors:] for of in tables), entries, from_layer=1)
 
     def _entries(self, tokens_RP: torch.Tensor, positions_RP: torch.Tensor) -> KeysValues:
         """Keys and values of causal rows in each layer, [R, H, P, E]."""

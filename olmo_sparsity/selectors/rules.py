@@ -41,10 +41,10 @@ def bm25(s: Scores) -> np.ndarray:
 def _bm25(s: Scores, far_M: np.ndarray, query_L: np.ndarray) -> np.ndarray:
     terms_Q, repeats_Q = np.unique(query_L, return_counts=True)  # each occurrence in the query counts
     counts_MQ = (far_M[:, None] == terms_Q).astype(np.float64)
-    counts_IQ = np.add.reduceat(counts_MQ, [first for first, _ in s.batch.spans], axis=0)
+    counts_IQ = np.add.reduceat(counts_MQ, [first for first, _ in s.spans], axis=0)
     holding_Q = (counts_IQ > 0).sum(axis=0)
     rarity_Q = np.log1p((s.num_candidates - holding_Q + 0.5) / (holding_Q + 0.5))
-    lengths_I = np.array([end - first for first, end in s.batch.spans])
+    lengths_I = np.array([end - first for first, end in s.spans])
     norm_I1 = BM25_K1 * (1 - BM25_B + BM25_B * lengths_I / lengths_I.mean())[:, None]
     return (counts_IQ * (BM25_K1 + 1) / (counts_IQ + norm_I1)) @ (repeats_Q * rarity_Q)
 

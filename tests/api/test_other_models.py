@@ -99,10 +99,10 @@ def test_the_first_tokens_are_compared_again_where_there_are_more_windows(
     one, all_windows = (api.windows_from_table(used, of_command.windows.iloc[:number]) for number in (1, 10))
     api.losses(used, one, [[]])
     first = used.fit(one.windows)["fit"]
-    assert (first["anchor"]["num_windows"], first["anchor"]["standard_error_nats"]) == (1, None)
+    assert first["anchor"]["num_windows"] == 1 and set(first["anchor"]["lower_with"].values()) == {None}
     found = api.measure(used, all_windows, selectors=["kl"], k=[1]).manifest["fit"]
     assert found["anchor"] == fresh.fit(all_windows.windows)["fit"]["anchor"]
-    assert found["anchor"]["num_windows"] == 10 and found["anchor"]["standard_error_nats"] > 0
+    assert found["anchor"]["num_windows"] == 10
     assert found["checks"] == first["checks"]
     assert used.fit(one.windows)["fit"] == found
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from olmo_sparsity.cli.options import keys_of_k, parse_k, selectors_named
 from olmo_sparsity.config import DataConfig, load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.work import share_of_process
+from olmo_sparsity.measure.parts import share_of_process
 from olmo_sparsity.selectors import ALL_SELECTORS
 from olmo_sparsity.text.places import EncodedText, place_at
 from olmo_sparsity.text.tokenizer import tokenizer_text

@@ -12,7 +12,7 @@ from olmo_sparsity.cli.options import Named
 from olmo_sparsity.cli.steps import check_before_torch, needs_training, train_first
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.work import WHOLE, Share
+from olmo_sparsity.measure.parts import WHOLE, Share
 
 
 @pytest.fixture

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 import torch
 import torch.nn.functional as F
 from defined import FULL, LOCAL, PATHS, M, kl, log_probs, random_sets, windows
-from transformers_models import BOS, VOCAB, build, build_raw
+from transformers_models import BOS, VOCAB, build
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.engine import Engine
+from olmo_sparsity.measure.engine import LOGIT_ELEMENTS, Engine
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.compact import Compact
+from olmo_sparsity.progress import listening
 
 CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 0}  # of log-probabilities of all tokens, also of very unlikely ones
 W = 3
@@ -33,42 +35,43 @@ def model_of(kind: str) -> CausalLM:
     return build(kind)
 
 
-def in_order(passes: Any, num_rows: int) -> torch.Tensor:
+def rows_of(engine: Engine, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor) -> torch.Tensor:
     """The rows of all passes, each of which comes once."""
-    found = torch.full((num_rows, VOCAB), torch.nan)
-    for *where, log_p_rV in passes:
-        rows = where[0] if len(where) == 1 else where[0] * M + where[1]
-        assert found[rows].isnan().all()
-        found[rows] = log_p_rV
-    return found
+    found_RV = torch.full((len(windows_R), VOCAB), torch.nan)
+    for rows, log_p_rV in engine.log_probs(tokens_WT, windows_R, shown_RM):
+        assert found_RV[rows].isnan().all()
+        found_RV[rows] = log_p_rV
+    return found_RV
+
+
+def every_set() -> tuple[torch.Tensor, torch.Tensor]:
+    """Sets of all kinds for W windows: each token alone, all but it, all but some, nothing, everything, and random ones."""
+    alone_MM, but_some = torch.eye(M, dtype=torch.bool), torch.ones(3, M, dtype=torch.bool)
+    for number, (first, end) in enumerate([(3, 5), (9, 12), (M - 2, M)]):
+        but_some[number, first:end] = False
+    shown_SM = torch.cat([alone_MM, ~alone_MM, but_some, random_sets(12)])
+    return torch.arange(W).repeat_interleave(len(shown_SM)), shown_SM.repeat(W, 1)
 
 
 @family
 @visible
 @anchored
 def test_every_path_gives_what_the_definition_gives(kind: str, visibility: Any, anchor_id: Optional[int]) -> None:
-    model, (tokens_WT, _) = model_of(kind), windows(W)
+    model, (tokens_WT, _), (windows_R, shown_RM) = model_of(kind), windows(W), every_set()
     defined = functools.partial(log_probs, model.raw, visibility=visibility, anchor_id=anchor_id)
-    windows_R, shown_RM = torch.tensor([0, 1, 2, 2, 0, 1, 1, 0]), random_sets(8)
-    expected = defined(tokens_WT[windows_R], shown_RM)
-    of_window = torch.arange(W).repeat_interleave(M)
-    singles = defined(tokens_WT[of_window], torch.eye(M).repeat(W, 1))
-    spans = [(0, 1), (3, 5), (M - 2, M)]
-    but_spans = torch.ones(len(spans), M)
-    for number, (first, end) in enumerate(spans):
-        but_spans[number, first:end] = 0
-    without = defined(tokens_WT.repeat_interleave(len(spans), dim=0), but_spans.repeat(W, 1)).unflatten(0, (W, -1))
+    expected, ran = defined(tokens_WT[windows_R], shown_RM), {}
     for path in PATHS:
         for batch_tokens in (4096, 60):
             engine = Engine(model, LOCAL, visibility, anchor_id, path, batch_tokens)
-            torch.testing.assert_close(in_order(engine.log_probs(tokens_WT, windows_R, shown_RM), 8), expected, **CLOSE)
-        torch.testing.assert_close(in_order(engine.log_probs_of_singles(tokens_WT), W * M), singles, **CLOSE)
-        for some_w, number, log_p_wV in engine.log_probs_of_all_but(tokens_WT, spans):
-            torch.testing.assert_close(log_p_wV, without[some_w, number], **CLOSE)
-        torch.testing.assert_close(engine.short(tokens_WT), defined(tokens_WT, torch.zeros(W, M)), **CLOSE)
-        for num in (1, LOCAL, FULL):
-            latest = defined(tokens_WT[:, -num:], torch.ones(W, 0))
-            torch.testing.assert_close(engine.last(tokens_WT, num), latest, **CLOSE)
+            counts: list[int] = []
+            with listening(counts.append):
+                torch.testing.assert_close(rows_of(engine, tokens_WT, windows_R, shown_RM), expected, **CLOSE)
+            ran[path] = sum(counts)
+        for num in (1, LOCAL, FULL):  # behind the anchor, without a gap
+            latest = engine.predictions(tokens_WT[:, -num:], torch.zeros(W, 0, dtype=torch.bool))
+            torch.testing.assert_close(latest, defined(tokens_WT[:, -num:], torch.ones(W, 0)), **CLOSE)
+    alone = int(shown_RM.sum()) + len(windows_R) * (LOCAL + int(anchor_id is not None))
+    assert ran["plain"] < 0.9 * alone < alone < ran["masked"]  # a prefix is computed once for all rows of its window
 
 
 @family
@@ -205,31 +208,55 @@ def test_attention_that_is_more_than_a_softmax_is_not_read(kind: str) -> None:
         engine.patching(tokens_WT, torch.zeros(W, M, dtype=torch.bool), losses_of(torch.ones(W, 1, dtype=torch.int64)))
 
 
-class SmallMemory(CausalLM):
-    """Runs out of memory where a pass has more tokens than it can hold."""
+def out_of_memory_above(model: CausalLM, most: int) -> list[int]:
+    """Let a model run out of memory where an embedding has more tokens; the list counts how often."""
+    refused: list[int] = []
 
-    most, refused = 4 * (LOCAL + 1), 0
-
-    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
-        if tokens_BT.numel() > self.most:
-            self.refused += 1
+    def hook(module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        if inputs[0].numel() > most:
+            refused.append(inputs[0].numel())
             raise torch.OutOfMemoryError
-        return super()._run(tokens_BT, positions_BT, **options)
+
+    model.raw.get_input_embeddings().register_forward_pre_hook(hook)
+    return refused
 
 
-def test_passes_are_halved_where_memory_runs_out() -> None:
+PASSES: dict[str, Any] = {
+    "rows": lambda engine, tokens_WT: rows_of(engine, tokens_WT, *every_set()),
+    "attention": lambda engine, tokens_WT: engine.long_and_attention(tokens_WT)[1],
+    "observed": lambda engine, tokens_WT: torch.from_numpy(engine.observed(tokens_WT, frozenset({"keys"}))["keys"]),
+    "gradients": lambda engine, tokens_WT: engine.gradients(tokens_WT, losses_of(torch.ones(W, 1, dtype=torch.int64))),
+    "patching": lambda engine, tokens_WT: engine.patching(
+        tokens_WT, torch.zeros(W, M, dtype=torch.bool), losses_of(torch.ones(W, 1, dtype=torch.int64))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PASSES)
+@pytest.mark.parametrize("path", PATHS)
+@visible
+def test_passes_are_halved_where_memory_runs_out(what: str, path: str, visibility: Any) -> None:
+    """Every kind of pass, on every path; the sizes that fit are kept."""
+    if (what == "patching" and visibility == "hidden") or (what == "gradients" and path == "masked"):
+        pytest.skip("not a pass of its own")
     tokens_WT, _ = windows(W)
-    model = SmallMemory(build_raw("gpt-2"))
-    engine = Engine(model, LOCAL, path="plain")
-    expected = in_order(Engine(model_of("gpt-2"), LOCAL, path="plain").log_probs_of_singles(tokens_WT), W * M)
-    torch.testing.assert_close(in_order(engine.log_probs_of_singles(tokens_WT), W * M), expected, **CLOSE)
-    tries = model.refused
-    assert 0 < tries < 10 and 1 < engine.rows_per_pass(LOCAL + 1) <= 4
-    in_order(engine.log_probs_of_singles(tokens_WT), W * M)
-    assert model.refused == tries  # later passes have the size that fits
-    model.most = LOCAL
+    expected = PASSES[what](Engine(model_of("llama"), LOCAL, visibility, None, path), tokens_WT)
+    model = build("llama")
+    refused, engine = out_of_memory_above(model, FULL + 2), Engine(model, LOCAL, visibility, None, path)
+    torch.testing.assert_close(PASSES[what](engine, tokens_WT), expected, atol=1e-4, rtol=1e-4)
+    tries = len(refused)
+    assert 0 < tries < 12
+    PASSES[what](engine, tokens_WT)
+    assert len(refused) == tries
+    out_of_memory_above(model, 1)
     with pytest.raises(torch.OutOfMemoryError):  # a single row is too much
-        list(engine.log_probs_of_singles(tokens_WT))
+        PASSES[what](Engine(model, LOCAL, visibility, None, path), tokens_WT)
+
+
+def test_a_large_vocabulary_makes_passes_smaller() -> None:
+    model: Any = SimpleNamespace(vocab_size=LOGIT_ELEMENTS // 5, device=torch.device("cpu"))
+    engine = Engine(model, LOCAL, "contextual", batch_tokens=10**9)
+    assert (engine.rows_per_pass(10), engine.windows_per_batch(FULL), engine.rows_per_pass(10**10)) == (5, 5, 1)
 
 
 def test_the_compact_path_is_for_known_layers_that_see_everything() -> None:
@@ -243,7 +270,7 @@ def test_the_compact_path_is_for_known_layers_that_see_everything() -> None:
 def test_bf16_weights_give_nearly_the_same(kind: str) -> None:
     tokens_WT, targets_W = windows(W)
     low, high = (
-        Engine(model, LOCAL).short(tokens_WT).gather(1, targets_W[:, None])
+        Engine(model, LOCAL).predictions(tokens_WT, torch.zeros(W, M, dtype=torch.bool)).gather(1, targets_W[:, None])
         for model in (build(kind, initializer_range=0.02).in_dtype(torch.bfloat16), build(kind))
     )
     assert low.dtype == torch.float32 and 0 < (low - high).abs().max() < 0.5

@@ -17,7 +17,7 @@ from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, Pretrai
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import default_name, influence_run_id, measure, tokens_per_window
-from olmo_sparsity.measure.opening import open_model
+from olmo_sparsity.measure.opening import open_model, open_text
 from olmo_sparsity.progress import listening
 from olmo_sparsity.selectors import ALL_SELECTORS
 from olmo_sparsity.tables import part_path, read_table
@@ -197,11 +197,10 @@ def test_windows_that_overlap_with_training_text_are_marked(
         tokens = [*window["token_ids"], window["target_id"]]
         assert window["train_overlap"] == any(tuple(tokens[i : i + 13]) in trained for i in range(len(tokens) - 12))
     assert 10 < sum(window["train_overlap"] for window in windows) < 50
-    unchecked = measure(changed(few, train_overlap=False, num_windows=5), tiny_run, out=tmp_path / "unchecked")
     short = measure(
         changed(few, full_len=11, k=[1], num_windows=5), tiny_run, out=tmp_path / "short"
     )  # cannot hold 13 tokens
-    assert {window["train_overlap"] for tables in (unchecked, short) for window in rows_of(tables)} == {None}
+    assert {window["train_overlap"] for window in rows_of(short)} == {None}
 
 
 # Pretrained models.
@@ -253,7 +252,7 @@ def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path
     [
         ({"influence": InfluenceConfig(full_len=4096)}, "--full-len 63 or less"),
         ({"influence": InfluenceConfig(data="nowhere.txt")}, "nowhere.txt"),
-        ({"influence": InfluenceConfig(k=[13])}, "there are only M = 12 long-range tokens"),
+        ({"influence": InfluenceConfig(k=[13])}, "there are only 12 candidates"),
         (
             {"influence": InfluenceConfig(full_len=50, k=[1], data="short")},
             "0 of its 3 documents hold a window of 50 tokens",
@@ -278,7 +277,8 @@ def test_mistakes_leave_nothing_behind(
 
 
 def run_id(config: Config, run: Path) -> str:
-    return influence_run_id(config.influence, open_model(config, run))
+    opened = open_model(config, run)
+    return influence_run_id(config.influence, opened, open_text(opened).store)
 
 
 def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
@@ -302,7 +302,6 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         "resampled_draws": 1,
         "lasso_masks": 7,
         "min_preceding": 20,
-        "train_overlap": False,
         "unit": "word",
     }
     measurements |= {key: (changed(tiny_config, **{key: value}), tiny_run) for key, value in settings.items()}
@@ -326,27 +325,27 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     assert found[run_id(same, renamed)] == "as it is"
 
 
-@pytest.mark.parametrize(
-    ("settings", "fields", "trained", "expected"),
-    [
-        ({}, {}, (8, 20), "c4-en-val-n5-k1-4-seed3-012345"),
-        ({}, {}, (8, 21), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
-        ({}, {"record": "a model"}, (8, 20), "c4-en-val-8of20-n5-k1-4-seed3-012345"),
-        ({"unit": "word", "visibility": "contextual"}, {}, (8, 20), "c4-en-val-word-contextual-n5-k1-4-seed3-012345"),
-        ({"unit": "block:4"}, {"anchor": "bos"}, (8, 20), "c4-en-val-block4-bos-n5-k1-4-seed3-012345"),
-        ({"k": [*range(1, 18)]}, {}, (8, 20), "c4-en-val-n5-k1to17of17-seed3-012345"),
-        ({}, {"text": SimpleNamespace(source="/a/__.b/--", split="val")}, (8, 20), "text-val-n5-k1-4-seed3-012345"),
-        ({}, {"text": SimpleNamespace(source="x" * 50, split="val")}, (8, 20), "x" * 40 + "-val-n5-k1-4-seed3-012345"),
-    ],
-)
-def test_the_name_of_a_folder_tells_what_differs(
-    settings: dict[str, Any], fields: dict[str, Any], trained: tuple[int, int], expected: str
-) -> None:
-    of_text = SimpleNamespace(source="/data/c4.en", split="val")
-    plain = {"lengths": SimpleNamespace(local_len=8, full_len=20), "text": of_text, "record": None, "anchor": None}
-    opened: Any = SimpleNamespace(**(plain | fields))
+NAMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "c4-en-val-n5-k1-4-seed3-012345": ({}, {}),
+    "c4-en-val-8of20-n5-k1-4-seed3-012345": ({}, {"full_len": 21}),
+    "c4-en-val-8of20-n5-k1-4-seed3-012345 ": ({}, {"record": "a model"}),
+    "c4-en-val-word-contextual-n5-k1-4-seed3-012345": ({"unit": "word", "visibility": "contextual"}, {}),
+    "c4-en-val-block4-bos-n5-k1-4-seed3-012345": ({"unit": "block:4"}, {"anchor": "bos"}),
+    "c4-en-val-n5-k1to17of17-seed3-012345": ({"k": [*range(1, 18)]}, {}),
+    "text-val-n5-k1-4-seed3-012345": ({}, {"source": "/a/__.b/--"}),
+    "x" * 40 + "-val-n5-k1-4-seed3-012345": ({}, {"source": "x" * 50}),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_folder_says_what_differs(name: str) -> None:
+    settings, fields = NAMES[name]
+    trained = SimpleNamespace(context=ContextConfig(8, fields.pop("full_len", 20)))
+    source = fields.pop("source", "/data/c4.en")
+    lengths = SimpleNamespace(local_len=8, full_len=20)
+    opened: Any = SimpleNamespace(**({"config": trained, "lengths": lengths, "record": None, "anchor": None} | fields))
     named = InfluenceConfig(**({"num_windows": 5, "k": [1, 4], "seed": 3} | settings))
-    assert default_name(named, opened, trained=ContextConfig(*trained), run_id="0123456789ab") == expected
+    assert default_name(named, opened, source, "val", run_id="0123456789ab") == name.strip()
 
 
 def test_parts_are_smaller_where_windows_take_more() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
@@ -14,15 +14,16 @@ from conftest import Messages, write_corpus
 from tiny_models import last_logits
 from transformers_models import byte_tokenizer, save
 
-from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PoseConfig, PretrainedConfig, load_config
+from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import export_hf
-from olmo_sparsity.files import read_json
-from olmo_sparsity.measure.opening import lengths_record, open_model
+from olmo_sparsity.files import read_json, write_json
+from olmo_sparsity.measure.opening import OpenedModel, draw_windows, open_model, open_text
 from olmo_sparsity.measure.parts import begin_pretrained
-from olmo_sparsity.measure.text import text_of_run
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.progress import listening
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.windows import Windows
 
 LOCAL, FULL, M, POSITIONS = 8, 20, 12, 64
 
@@ -66,8 +67,8 @@ def test_a_run_is_converted_when_it_is_opened(tiny_config: Config, tiny_run: Pat
     positions = torch.tensor([0, 1, 2, 5, 6, 9, 12, 13, 18, 19]).expand(3, -1)
     expected = last_logits(trained, tokens, positions)
     torch.testing.assert_close(opened.model.logits(tokens, positions), expected, atol=1e-5, rtol=0)
-    assert (opened.name, opened.precision, opened.pose, opened.record) == ("tiny", "fp32", tiny_config.pose, None)
-    assert opened.model is opened.model and opened.fit(opened.windows(tiny_config.influence)) == {}
+    assert (opened.name, opened.precision, opened.record) == ("tiny", "fp32", None)
+    assert opened.fit(windows_of(opened, tiny_config)) == {}
     low = open_model(with_settings(tiny_config, precision="bf16"), tiny_run)
     assert (low.precision, low.model.dtype) == ("bf16", torch.bfloat16)
     engine = opened.engine(dataclasses.replace(tiny_config.influence, path="masked", batch_tokens=77))
@@ -125,9 +126,7 @@ def test_rows_that_have_too_few_positions(tiny_config: Config, tiny_run: Path, a
         match=r"^full_len = 20 with the anchor '<\|endoftext\|>' in front: .* 20 positions; .*--full-len 19 or less$",
     ):
         open_model(with_settings(tiny_config, anchor="bos"), tiny_run)
-    with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
-        with_settings(tiny_config, full_len=21)
-    said = r"^full_len = 64 with the anchor '<s>' in front: .*--full-len 63 or less; more are measured of a model with rotary"
+    said = r"^full_len = 64 with the anchor '<s>' in front: .*--full-len 63 or less; longer windows need a model with rotary"
     with pytest.raises(UserError, match=said):
         open_model(of_model(tiny_config, adding, full_len=POSITIONS), tmp_path)
     open_model(of_model(tiny_config, adding, full_len=POSITIONS - 1), tmp_path)
@@ -162,19 +161,21 @@ def test_a_stated_row_allows_longer_windows_and_a_warning_says_beyond_what(
     assert opened.model.max_position == max(POSITIONS, full_len + 1)
 
 
-def test_a_row_is_stated_of_a_pretrained_model_only(tiny_config: Config, tiny_run: Path) -> None:
-    alone = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(None, train_len=12))
-    with pytest.raises(UserError, match="are about a pretrained model, and none is named"):
-        open_model(alone, tiny_run)
-
-
 # The text.
+
+
+def windows_of(opened: OpenedModel, config: Config) -> Windows:
+    text = open_text(opened)
+    return draw_windows(
+        text.store, config.influence, full_len=opened.lengths.full_len, tokenizer=opened.tokenizer,
+        exclude_ids=text.excluded_ids_G,
+    )  # fmt: skip
 
 
 def test_a_run_is_measured_on_text_that_it_was_not_trained_on(
     tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    own = open_model(tiny_config, tiny_run).text
+    own = open_text(open_model(tiny_config, tiny_run))
     assert (own.source, own.split, own.excluded_ids_G) == (tiny_config.data.source, "validation", None)
     store = Path(read_json(tiny_run / "manifest.json")["token_store"])
     assert own.store.tokens_sha256 == open_store(store, "validation").tokens_sha256
@@ -186,8 +187,9 @@ def test_a_run_is_measured_on_text_that_it_was_not_trained_on(
     mixed.write_text(Path(tiny_config.data.source).read_text() + new.read_text())
     config = with_settings(tiny_config, data=str(mixed), num_windows=5000, max_windows_per_document=1)
     opened = open_model(config, tiny_run)
-    assert (opened.text.source, opened.text.split) == (str(mixed), "held-out")
-    windows = opened.windows(config.influence)
+    text = open_text(opened)
+    assert (text.source, text.split) == (str(mixed), "held-out")
+    windows = windows_of(opened, config)
     measured = {*windows.store.doc_ids_G[windows.document_W].tolist()}
     assert (
         measured
@@ -196,27 +198,38 @@ def test_a_run_is_measured_on_text_that_it_was_not_trained_on(
     )
 
 
-def test_text_that_cannot_be_told_from_that_of_training_is_refused(tiny_config: Config, tiny_run: Path) -> None:
-    manifest = read_json(tiny_run / "manifest.json")
-    with pytest.raises(
-        UserError, match="has changed since this run was trained on it, so it is unknown which documents"
-    ):
-        text_of_run(tiny_config.data, InfluenceConfig(), run=tiny_run, manifest={**manifest, "tokens_sha256": "other"})
-    with pytest.raises(
-        UserError, match="was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
-    ):
-        text_of_run(tiny_config.data, InfluenceConfig(), run=tiny_run, manifest={"run_id": "0"})
+def copied(run: Path, folder: Path, **entries: Any) -> Path:
+    """A run with other entries in its manifest; None: without them."""
+    copy = Path(shutil.copytree(run, folder / run.name, symlinks=True))
+    manifest = read_json(copy / "manifest.json") | entries
+    write_json(copy / "manifest.json", {name: value for name, value in manifest.items() if value is not None})
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"tokens_sha256": "other"}, "has changed since this run was trained on it, so it is unknown which documents"),
+        (
+            {"token_store": None},
+            "was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`",
+        ),
+    ],
+)
+def test_text_that_cannot_be_told_from_that_of_training_is_refused(
+    entries: dict[str, Any], said: str, tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        open_text(open_model(tiny_config, copied(tiny_run, tmp_path, **entries)))
 
 
 def test_token_files_of_a_run_that_are_gone_are_made_again(
     tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
 ) -> None:
-    config = dataclasses.replace(
-        tiny_config, data=dataclasses.replace(tiny_config.data, cache_dir=str(tmp_path / "cache"))
-    )
-    manifest = {**read_json(tiny_run / "manifest.json"), "token_store": str(tmp_path / "gone")}
-    text = text_of_run(config.data, InfluenceConfig(), run=tiny_run, manifest=manifest)
-    assert text.store.tokens_sha256 == open_model(tiny_config, tiny_run).text.store.tokens_sha256
+    data = dataclasses.replace(tiny_config.data, cache_dir=str(tmp_path / "cache"))
+    run = copied(tiny_run, tmp_path, token_store=str(tmp_path / "gone"))
+    text = open_text(open_model(dataclasses.replace(tiny_config, data=data), run))
+    assert text.store.tokens_sha256 == open_text(open_model(tiny_config, tiny_run)).store.tokens_sha256
     assert any("the token files of this run are gone; preparing the text again" in line for line in messages)
 
 
@@ -225,7 +238,7 @@ def test_a_pretrained_model_is_measured_on_text_by_its_own_tokenizer(
 ) -> None:
     few = write_corpus(tmp_path / "few.jsonl", 9)
     opened = open_model(of_model(tiny_config, plain, data=str(few), max_documents=4), tmp_path / "results")
-    text = opened.text
+    text = open_text(opened)
     assert (text.source, text.split, text.training_store, text.excluded_ids_G) == (str(few), "measured", None, None)
     pairs = zip(text.store.begins_G.tolist(), text.store.ends_G.tolist(), strict=True)
     found = [opened.tokenizer.decode(text.store.tokens[begin : end - 1].tolist()) for begin, end in pairs]
@@ -268,42 +281,17 @@ def test_a_folder_holds_the_results_of_one_model(
             )
 
 
-@pytest.mark.parametrize("is_stated", [False, True])
-def test_lengths_of_the_manifest_have_their_names(is_stated: bool) -> None:
-    lengths = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20)).measured_lengths
-    pose = None if is_stated else PoseConfig(method="pose", num_chunks=3, contents="matched")
-    opened: Any = SimpleNamespace(lengths=lengths, max_position=70, pose=pose)
-    rest = (
-        {"train_len_is_stated": True}
-        if is_stated
-        else {"pose_method": "pose", "num_chunks": 3, "pose_contents": "matched"}
-    )
-    assert lengths_record(opened) == {
-        "local_len": 10,
-        "full_len": 50,
-        "train_len": 20,
-        "max_position": 70,
-        "num_long_range": 40,
-        **rest,
-    }
-
-
 def test_checks_are_kept_and_first_tokens_compared_again_where_there_are_more_windows(
     tiny_config: Config, adding: Path, tmp_path: Path
 ) -> None:
-    config = of_model(tiny_config, adding, num_windows=9)
-    opened = open_model(config, tmp_path)
-    of_five = opened.windows(dataclasses.replace(config.influence, num_windows=5))
-    first = opened.fit(of_five)
-    assert {check["name"] for check in first["fit"]["checks"]} >= {
-        "position IDs in use",
-        "later tokens seen by earlier ones, nats",
-    }
-    assert first["fit"]["anchor"]["num_windows"] == 5 and first["fit"]["anchor"]["chosen"] == "bos"
-    assert opened.fit(of_five, known=first) == first
-    more = opened.fit(opened.windows(config.influence), known=first)
-    assert more["fit"]["checks"] == first["fit"]["checks"] and more["fit"]["anchor"]["num_windows"] == 9
+    few, many = (of_model(tiny_config, adding, num_windows=number) for number in (5, 9))
+    opened, ran = open_model(many, tmp_path), []
+    first = opened.fit(windows_of(opened, few))["fit"]
+    assert first["anchor"]["num_windows"] == 5 and first["anchor"]["chosen"] == "bos"
+    with listening(ran.append):
+        assert opened.fit(windows_of(opened, few))["fit"] == first
+    assert ran == []
+    more = opened.fit(windows_of(opened, many))["fit"]
+    assert more["checks"] is first["checks"] and more["anchor"]["num_windows"] == 9
     full = open_model(of_model(tiny_config, adding, full_len=POSITIONS, anchor="none", num_windows=5), tmp_path)
-    assert (
-        full.fit(full.windows(with_settings(config, num_windows=5).influence))["fit"]["anchor"] is None
-    )  # a BOS has no place
+    assert full.fit(windows_of(full, full.config))["fit"]["anchor"] is None  # a BOS has no place

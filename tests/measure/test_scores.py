@@ -47,7 +47,7 @@ def test_losses_and_divergences(spans: Any, visibility: str, anchor_id: Any) -> 
     assert scores.kl_short_to_long == pytest.approx(kl(short, long), abs=CLOSE)
     assert scores.kl_single == pytest.approx(kl(long[:, None], single), abs=CLOSE)
     for label in (0, 1):
-        asked, labels_W = scores.of_label(label), scores.batch.labels_WA[:, label]
+        asked, labels_W = scores.of_label(label), scores.labels_WA[:, label]
 
         def loss(log_p: torch.Tensor, labels_W: torch.Tensor = labels_W) -> np.ndarray:
             return -np.stack([log_p[w, ..., label].numpy() for w, label in enumerate(labels_W.tolist())])

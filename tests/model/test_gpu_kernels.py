@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers_models import build
 
 from olmo_sparsity.measure.engine import Engine
-from olmo_sparsity.measure.visible_sets import gate_bias
+from olmo_sparsity.measure.visible import gate_bias
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -56,7 +56,7 @@ def test_heads_that_share_one_head_of_keys_get_copies_of_it(kind: str, attended:
     for visibility in ("hidden", "contextual"):
         for path in ("plain", "masked"):
             engine = Engine(model, LOCAL, visibility, path=path)
-            engine.short(tokens)
+            engine.predictions(tokens, torch.zeros(2, tokens.shape[1] - LOCAL, dtype=torch.bool))
             engine.long_and_attention(tokens)
     assert len(attended) >= 2 * 8
     for _, k, v in attended:

@@ -24,8 +24,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import manifest_of_kind, read_json
 from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.parts import is_measured, measure_parts
-from olmo_sparsity.measure.work import Share, share_of_process
+from olmo_sparsity.measure.parts import Share, is_measured, measure_parts, share_of_process
 from olmo_sparsity.model.devices import take_own_gpu
 from olmo_sparsity.tables import finalize, missing_parts, schemas
 

@@ -14,7 +14,7 @@ from scored import TOKENIZER, llama, measurement
 from transformers_models import BOS, build
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.windows_measured import WindowsToMeasure, damped, draw_labels
+from olmo_sparsity.measure.evaluate import Measurement, damped, draw_labels
 from olmo_sparsity.progress import listening
 from olmo_sparsity.selectors import SELECTORS, rank
 from olmo_sparsity.selectors.own import names_of
@@ -23,9 +23,7 @@ ALL = np.arange(6)
 CLOSE = 2e-5
 
 
-def rows(
-    measured: WindowsToMeasure, window_ids_W: np.ndarray = ALL
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def rows(measured: Measurement, window_ids_W: np.ndarray = ALL) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     tables = measured.tables_of(window_ids_W)
     return tables["windows"].to_pylist(), tables["selections"].to_pylist()
 
@@ -38,7 +36,7 @@ def far_of(window: dict[str, Any], context: str) -> list[int]:
 class Defined:
     """Predictions by definition, each computed once."""
 
-    def __init__(self, measured: WindowsToMeasure) -> None:
+    def __init__(self, measured: Measurement) -> None:
         engine = measured.engine
         self._options = {"visibility": engine.visibility, "anchor_id": engine.anchor_id}
         self._log_probs = functools.cache(self._run)

@@ -1,12 +1,12 @@
-"""Visible sets as rows of tokens, as masks and as gates. All give the same loss.
+"""Visible sets as masks and as gates on attention. Rows of tokens, masks and gates give the same loss.
 
-A visible set is given by a bool row over the M long-range positions. The local tokens behind them are always visible. Position
-IDs never move: hidden tokens leave gaps.
+A visible set is a bool row over the M long-range positions. The local tokens behind them are always visible. Position IDs never
+move: hidden tokens leave gaps.
 
 - ``hidden``: no other token attends to a hidden one.
 - ``contextual``: no local token attends to a hidden one; long-range tokens attend to one another, whatever is hidden.
 
-An *anchor* is a token in front of the window, at position ID 0, that everyone attends to, always. T counts it.
+An *anchor* is a token in front of the window, at position ID 0, that all tokens attend to, always. T counts it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,6 @@ def with_anchor(tokens_RT: torch.Tensor, anchor_id: Optional[int]) -> tuple[torc
     return tokens_RT, torch.arange(tokens_RT.shape[1], device=tokens_RT.device).expand_as(tokens_RT)
 
 
-def all_visible(shown_RM: torch.Tensor, *, local_len: int, has_anchor: bool) -> torch.Tensor:
-    """Which tokens of a window are visible, bool [R, T], from its visible long-range positions."""
-    shown_RT = F.pad(shown_RM, (0, local_len), value=True)
-    return F.pad(shown_RT, (1, 0), value=True) if has_anchor else shown_RT
-
-
 def places_of(shown_RT: torch.Tensor) -> torch.Tensor:
     """The indices of the visible tokens, rising, int64 [R, Y]; all rows have equally many."""
     return shown_RT.nonzero()[:, 1].view(len(shown_RT), -1)
@@ -45,7 +39,7 @@ def attention_mask(shown_RT: torch.Tensor, *, local_len: int, visibility: Visibi
 
 
 def gate_bias(log_gate_RT: torch.Tensor, *, local_len: int, visibility: Visibility) -> torch.Tensor:
-    """What is added to attention scores where tokens have gates, float [R, T, T]; differentiable by the gates.
+    """A term of attention scores that applies gates to tokens, float [R, T, T]; differentiable by the gates.
 
     Where visibility decides whether one token attends to another, the weight of that attention is multiplied by exp(log gate)
     before the softmax normalises it. Gates 0 and 1 hide and show.
