@@ -125,7 +125,7 @@ real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml $(if $(DATA),--data '$(DATA)')
 	@set -e; tables=$$($(BIN)/python scripts/find_tables.py configs/smollm2.yaml $(if $(DATA),'$(DATA)')); \
 	for command in figures 'report --overwrite'; do \
-	set -- $$command --config configs/smollm2.yaml --tables "$$tables"; \
+	set -- $$command --tables "$$tables"; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
 
 # Runs even if the file is there: the script compares it with its known hash.

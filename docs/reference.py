@@ -27,17 +27,29 @@ KEYS_MARK = "<!-- keys -->"
 COLUMNS_MARK = "<!-- columns -->"
 SELECTORS_MARK = "<!-- selectors -->"
 QUANTITIES_MARK = "<!-- quantities -->"
+# In a process of its own, as it shows the rarer options, too.
+PRINT_COMMANDS = """
+import typer.cli
+from olmo_sparsity.cli.app import app
+
+def unhide(command):
+    for parameter in command.params:
+        parameter.hidden = False
+    for one in getattr(command, "commands", {}).values():
+        unhide(one)
+
+program = typer.main.get_command(app)
+unhide(program)
+print(typer.cli.get_docs_for_click(obj=program, ctx=typer.Context(program), name="olmo-sparsity"))
+"""
 PICTURE = re.compile(r'(?P<link><a [^>]*>)?(?P<image><img [^>]*?src="(?P<src>[^"]+)"[^>]*>)')
 
 
 def commands_reference() -> str:
-    """Return every command with its arguments and options, as Typer documents them in Markdown.
-
-    Raises:
-        CalledProcessError: Typer cannot import the application.
-    """
-    command = [sys.executable, "-m", "typer", "olmo_sparsity.cli.app", "utils", "docs", "--name", "olmo-sparsity"]
-    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    """Return every command with its arguments and options, as Typer documents them in Markdown."""
+    text = subprocess.run(
+        [sys.executable, "-c", PRINT_COMMANDS], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     start = text.index("\n## ")  # before it: the application itself, which the page describes in its own words
     text = html.unescape(text[start:])
     text = text.replace("* `--help`", "* `-h, --help`")

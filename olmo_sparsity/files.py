@@ -123,6 +123,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any], *, once: bool = False
 def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:
     """Path of a run's tokenizer, compared with the hash in the run's manifest."""
     path = run / "tokenizer.json"
+    need(manifest, "tokenizer_sha256", where=run / "manifest.json")
     if path.is_file() and sha256_file(path) != manifest["tokenizer_sha256"]:
         raise UserError(f"{path}: not the tokenizer that the manifest beside it was written with; restore it")
     return path

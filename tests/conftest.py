@@ -34,14 +34,12 @@ LONG = [
     "train/test_processes.py",
     "text/test_preparation.py",
     "tables/test_parts.py",
-    "cli/test_cli.py",
-    "cli/test_mistakes.py",
+    "cli/test_commands.py",
     "measure/test_engine_paths.py",
     "test_architecture.py",
     "measure/test_evaluate.py",
     "synthetic/test_runs.py",
     "config/test_config.py",
-    "cli/test_endings.py",
 ]
 
 

@@ -118,8 +118,8 @@ def test_real_checks_the_weights_each_time_and_shows_what_it_measured(environmen
             f"python scripts/fetch_smollm2.py {weights}",
             f"olmo-sparsity influence --config configs/smollm2.yaml{option}",
             f"python scripts/find_tables.py configs/smollm2.yaml{argument}",
-            "olmo-sparsity figures --config configs/smollm2.yaml --tables runs/of/influence/found",
-            "olmo-sparsity report --overwrite --config configs/smollm2.yaml --tables runs/of/influence/found",
+            "olmo-sparsity figures --tables runs/of/influence/found",
+            "olmo-sparsity report --overwrite --tables runs/of/influence/found",
         ]
 
 

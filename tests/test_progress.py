@@ -12,7 +12,7 @@ import pytest
 from conftest import Messages
 from tqdm import tqdm
 
-from olmo_sparsity.cli.messages import set_up_messages
+from olmo_sparsity.cli.app import set_up_messages
 from olmo_sparsity.config import Config
 from olmo_sparsity.progress import listening, progress_bar, tokens_ran
 from olmo_sparsity.train.loop import train

@@ -1,87 +1,45 @@
-"""Commands that show results: `list`, `summary`, `figures`, `report`, `compare`, `hypothesis`."""
+"""Commands that show results; none of them takes KEY=VALUE."""
 
 from __future__ import annotations
 
-import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Optional, get_args
 
 import typer
 
-from olmo_sparsity.cli.messages import print_line
-from olmo_sparsity.cli.options import (
-    RUNS,
-    ConfigOption,
-    ModelOption,
-    Named,
-    OverwritePageOption,
-    RevisionOption,
-    RunOption,
-    TrainOption,
-    resolve,
-)
-from olmo_sparsity.cli.shown_models import check_shown_model
-from olmo_sparsity.cli.steps import measure_first
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.cli import options as opt
+from olmo_sparsity.errors import UserError, printable
 
-TablesOption = Annotated[
-    Optional[list[Path]],
-    typer.Option(
-        "--tables",
-        metavar="DIR",
-        help="Influence folder, or the end of its name (`olmo-sparsity list` prints the names). Default: the newest of the run.",
-        show_default=False,
-    ),
+Tables = Annotated[
+    Optional[Path],
+    opt.option("--tables", metavar="DIR", help="Influence folder, or the end of its name. Default: newest."),
 ]
-EveryOption = Annotated[bool, typer.Option("--every", help="Print every number.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
+Every = Annotated[bool, opt.option("--every", help="Print every number.")]
 
 
-def _named(config: Optional[Path], run: Optional[Path], model: Optional[str], revision: Optional[str]) -> Named:
-    """The run, or the model's folder of results, which must hold those of this model."""
-    named = resolve(config, run, overrides=None, model=model, revision=revision)
-    check_shown_model(named.folder, named.config.pretrained)
-    return named
+class Context(str, Enum):
+    real = "real"
+    null = "null"
 
 
-def _shown_tables(
-    given: Optional[list[Path]],
-    config: Optional[Path],
-    run: Optional[Path],
-    model: Optional[str],
-    revision: Optional[str],
-) -> Path:
-    """The influence folder to show: the one that is given, else the newest of the run or model.
+def _shown_tables(tables: Optional[Path], run: Optional[Path], model: Optional[str]) -> Path:
+    """The influence folder to show: the one that is given, which must be of the run or model that is named, or the newest."""
+    from olmo_sparsity.tables import find_tables, named_tables, run_of_tables
 
-    Raises:
-        UserError: there is none, or it is not in the run or model that is named, too.
-    """
-    from olmo_sparsity.tables import find_tables, named_tables, read_manifest, run_of_tables
-
-    if given and len(given) > 1:
-        raise UserError(
-            f"--tables {' --tables '.join(map(str, given))}: one measurement is shown at a time; compare takes two"
-        )
-    tables = given[0] if given else None
-    if tables is not None and tables.exists() and not any((config, run, model, revision)):
-        return tables
-    loaded, folder, _ = _named(config, run, model, revision)
-    if tables is None:
-        if run is None and not folder.is_dir():
-            done = "measured" if loaded.pretrained.model is not None else "trained or measured"
-            raise UserError(f"{folder}: nothing has been {done} yet; run `olmo-sparsity influence` first")
-        return find_tables(folder)
-    found = named_tables(tables, folder)
-    read_manifest(found)
+    if tables is not None and tables.exists() and run is None and model is None:
+        return find_tables(tables)
+    folder = opt.shown_folder(run, model)
+    found = find_tables(folder if tables is None else named_tables(tables, folder))
     own = run_of_tables(found)
-    if own is None or own.resolve() != folder.resolve():
-        raise UserError(f"{tables}: these tables are of {own or 'no run'}, not of {folder}; leave out one of the two")
+    if tables is not None and (own is None or own.resolve() != folder.resolve()):
+        raise UserError(f"{found}: these tables are of {own or 'no run'}, not of {folder}; leave out one of the two")
     return found
 
 
 def list_runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = RUNS,
-    as_json: JsonOption = False,
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = opt.RUNS,
+    as_json: opt.Json = False,
 ) -> None:
     """List the measurements of all runs with their main numbers: the gain, the gain beyond the training row, R."""
     from olmo_sparsity.view.listing import print_listing
@@ -90,24 +48,16 @@ def list_runs(
 
 
 def summary(
-    config: ConfigOption = None,
     run: Annotated[
-        Optional[list[Path]],
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="Folder of the run. Default: runs/NAME. Several that differ only in training.seed: means over the seeds.",
-            show_default=False,
-        ),
+        Optional[list[Path]], opt.option("--run", metavar="DIR", help="A run, or several seeds of one: their mean.")
     ] = None,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    tables: TablesOption = None,
-    every: EveryOption = False,
-    as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print every number as CSV.")] = False,
-    as_md: Annotated[bool, typer.Option("--md", help="Print the tables as Markdown.")] = False,
-    as_tex: Annotated[bool, typer.Option("--tex", help="Print the tables for LaTeX with booktabs.")] = False,
+    model: opt.Model = None,
+    tables: Tables = None,
+    every: Every = False,
+    as_json: opt.Json = False,
+    as_csv: Annotated[bool, opt.option("--csv", help="Print every number as CSV.")] = False,
+    as_md: Annotated[bool, opt.option("--md", help="Print the tables as Markdown.")] = False,
+    as_tex: Annotated[bool, opt.option("--tex", help="Print the tables for LaTeX with booktabs.")] = False,
 ) -> None:
     """Print what a measurement found: does the long context help, and are few of its tokens enough?"""
     from olmo_sparsity.statistics.frames import read_frames
@@ -121,67 +71,83 @@ def summary(
         raise UserError(f"summary: give one of --{' and --'.join(forms)}")
     runs = run or []
     if len(runs) > 1:
-        if any((tables, config, model, revision)):
-            raise UserError("summary: with several runs there is no --tables, --config, --model or --revision")
+        if tables is not None or model is not None:
+            raise UserError("summary: with several runs there is no --tables and no --model")
         same_model(runs, advice="compare shows two runs side by side")
         frames = [read_frames(folder) for folder in matching_tables(runs)]
         frame = estimate(frames[0], seeds=frames[1:])
         manifest = frame.attrs["manifest"]
         frame.attrs["manifest"] = {**manifest, "run": f"{manifest['run']}, mean over {len(runs)} seeds"}
     else:
-        frame = read_estimates(_shown_tables(tables, config, runs[0] if runs else None, model, revision))
+        frame = read_estimates(_shown_tables(tables, runs[0] if runs else None, model))
     print_summary(frame, every=every, form=forms[0] if forms else "text")
 
 
 def figures(
-    config: ConfigOption = None,
-    run: RunOption = None,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    tables: TablesOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Draw all figures, not only the main three.")] = False,
-    out: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--out", metavar="DIR", help="Folder to draw into. Default: figures/NAME in the folder of the run."
-        ),
-    ] = None,
-    train: TrainOption = False,
+    config: opt.ConfigFile = None,
+    run: opt.Run = None,
+    model: opt.Model = None,
+    tables: Tables = None,
+    every: Annotated[bool, opt.option("--all", help="Draw all figures, not only the main three.")] = False,
+    out: opt.Out = None,
+    train: opt.Train = False,
+    help_all: opt.HelpAll = False,
 ) -> None:
     """Draw figures as PNG and PDF. If nothing is measured yet, train runs/NAME and measure first."""
     from tqdm import tqdm
 
+    from olmo_sparsity.cli.measuring import influence
     from olmo_sparsity.tables import figures_folder, list_finished
     from olmo_sparsity.view.report import analysis
 
-    if not tables:
-        named = _named(config, run, model, revision)
-        if not list_finished(named.folder):
-            measure_first(named, asked=train)
-    shown = _shown_tables(tables, config, run, model, revision)
+    if tables is None:
+        run = opt.resolve(config, run, overrides=None, model=model).folder
+        if not list_finished(run):
+            influence(config=config, run=run, model=model, train=train)
+    shown = _shown_tables(tables, run, model)
     for path in analysis("drawing").draw_run(shown, out or figures_folder(shown), every):
-        with tqdm.external_write_mode(sys.stdout):  # above a progress bar
-            print_line(path)
+        tqdm.write(printable(str(path)))  # above a progress bar
 
 
 def report(
-    config: ConfigOption = None,
-    run: RunOption = None,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    tables: TablesOption = None,
-    out: Annotated[
-        Optional[Path],
-        typer.Option("--out", metavar="FILE", help="HTML file to write. Default: report.html beside the figures."),
-    ] = None,
-    overwrite: OverwritePageOption = False,
+    run: opt.Run = None,
+    model: opt.Model = None,
+    tables: Tables = None,
+    out: opt.Out = None,
+    overwrite: opt.Overwrite = False,
+    help_all: opt.HelpAll = False,
 ) -> None:
     """Write what a measurement found as one HTML page: answers, pictures, windows with their words."""
     from olmo_sparsity.tables import figures_folder
     from olmo_sparsity.view.report import write_report
 
-    shown = _shown_tables(tables, config, run, model, revision)
-    print_line(write_report(shown, out or figures_folder(shown) / "report.html", overwrite=overwrite))
+    shown = _shown_tables(tables, run, model)
+    typer.echo(printable(str(write_report(shown, out or figures_folder(shown) / "report.html", overwrite=overwrite))))
+
+
+def show(
+    arguments: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="[RUN] [WINDOW]", help="A run or influence folder, and the number of a window."),
+    ] = None,
+    model: opt.Model = None,
+    selector: Annotated[Optional[str], opt.option("--selector", metavar="NAME", help="Whose choice is shown.")] = None,
+    k: Annotated[
+        Optional[int], opt.option("--k", help="A measured k. Default: at most a quarter of all tokens.")
+    ] = None,
+    context: Annotated[Context, opt.option("--context", help="real, or null: the null context.")] = Context.real,
+) -> None:
+    """Show one window in the terminal: its words, the picked tokens, the losses."""
+    from olmo_sparsity.tables import find_tables
+    from olmo_sparsity.view.console import SafeConsole
+    from olmo_sparsity.view.window import show as show_window
+
+    words = list(arguments or [])
+    number = int(words.pop()) if words and words[-1].isdecimal() else 0
+    if len(words) + (model is not None) > 1:
+        raise UserError(f"show {' '.join(words)}: give a run and the number of a window, such as show runs/demo 17")
+    folder = Path(words[0]) if words else opt.shown_folder(None, model)
+    show_window(find_tables(folder), number, console=SafeConsole(), selector=selector, k=k, context=context.value)
 
 
 def compare(
@@ -189,8 +155,8 @@ def compare(
         str, typer.Argument(metavar="A", help="A run or influence folder; RUN:kl compares the selector kl.")
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one, or another selector of the same.")],
-    every: EveryOption = False,
-    as_json: JsonOption = False,
+    every: Every = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Compare two measurements: their numbers side by side, and the differences with intervals."""
     from olmo_sparsity.statistics.compare import compare as compare_measurements
@@ -201,23 +167,15 @@ def compare(
 
 def hypothesis(
     runs: Annotated[
-        list[Path],
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="A measured run; repeat the option. Seeds of a configuration are one model; one model may be a ceiling.",
-            show_default=False,
+        Optional[list[Path]],
+        opt.option(
+            "--run", metavar="DIR", help="A measured run; may be repeated: seeds, a ceiling. Default: runs/demo."
         ),
-    ],
+    ] = None,
     selector: Annotated[
-        str,
-        typer.Option(
-            "--selector",
-            metavar="NAME",
-            help="Selector whose first token tells how sparse a reaction is; sees no target.",
-        ),
+        str, opt.option("--selector", metavar="NAME", help="Whose first token tells the sparsity.")
     ] = "kl",
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Test whether sparsity predicts length generalization: do targets with a sparse reaction to the tokens beyond the training
     row gain more from them than targets with a dense one?
@@ -226,4 +184,4 @@ def hypothesis(
     """
     from olmo_sparsity.view.trials import print_hypothesis
 
-    print_hypothesis(runs, selector=selector, as_json=as_json)
+    print_hypothesis(runs or [opt.DEMO], selector=selector, as_json=as_json)
