@@ -60,24 +60,17 @@ def _is_mark(character: str) -> bool:
 
 
 def _without_marks(text: str) -> str:
-    """Return a text without the combining marks that it ends with."""
-    end = len(text)
-    while _is_mark(text[end - 1 : end]):
-        end -= 1
-    return text[:end]
+    while _is_mark(text[-1:]):
+        text = text[:-1]
+    return text
 
 
 def _closes(before: str, text: str) -> bool:
     """Return True if a text begins with a closing bracket or quotation mark, perhaps after punctuation.
 
-    A mark that differs from its opening counterpart closes even if the opening one lies before the window. A straight "
-    closes if the window holds an odd number of them; this is wrong if one was opened before the window. Two of ' close, as in
-    ``LaTeX''. A single ' may be an apostrophe and never closes. A ’ may be one, too: it closes after anything but a letter or a
-    space, or if the last ‘ of the window is still open.
-
-    Args:
-        before: text of the window.
-        text: text of the target.
+    A mark that differs from its opening counterpart closes even if that lies before the window. A straight " closes if the window
+    holds an odd number of them, which is wrong if one was opened before it. Two of ' close, as in ``LaTeX''``; one may be an
+    apostrophe. So may a ’: it closes after anything but a letter or a space, or if the last ‘ of the window is still open.
     """
     match = CLOSING.match(text)
     if match is None:
@@ -92,28 +85,19 @@ def _closes(before: str, text: str) -> bool:
 
 
 def _is_number(word: str) -> bool:
-    """Return True for digits, with nothing but . , - : / % $ beside them.
-
-    The digits of "covid19" and each half of "2024" in two tokens are numbers, "19th" in one token is not.
-    """
+    """Return True for digits, with nothing but . , - : / % $ beside them; "19th" in one token is none."""
     return any(c.isdigit() for c in word) and all(c.isdigit() or c in ".,-:/%$" for c in word)
 
 
 def _continues_word(before: str, text: str) -> bool:
-    """Return True if a text begins with letters, or a combining mark, that continue the word before it.
-
-    The "t" after "don" and "'" does; the "th" of "19th" and letters after a hyphen do not.
-    """
+    """Return True if a text begins with letters, or a combining mark, that continue the word before it, as "t" after "don'"."""
     letters = text[1:] if text[:1] in tuple(APOSTROPHES) else text
     before = before[:-1] if before.endswith(tuple(APOSTROPHES)) else before
     return (letters[:1].isalpha() or _is_mark(letters[:1])) and LAST_LETTER.search(_without_marks(before)) is not None
 
 
 def _is_name(before: str, text: str) -> bool:
-    """Return True for a capitalised word, other than I, that does not begin a sentence.
-
-    Names at the beginning of a sentence are missed, and those after an abbreviation ("Dr. Smith"), which looks like one.
-    """
+    """Return True for a capitalised word, other than I, that does not begin a sentence; "Dr." looks like the end of one."""
     word = text.lstrip()
     if not word[:1].isupper() or re.match(rf"I([{APOSTROPHES}]|\Z)", word.rstrip()):
         return False
@@ -126,13 +110,8 @@ def target_class(
 ) -> str:
     """Return the class of a target, a key of ``CLASSES``.
 
-    Args:
-        token_ids: the tokens of the window, full_len of them; the last one comes right before the target.
-        token_texts: the text of each token, decoded on its own; may be empty.
-        target_id: the next token.
-        target_text: the text of the next token.
-        num_long_range: M, the number of long-range tokens; the other ones are local. A bigram across the border between
-            them belongs to neither.
+    ``token_texts`` are the window's tokens, each decoded on its own; the first ``num_long_range`` of them are long-range.
+    A bigram across the border between them and the local ones belongs to neither.
     """
     long_range, local = token_ids[:num_long_range], token_ids[num_long_range:]
     before, word = "".join(token_texts), target_text.strip()

@@ -26,30 +26,10 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import (
-    exclusive_lock,
-    make_folder,
-    remove_leftovers,
-    sha256_file,
-    sha256_text,
-    write_bytes,
-    write_text,
-)
+from olmo_sparsity.files import exclusive_lock, remove_leftovers, sha256_file, sha256_text, write_bytes, write_text
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.text import sources
+from olmo_sparsity.text import sources, store
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training
-from olmo_sparsity.text.store import (
-    FORMAT,
-    INDEX,
-    Manifest,
-    Piece,
-    Split,
-    is_prepared,
-    map_array,
-    read_manifest,
-    split_store,
-    write_manifest,
-)
 from olmo_sparsity.text.tokenizer import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text, vocab_size_of
 
 logger = logging.getLogger(__name__)
@@ -68,7 +48,7 @@ def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Pat
         relevant["tokenizer"] = sha256_file(tokenizer_file or Path(data.tokenizer))
     names = (Path(data.source).name, "measured" if tokenizer_file else Path(data.tokenizer).stem)
     source, tokenizer = (re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40] or "text" for name in names)
-    digest = fingerprint(FORMAT, relevant, tokenizer_file is None, sources.source_fingerprint(data))
+    digest = fingerprint(store.FORMAT, relevant, tokenizer_file is None, sources.source_fingerprint(data))
     return Path(data.cache_dir) / f"{source}-{tokenizer}-{digest}"
 
 
@@ -79,11 +59,11 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     splits are ``train`` and ``validation``. Of several processes that call this at once, one prepares and the others wait.
     """
     folder = store_folder(data, tokenizer_file)
-    if not is_prepared(folder):
+    if not store.is_prepared(folder):
         with exclusive_lock(folder.with_name(f"{folder.name}.lock")):
-            if not is_prepared(folder):  # another process may have finished meanwhile
+            if not store.is_prepared(folder):  # another process may have finished meanwhile
                 _prepare(data, folder, tokenizer_file)
-    manifest = read_manifest(folder)
+    manifest = store.read_manifest(folder)
     if manifest.changed:
         logger.warning(
             f"{folder}: the tokens of {manifest.changed:,} of {manifest.decoded:,} documents do not decode to their text: the "
@@ -94,7 +74,7 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
 
 def describe(folder: Path) -> list[str]:
     """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
-    manifest = read_manifest(folder)
+    manifest = store.read_manifest(folder)
     splits = manifest.splits.items()
     lines = [f"{folder / split}: {entry.documents:,} documents, {entry.tokens:,} tokens" for split, entry in splits]
     speed = manifest.bytes / 1e6 / max(manifest.seconds, 1e-3)
@@ -130,7 +110,7 @@ def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> 
                 for writer in writers.values():
                     writer.close(source)
                 manifest.seconds = round(manifest.seconds + time.perf_counter() - begun, 3)
-                write_manifest(folder, manifest)
+                store.write_manifest(folder, manifest)
         _finish(data, folder, manifest)
     except (UserError, OSError) as error:
         is_useless = isinstance(error, UserError) and len(first.pieces) == len(pieces)
@@ -139,11 +119,11 @@ def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> 
         raise
 
 
-def _unfinished(folder: Path) -> Optional[Manifest]:
+def _unfinished(folder: Path) -> Optional[store.Manifest]:
     """Return the manifest of an interrupted preparation; None: there is none, or its files are shorter than it says."""
     if not (folder / "manifest.json").is_file():
         return None
-    manifest = read_manifest(folder)
+    manifest = store.read_manifest(folder)
     sizes = {path: size for split in manifest.splits for path, size in _sizes(folder, split, manifest).items()}
     if any(path.stat().st_size < size for path, size in sizes.items()):
         logger.warning(f"{folder}: files are shorter than their manifest says; the text is prepared again")
@@ -151,7 +131,7 @@ def _unfinished(folder: Path) -> Optional[Manifest]:
     return manifest
 
 
-def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> Manifest:
+def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> store.Manifest:
     """Make the folder with the tokenizer and empty splits. What can be wrong with the tokenizer is found before."""
     text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
     tokenizer = parse_tokenizer(text, name=str(tokenizer_file or data.tokenizer))
@@ -159,22 +139,22 @@ def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> Ma
     if data.token_dtype == "uint16" and vocab_size > 2**16:
         raise UserError(f"data.token_dtype = uint16: the tokenizer has {vocab_size} entries, too many for 16 bits")
     is_short = data.token_dtype == "uint16" or (data.token_dtype == "auto" and vocab_size <= 2**16)
-    manifest = Manifest(
+    manifest = store.Manifest(
         made_from="token files" if sources.is_token_source(data) else "text",
         data=dataclasses.asdict(data),
         dtype="<u2" if is_short else "<u4",
         eos_id=eos_id_of(tokenizer, data.eos_token),
         vocab_size=vocab_size,
         tokenizer_sha256=sha256_text(text),
-        splits={split: Split() for split in (("measured",) if tokenizer_file else ("train", "validation"))},
+        splits={split: store.Split() for split in (("measured",) if tokenizer_file else ("train", "validation"))},
     )
     for split in manifest.splits:
-        make_folder(folder / split)
+        (folder / split).mkdir(parents=True, exist_ok=True)
     write_text(folder / "tokenizer.json", text)
     return manifest
 
 
-def _is_full(data: DataConfig, manifest: Manifest) -> bool:
+def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     """Return True if a limit is reached; ``max_tokens`` counts the first split."""
     tokens = next(iter(manifest.splits.values())).tokens
     return (data.max_documents is not None and _num_documents(manifest) >= data.max_documents) or (
@@ -182,14 +162,14 @@ def _is_full(data: DataConfig, manifest: Manifest) -> bool:
     )
 
 
-def _num_documents(manifest: Manifest) -> int:
+def _num_documents(manifest: store.Manifest) -> int:
     return sum(entry.documents for entry in manifest.splits.values())
 
 
 class _Writer:
     """Appends the documents of one piece to the files of a split, and counts them in its entry of the manifest."""
 
-    def __init__(self, folder: Path, split: str, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, split: str, manifest: store.Manifest) -> None:
         self.entry, self._folder, self._split = manifest.splits[split], folder, split
         self._begin = self.entry.stored_tokens
         self._num_tokens, self._digest = 0, hashlib.sha256()  # of what this piece adds to the token file
@@ -222,7 +202,7 @@ class _Writer:
             self._append("tokens", tokens := np.concatenate(self._tokens))
             self._digest.update(tokens.data)
         if self._index:
-            for (name, dtype), values in zip(INDEX.items(), zip(*self._index, strict=True), strict=True):
+            for (name, dtype), values in zip(store.INDEX.items(), zip(*self._index, strict=True), strict=True):
                 self._append(name, np.array(values, dtype=dtype))
         self._tokens, self._index = [], []
 
@@ -230,20 +210,20 @@ class _Writer:
         with open(self._folder / self._split / f"{name}.bin", "ab") as file:
             file.write(values.data)
 
-    def close(self, source: Optional[Piece] = None) -> None:
+    def close(self, source: Optional[store.Piece] = None) -> None:
         """Put the piece on the disk; it is what was written, or the token file that is the source."""
         self.flush()
         for path in self._paths:
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
-        written = Piece(f"{self._split}/tokens.bin", self._num_tokens, self._digest.hexdigest())
+        written = store.Piece(f"{self._split}/tokens.bin", self._num_tokens, self._digest.hexdigest())
         self.entry.pieces.append(source or written)
 
 
-def _sizes(folder: Path, split: str, manifest: Manifest) -> dict[Path, int]:
+def _sizes(folder: Path, split: str, manifest: store.Manifest) -> dict[Path, int]:
     """Return how many bytes of each file of a split the manifest counts."""
     entry = manifest.splits[split]
-    sizes = {name: 8 * entry.documents for name in INDEX}
+    sizes = {name: 8 * entry.documents for name in store.INDEX}
     if manifest.made_from == "text":
         sizes["tokens"] = entry.stored_tokens * np.dtype(manifest.dtype).itemsize
     return {folder / split / f"{name}.bin": size for name, size in sizes.items()}
@@ -255,7 +235,7 @@ def _writer_of(group: bytes, data: DataConfig, writers: dict[str, _Writer]) -> _
 
 def _encode(
     data: DataConfig,
-    manifest: Manifest,
+    manifest: store.Manifest,
     writers: dict[str, _Writer],
     piece: list[Path],
     *,
@@ -313,7 +293,9 @@ def _batches(
     yield batch
 
 
-def _scan(data: DataConfig, manifest: Manifest, writers: dict[str, _Writer], path: Path, *, bar: Any) -> Piece:
+def _scan(
+    data: DataConfig, manifest: store.Manifest, writers: dict[str, _Writer], path: Path, *, bar: Any
+) -> store.Piece:
     """Find the documents of a token file that OLMo's or dolma's tools wrote; it is read where it is, to its end for its hash."""
     tokens, digest = _map_tokens(path, manifest.dtype), hashlib.sha256()
 
@@ -350,7 +332,7 @@ def _scan(data: DataConfig, manifest: Manifest, writers: dict[str, _Writer], pat
     if begin < len(tokens) and not _is_full(data, manifest):
         add(begin, len(tokens))
         manifest.unclosed.append(path.name)
-    return Piece(str(path.resolve()), len(tokens), digest.hexdigest())
+    return store.Piece(str(path.resolve()), len(tokens), digest.hexdigest())
 
 
 def _map_tokens(path: Path, dtype: str) -> np.ndarray:
@@ -359,7 +341,7 @@ def _map_tokens(path: Path, dtype: str) -> np.ndarray:
     size, itemsize = path.stat().st_size, np.dtype(dtype).itemsize
     if size % itemsize:
         raise UserError(f"{path}: {size} bytes are no whole number of {itemsize}-byte tokens; see data.token_dtype")
-    tokens = map_array(path, dtype)
+    tokens = store.map_array(path, dtype)
     start = tokens[:SCANNED_TOKENS]
     if dtype == "<u2" and len(start) >= 16 and not start[1::2].any() and start[::2].any():
         raise UserError(
@@ -368,7 +350,7 @@ def _map_tokens(path: Path, dtype: str) -> np.ndarray:
     return tokens
 
 
-def _finish(data: DataConfig, folder: Path, manifest: Manifest) -> None:
+def _finish(data: DataConfig, folder: Path, manifest: store.Manifest) -> None:
     """Hash the splits, and write the final manifest."""
     if _num_documents(manifest) == 0:
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
@@ -386,20 +368,20 @@ def _finish(data: DataConfig, folder: Path, manifest: Manifest) -> None:
     if data.source == "builtin" and "validation" in manifest.splits:
         _remove_overlap(folder, manifest)
     manifest.status = "complete"
-    write_manifest(folder, manifest)
+    store.write_manifest(folder, manifest)
 
 
 def _index_hashes(folder: Path, split: str) -> dict[str, str]:
-    return {name: sha256_file(folder / split / f"{name}.bin") for name in INDEX}
+    return {name: sha256_file(folder / split / f"{name}.bin") for name in store.INDEX}
 
 
-def _remove_overlap(folder: Path, manifest: Manifest) -> None:
+def _remove_overlap(folder: Path, manifest: store.Manifest) -> None:
     """Remove the validation documents that share a sequence of tokens with the training split from the index."""
-    held_out, training = (split_store(folder, split, manifest) for split in ("validation", "train"))
+    held_out, training = (store.split_store(folder, split, manifest) for split in ("validation", "train"))
     is_kept_G = ~documents_in_training(held_out, training)
     kept = {"begins": held_out.begins_G, "ends": held_out.ends_G, "doc_ids": held_out.doc_ids_G}
     for name, array in kept.items():
-        write_bytes(folder / "validation" / f"{name}.bin", array[is_kept_G].tobytes())
+        write_bytes(folder / "validation" / f"{name}.bin", array[is_kept_G].tobytes())  # the old file stays mapped
     entry, kept_g = manifest.splits["validation"], np.flatnonzero(is_kept_G)
     manifest.overlapping = entry.documents - len(kept_g)
     entry.documents, entry.tokens = len(kept_g), int(held_out.lengths_G[kept_g].sum())

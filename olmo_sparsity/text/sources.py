@@ -93,7 +93,8 @@ def list_files(data: DataConfig) -> list[Path]:
     if os.path.isdir(source):
         files, others = files_of_folder(Path(source))
         if not files:
-            raise UserError(f"{source}: this folder holds no {', '.join(endings)}, but {others or 'nothing'}")
+            hint = "; what datasets saved is read after to_parquet" if ".arrow" in others else ""
+            raise UserError(f"{source}: no text in this folder ({', '.join(endings)}), but {others or 'nothing'}{hint}")
     else:
         found = [source] if os.path.isfile(source) else glob.glob(source, recursive=True)
         files = sorted(path for path in map(check_regular, map(Path, found)) if path.is_file())

@@ -126,15 +126,6 @@ def test_null_contexts_of_shorter_windows_end_those_of_longer_ones(windows: Wind
         assert contexts.doc_ids(every) == longest.doc_ids(every)
 
 
-def test_shorter_windows_are_shuffled_for_themselves(windows: Windows) -> None:
-    shorter = sample_windows(windows.store, FULL - 1, num_windows=100, max_per_document=100, seed=0, min_preceding=FULL)
-    contexts = draw_null_contexts(shorter, M - 1, kind="shuffled", seed=0)
-    every = np.arange(len(shorter))
-    assert [sorted(row) for row in contexts.tokens(every).tolist()] == [
-        sorted(row[: M - 1]) for row in shorter.tokens(every).tolist()
-    ]
-
-
 def test_shuffled_tokens_have_the_order_that_they_always_had() -> None:
     store = tiny_store([list(range(2, 40))])
     windows = sample_windows(store, 8, num_windows=3, max_per_document=3, seed=1)

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from olmo_sparsity.text.tokenizer import token_texts, train_bpe, word_start_table
-from olmo_sparsity.text.units import MAX_PIECE, decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
+from olmo_sparsity.text.units import decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
 
 
 def byte_level(pieces: list[str]) -> Tokenizer:
@@ -133,27 +133,6 @@ def test_white_space_that_is_not_ascii_is_as_a_space(space: str, form: str, expe
 
 
 @pytest.mark.parametrize(
-    ("first", "last"),
-    [
-        (0x3005, 0x3007),
-        (0x3040, 0x30FF),
-        (0x31F0, 0x31FF),
-        (0x3400, 0x4DBF),
-        (0x4E00, 0x9FFF),
-        (0xF900, 0xFAFF),
-        (0x20000, 0x3FFFF),
-    ],
-    ids=["iteration", "kana", "small Katakana", "extension A", "ideographs", "compatibility", "planes 2 and 3"],
-)
-def test_every_character_of_some_scripts_is_a_word(first: int, last: int) -> None:
-    """From the first of their blocks in Unicode to the last; their neighbours are parts of words."""
-    for inside in (first, (first + last) // 2, last):
-        assert word_starts(f"a{chr(inside)}{chr(inside)}b").tolist() == [0, 1, 2, 3]
-    for outside in (first - 1, last + 1):
-        assert word_starts(f"a{chr(outside)}{chr(outside)}b").tolist() == [0]
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("か\u3099は\u309aき", [0, 2, 4]),  # two characters, of which others are written as one
@@ -178,43 +157,6 @@ def test_every_token_has_its_own_bytes(text: str) -> None:
     of_byte = [i for i, character in enumerate(text) for _ in character.encode()]
     assert decoded.begins_T.tolist() == of_byte
     assert decoded.ends_T.tolist() == [i + 1 for i in of_byte]
-
-
-@pytest.mark.parametrize("cut", range(1, 9))
-def test_bytes_cut_at_any_place(cut: int) -> None:
-    """Two tokens, cut between any bytes: each has the characters that it holds a byte of."""
-    text = "é😀你"
-    data = text.encode()
-    parts = [data[:cut], data[cut:]]
-    tokenizer = byte_level([])
-    vocabulary = {**tokenizer.get_vocab(), **{_byte_level_text(p): 256 + i for i, p in enumerate(parts)}}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="!"))
-    tokenizer.decoder = decoders.ByteLevel()
-    decoded = decode_tokens(tokenizer, ids(tokenizer, list(parts)))
-    of_byte = [i for i, character in enumerate(text) for _ in character.encode()]
-    assert decoded.text == text
-    assert list(zip(decoded.begins_T.tolist(), decoded.ends_T.tolist(), strict=True)) == [
-        (of_byte[0], of_byte[cut - 1] + 1),
-        (of_byte[cut], of_byte[-1] + 1),
-    ]
-
-
-@pytest.mark.parametrize("number", [9, MAX_PIECE - 1])
-def test_characters_that_no_token_ends_with(number: int) -> None:
-    """Each of the tokens but the first and the last holds two bytes of one character and one of the next."""
-    text = "".join(chr(0x4E00 + i) for i in range(number))
-    data = text.encode()
-    cuts = [0, *range(1, len(data), 3), len(data)]
-    parts = [data[begin:end] for begin, end in itertools.pairwise(cuts)]
-    assert len(parts) == number + 1
-    tokenizer = byte_level([])
-    vocabulary = {**tokenizer.get_vocab(), **{_byte_level_text(p): 256 + i for i, p in enumerate(parts[1:])}}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="!"))
-    tokenizer.decoder = decoders.ByteLevel()
-    decoded = decode_tokens(tokenizer, ids(tokenizer, list(parts)))
-    assert decoded.text == text
-    assert decoded.begins_T.tolist() == [0, *range(number)]
-    assert decoded.ends_T.tolist() == [1, *range(2, number + 1), number]
 
 
 def test_a_tokenizer_as_of_sentencepiece() -> None:
