@@ -292,8 +292,7 @@ class CausalLM:
 
 
 def _last(output: Any) -> Tensor:
-    logits: Tensor = output.logits
-    return logits[:, -1]
+    return output.logits[:, -1]
 
 
 def _mean_of_layers(layers: list[Tensor], device: torch.device) -> Tensor:

@@ -85,15 +85,10 @@ class PretrainedModel:
 def open_pretrained(
     settings: PretrainedConfig, *, device: torch.device, precision: Precision, longest: Optional[int] = None
 ) -> PretrainedModel:
-    """Open the model that ``settings.model`` names.
+    """Open the model that ``settings.model`` names, on a device, unless ``settings.device_map`` is ``auto``.
 
-    Args:
-        settings: which model, and how it may be loaded.
-        device: where it goes, unless ``settings.device_map`` is ``auto``.
-        precision: of its weights. ``auto``: bf16 on a GPU with units for it; of an export of a run fp32, in which the run is
-            measured.
-        longest: position IDs of the longest row that will be run; None: the model's own. Where they are more, and
-            ``settings.train_len`` is stated, those of a model with rotary positions are extended.
+    Precision ``auto`` is bf16 on a GPU with units for it, and fp32 for the export of a run, in which the run is measured. Rotary
+    positions reach as far as the ``longest`` row that will be run, if ``settings.train_len`` is stated.
     """
     name, files = str(settings.model), _files_of(settings)
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -202,7 +197,8 @@ def _assembled(
             f"{name}: its tokenizer is empty, or does not work without transformers; give it a tokenizer.json"
         )
     row = theirs(SAMPLE_TEXT)["input_ids"]
-    front = next((row[:begin] for begin in range(len(row)) if row[begin : begin + len(plain)] == plain), row)
+    begins = (begin for begin in range(len(row)) if row[begin : begin + len(plain)] == plain)
+    front = row[: next(begins, max(0, len(row) - len(plain)))]  # behind a special token the text may have other tokens
     if len(front) > 1:
         tokens = " ".join(theirs.convert_ids_to_tokens(front))
         raise UserError(

@@ -282,7 +282,6 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_one_whole_safe_model_is_refused_in_one_line(case: str, copied: Path) -> None:
     change, said = REFUSED[case]
-    opened(copied)
     change(copied)
     with pytest.raises(UserError, match=rf"^[^\n]*({said})[^\n]*$") as caught:
         opened(copied)
