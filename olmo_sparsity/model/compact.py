@@ -3,10 +3,8 @@
 - In the last layer only the last token's query, output and MLP are computed.
 - A candidate that sees only the anchor and itself has keys and values that depend on its ID and position alone. So the rows
   {j} + local tokens of a window differ in one entry, and j is never run among the local tokens.
-- In the first layer queries, keys and values depend on ID and position alone. So these rows share the
-  local tokens' attention among themselves and to the anchor; j adds one term to each softmax.
-
-Numbers have the dtype of the weights; the sums of a softmax are fp32.
+- In the first layer queries, keys and values depend on ID and position alone. So these rows share the local tokens' attention
+  among themselves and to the anchor; j adds one term to each softmax.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.taps import KeysValues
@@ -36,19 +35,16 @@ class Compact:
         known = model.architecture in [f"{family}ForCausalLM" for family in FAMILIES]
         return known and not model.has_window and len(getattr(model.raw, "hf_device_map", {})) <= 1
 
-    def logits(
-        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, prefix: Optional[KeysValues] = None
-    ) -> torch.Tensor:
+    def logits(self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues] = None) -> Tensor:
         """Logits [B, V] of causal rows behind a prefix that all see."""
         return self._last_logits(*self._embedded(tokens_BY, positions_BY), prefix)
 
     def singles(
-        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, places_R: torch.Tensor, local_len: int, num_anchors: int
-    ) -> torch.Tensor:
+        self, tokens_WT: Tensor, windows_R: Tensor, places_R: Tensor, local_len: int, num_anchors: int
+    ) -> Tensor:
         """Logits [R, V] of rows of a window's anchor, the one candidate at a place of that window, and the local tokens."""
         length, first = tokens_WT.shape[1], self.layers[0]
-        shared = torch.arange(length, device=tokens_WT.device)
-        shared = torch.cat([shared[:num_anchors], shared[length - local_len :]])
+        shared = torch.tensor([*range(num_anchors), *range(length - local_len, length)], device=tokens_WT.device)
         x_WYD, tables = self._embedded(tokens_WT[:, shared], shared[None])
         q, k, v = self._projected(first, x_WYD, tables, local_len)
         among_WLHE, log_sum = _attend_with_sums(q, k, v, first.self_attn.scaling)
@@ -62,7 +58,7 @@ class Compact:
         x_RLD = self._after_attention(first, x_WYD[windows_R, num_anchors:], out_RLHE)
         return self._last_logits(x_RLD, tuple(of[:, num_anchors:] for of in tables), entries, from_layer=1)
 
-    def _entries(self, tokens_RP: torch.Tensor, positions_RP: torch.Tensor) -> KeysValues:
+    def _entries(self, tokens_RP: Tensor, positions_RP: Tensor) -> KeysValues:
         """Keys and values of causal rows in each layer, [R, H, P, E]."""
         (x_RPD, tables), found = self._embedded(tokens_RP, positions_RP), []
         for layer in self.layers:
@@ -72,26 +68,22 @@ class Compact:
                 x_RPD = self._after_attention(layer, x_RPD, _attend(q, k, v, layer.self_attn.scaling))
         return found
 
-    def _last_logits(
-        self, x_RYD: torch.Tensor, tables: Any, prefix: Optional[KeysValues], *, from_layer: int = 0
-    ) -> torch.Tensor:
+    def _last_logits(self, x_RYD: Tensor, tables: Any, prefix: Optional[KeysValues], *, from_layer: int = 0) -> Tensor:
         for number, layer in list(enumerate(self.layers))[from_layer:]:
             num_queries = 1 if layer is self.layers[-1] else x_RYD.shape[1]
             q, k, v = self._projected(layer, x_RYD, tables, num_queries)
             if prefix is not None:
                 k, v = (torch.cat(both, dim=2) for both in zip(prefix[number], (k, v), strict=True))
             x_RYD = self._after_attention(layer, x_RYD[:, -num_queries:], _attend(q, k, v, layer.self_attn.scaling))
-        logits: torch.Tensor = self.head(self.body.norm(x_RYD[:, -1]))
+        logits: Tensor = self.head(self.body.norm(x_RYD[:, -1]))
         return logits
 
-    def _embedded(self, tokens_RY: torch.Tensor, positions_RY: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _embedded(self, tokens_RY: Tensor, positions_RY: Tensor) -> tuple[Tensor, Any]:
         """The states before the first layer, and cosines and sines [R, Y, E]."""
         x_RYD = self.body.embed_tokens(tokens_RY)
         return x_RYD, self.body.rotary_emb(x_RYD, position_ids=positions_RY)
 
-    def _projected(
-        self, layer: Any, x_RYD: torch.Tensor, tables: Any, num_queries: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _projected(self, layer: Any, x_RYD: Tensor, tables: Any, num_queries: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the last tokens, keys and values of all, [R, heads, ..., E] each."""
         normed, (cos, sin) = layer.input_layernorm(x_RYD) if hasattr(layer, "input_layernorm") else x_RYD, tables
         q, k, v = (
@@ -100,7 +92,7 @@ class Compact:
         )
         return _rotated(q, cos[:, -num_queries:], sin[:, -num_queries:]), _rotated(k, cos, sin), v
 
-    def _after_attention(self, layer: Any, x_RYD: torch.Tensor, out_RYHE: torch.Tensor) -> torch.Tensor:
+    def _after_attention(self, layer: Any, x_RYD: Tensor, out_RYHE: Tensor) -> Tensor:
         """The states behind a layer, from those before it and the outputs of its attention."""
         out_RYD = layer.self_attn.o_proj(out_RYHE.flatten(-2))
         if hasattr(layer, "post_feedforward_layernorm"):  # norms behind, as in OLMo 2
@@ -110,7 +102,7 @@ class Compact:
         return x_RYD + layer.mlp(layer.post_attention_layernorm(x_RYD))
 
 
-def _heads(attention: Any, x_RYD: torch.Tensor, name: str) -> torch.Tensor:
+def _heads(attention: Any, x_RYD: Tensor, name: str) -> Tensor:
     """Queries, keys or values before their rotation, [R, heads, Y, E]."""
     x_RYD = getattr(attention, f"{name}_proj")(x_RYD)
     clip, norm = getattr(attention.config, "clip_qkv", None), getattr(attention, f"{name}_norm", None)
@@ -121,22 +113,21 @@ def _heads(attention: Any, x_RYD: torch.Tensor, name: str) -> torch.Tensor:
     return (x_RYHE if norm is None else norm(x_RYHE)).transpose(1, 2)
 
 
-def _rotated(x_RHYE: torch.Tensor, cos_RYE: torch.Tensor, sin_RYE: torch.Tensor) -> torch.Tensor:
+def _rotated(x_RHYE: Tensor, cos_RYE: Tensor, sin_RYE: Tensor) -> Tensor:
     first, second = x_RHYE.chunk(2, dim=-1)
     return (x_RHYE * cos_RYE[:, None] + torch.cat([-second, first], dim=-1) * sin_RYE[:, None]).type_as(x_RHYE)
 
 
-def _per_query_head(x_RHYE: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+def _per_query_head(x_RHYE: Tensor, q: Tensor) -> Tensor:
     times = q.shape[1] // x_RHYE.shape[1]
     return x_RHYE if times == 1 else x_RHYE.repeat_interleave(times, dim=1)
 
 
-def _scores(q: torch.Tensor, k: torch.Tensor, scaling: float) -> torch.Tensor:
-    """Scores before the softmax, fp32 [R, heads, Q, Y]."""
+def _scores(q: Tensor, k: Tensor, scaling: float) -> Tensor:
     return (q @ _per_query_head(k, q).transpose(2, 3)).float() * scaling
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     """Causal attention of the last Q of Y tokens, [R, Q, heads, E]."""
     k, v = _per_query_head(k, q), _per_query_head(v, q)
     (num_queries, num_keys), mask = (q.shape[2], k.shape[2]), None
@@ -145,13 +136,11 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -
         return (weights[:, :, None] @ v).transpose(1, 2)
     if num_queries not in (1, num_keys):
         mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device).tril(num_keys - num_queries)
-    is_causal = num_queries == num_keys
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scaling).transpose(1, 2)
+    causal = num_queries == num_keys
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scaling).transpose(1, 2)
 
 
-def _attend_with_sums(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _attend_with_sums(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Causal attention of the last Q of Y tokens, [R, Q, heads, E]; the log of each softmax's sum, fp32 [R, heads, Q]."""
     num_queries, num_keys = q.shape[2], k.shape[2]
     later = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device).triu(num_keys - num_queries + 1)

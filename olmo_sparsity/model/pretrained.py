@@ -29,6 +29,7 @@ from olmo_sparsity.model.causal_lm import SLIDING, CausalLM
 from olmo_sparsity.model.convert import ROWS_HAVE_BOS
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.model_files import ModelFiles, check_contents, download, find_files
+from olmo_sparsity.text.tokenizer import settled
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ def _assembled(
         raise UserError(
             f"{name}: its tokenizer names no token that ends texts (eos_token); name it in tokenizer_config.json"
         )
-    tokenizer = _plain_text_only(Tokenizer.from_str(theirs.backend_tokenizer.to_str()))
+    tokenizer = settled(Tokenizer.from_str(theirs.backend_tokenizer.to_str()))
     plain = theirs(SAMPLE_TEXT, add_special_tokens=False)["input_ids"]
     if not plain or len(tokenizer.encode(SAMPLE_TEXT, add_special_tokens=False).ids) != len(plain):
         raise UserError(
@@ -218,15 +219,6 @@ def _assembled(
         rope_scaling,
     )  # fmt: skip
     return PretrainedModel(model, tokenizer, record, int(bos_id), bool(front), str(theirs.eos_token), **known)
-
-
-def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
-    tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if hasattr(tokenizer.model, "dropout"):
-        tokenizer.model.dropout = None  # with it, a text has other tokens each time
-    return tokenizer
 
 
 def _rotary_parameters(config: Any) -> list[dict[str, Any]]:
