@@ -6,59 +6,34 @@ predicts position IDs, they are generated with the tokens, and a response with a
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
 
+from olmo_sparsity import files, tables
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import (
-    clear_folder,
-    environment,
-    folder_name,
-    make_folder,
-    manifest_of_kind,
-    read_manifest_of,
-    write_manifest,
-)
 from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.synthetic.tasks import (
-    GENERATOR_VERSION,
-    TEST_SEED,
-    Sequences,
-    check_task,
-    evaluated_sequences,
-    generated_sha256,
-    open_background,
-)
-from olmo_sparsity.tables import SCHEMA_VERSION, finalize, missing_parts, schemas_of, write_part
+from olmo_sparsity.synthetic import tasks
+from olmo_sparsity.synthetic.tasks import Sequences, open_background
 
 logger = logging.getLogger(__name__)
 
 PASS_TOKENS = 2**16  # of one forward pass, at most
 # Keys of ``synthetic`` that the manifest records.
 SETTINGS = (
-    *(
-        "task",
-        "scratchpad",
-        "positions",
-        "max_sparsity",
-        "modulus",
-        "background",
-        "train_lengths",
-        "locality",
-        "spread",
-    ),
+    "task", "scratchpad", "positions", "max_sparsity", "modulus", "background", "train_lengths", "locality", "spread",
     "test_row_len",
-)
+)  # fmt: skip
 
 
 @torch.no_grad()
@@ -69,7 +44,7 @@ def respond(model: OLMoWithPositions, sequences: Sequences, *, predict_ids: bool
     """
     begin, end = int(sequences.prompt_len_B[0]), int((sequences.prompt_len_B + sequences.response_len_B)[0])
     rows_per_pass = max(1, PASS_TOKENS // end)
-    tokens_parts, ids_parts = [], []
+    parts = []
     for first in range(0, len(sequences.tokens_BT), rows_per_pass):
         rows = slice(first, first + rows_per_pass)
         tokens_WT = torch.from_numpy(sequences.tokens_BT[rows, :begin].copy()).to(model.device)
@@ -82,89 +57,87 @@ def respond(model: OLMoWithPositions, sequences: Sequences, *, predict_ids: bool
                 logits_W1V = model(tokens_WT, ids_WT[:, :length], last_logits_only=True)
             token_W1 = logits_W1V[:, 0, : model.vocab_size].argmax(dim=-1, keepdim=True)
             tokens_WT = torch.cat([tokens_WT, token_W1], dim=1)
-        tokens_parts.append(tokens_WT[:, begin:].cpu().numpy())
-        ids_parts.append(ids_WT[:, begin:].cpu().numpy())
-    return np.concatenate(tokens_parts), np.concatenate(ids_parts)
+        parts.append([part_WT[:, begin:].cpu().numpy() for part_WT in (tokens_WT, ids_WT)])
+    tokens_WK, ids_WK = map(np.concatenate, zip(*parts, strict=True))
+    return tokens_WK, ids_WK
 
 
 def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, overwrite: bool = False) -> Path:
     """Let a trained run answer the evaluated sequences of its task, and return the folder of the table.
 
     Each length, sparsity and place of the planted tokens is one part; parts that are there are kept, unless ``overwrite``.
-
-    Raises:
-        UserError: the run has no checkpoint, was trained on something else, or the folder is not usable.
     """
-    check_task(config)
+    tasks.check_task(config)
     settings = config.synthetic
     latest = trained_checkpoint(run, command="olmo-sparsity synth train")
-    trained = read_manifest_of(run, "num_parameters", "tokens_sha256")
+    trained = files.read_manifest_of(run, "num_parameters", "tokens_sha256")
     if "synthetic_task" not in trained:
         raise UserError(f"{run}: this run was trained on text, not on a synthetic task; choose another with --run DIR")
     checkpoint = check_checkpoint_of_run(latest, trained)
-    if trained["tokens_sha256"] != generated_sha256(settings, open_background(config, "train")):
+    if trained["tokens_sha256"] != tasks.generated_sha256(settings, open_background(config, "train")):
         raise UserError(f"{run}: data.source = {config.data.source} has changed since this run was trained; restore it")
     background = open_background(config, "validation")
-    evaluated = [settings.test_lengths, settings.test_sparsity, settings.test_rows, TEST_SEED, settings.test_row_len]
-    identity = (SCHEMA_VERSION, GENERATOR_VERSION, checkpoint.model_sha256, evaluated, background.text_sha256)
-    run_id = fingerprint(*identity)
+    evaluated = (
+        settings.test_lengths,
+        settings.test_sparsity,
+        settings.test_rows,
+        tasks.TEST_SEED,
+        settings.test_row_len,
+    )
+    versions = (tables.SCHEMA_VERSION, tasks.GENERATOR_VERSION)
+    run_id = fingerprint(*versions, checkpoint.model_sha256, *evaluated, background.text_sha256)
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
-    begun = manifest_of_kind(folder, "synthetic")
+    begun = files.manifest_of_kind(folder, "synthetic")
     if begun is not None and not overwrite and begun["run_id"] != run_id:
         raise UserError(
             f"{folder}: these answers are to other prompts, or of another model; choose another folder with --out DIR, or "
             "replace them with --overwrite"
         )
-    cells = [
-        (length, k, place)
-        for length in settings.test_lengths
-        for k in settings.test_sparsity
-        for place in settings.places(length)
-    ]
+    lengths_and_ks = itertools.product(settings.test_lengths, settings.test_sparsity)
+    cells = [(length, k, place) for length, k in lengths_and_ks for place in settings.places(length)]
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
-    manifest = {
+    manifest: dict[str, Any] = {
         "kind": "synthetic",
         "run_id": run_id,
-        "run": folder_name(run),
+        "run": files.folder_name(run),
         **{name: getattr(settings, name) for name in SETTINGS},
         "position_embedding": config.model.position_embedding,
         "num_chunks": config.pose.num_chunks,
         "training_seed": config.training.seed,
         "num_windows": len(cells) * settings.test_rows,
-        "num_parameters": trained["num_parameters"],
+        **{name: trained.get(name) for name in ("num_parameters", "validation_loss_nats", "ended_by")},
         "training_seconds": trained.get("seconds"),
-        "validation_loss_nats": trained.get("validation_loss_nats"),
-        "ended_by": trained.get("ended_by"),
         "checkpoint": checkpoint.record,
         "context": {"max_position": config.max_position, "num_long_range": settings.test_lengths[-1]},
         "device": device_name(device),
-        "environment": environment(),
+        "environment": files.environment(),
         "status": "running",
         "num_parts": len(cells),
         "windows_per_part": settings.test_rows,
     }
     if begun is not None and overwrite:
-        clear_folder(folder)
-    make_folder(folder)
-    write_manifest(folder, manifest, once=not overwrite)
-    missing = missing_parts(folder, manifest)
-    model = load_model(latest, device) if missing else None
-    if begun is not None and not missing:
+        files.clear_folder(folder)
+    files.make_folder(folder)
+    files.write_manifest(folder, manifest, once=not overwrite)
+    missing = tables.missing_parts(folder, manifest)
+    if not missing:
         logger.info(f"{folder}: already evaluated; nothing to do (--overwrite evaluates again)")
+        return folder
+    model = load_model(latest, device)
+    metadata = {"run_id": run_id, **{name: str(value) for name, value in manifest["context"].items()}}
     with progress_bar("synthetic", " prompts", total=len(missing) * settings.test_rows) as bar:
         for part in missing:
-            assert model is not None
             length, k, place = cells[part]
-            sequences = evaluated_sequences(config, length, k, place=place, background=background)
+            sequences = tasks.evaluated_sequences(config, length, k, place=place, background=background)
             answers = _answers(model, sequences, predict_ids=settings.positions == "predicted")
             window_ids = part * settings.test_rows + answers.index
             answers = answers.assign(window_id=window_ids, length_tokens=length, sparsity=k, place=place)
-            table = pa.Table.from_pandas(answers, schema=schemas_of(manifest)["answers"], preserve_index=False)
-            write_part(folder, "answers", part=part, content=table, metadata={"run_id": run_id})
+            table = pa.Table.from_pandas(answers, schema=tables.schemas_of(manifest)["answers"], preserve_index=False)
+            tables.write_part(folder, "answers", part=part, content=table, metadata=metadata)
             bar.update(settings.test_rows)
-    finalize(folder)
+    tables.finalize(folder)
     return folder
 
 

@@ -19,8 +19,9 @@ What the tokens are, the form of locality and spread, and that responses have no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 import numpy as np
@@ -38,16 +39,9 @@ GENERATOR_VERSION = 1  # part of every fingerprint: increase it when a generator
 NUM_NOISE = 4  # different background tokens, if the background is noise
 EOS_ID, QUERY_ID, FIRST_ID = 0, 1, 2  # EOS fills the end of shorter rows; then planted values, or values and names
 VALUES = tuple(f"v{i}" for i in range(10))
-# The embeddings of positions that fit each way to give their IDs. A shift of all IDs changes nothing where distances count.
-EMBEDDINGS: dict[str, tuple[str, ...]] = {
-    "pose": ("rope", "none"),
-    "randpos": ("rope", "absolute"),
-    "shifted": ("absolute",),
-    "coupled": ("absolute",),
-    "predicted": ("absolute",),
-}
-# Random generators of held-out and evaluated sequences, so that these are not those of a training step.
-VALIDATION, EVALUATION, TEST_SEED = 1_000_003, 1_000_004, 0
+# The embeddings of positions that fit their IDs; all others shift them, which changes nothing where distances count.
+EMBEDDINGS = {"pose": ("rope", "none"), "randpos": ("rope", "absolute")}
+VALIDATION, EVALUATION, TEST_SEED = 1_000_003, 1_000_004, 0  # seeds of sequences of no training step
 PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
 NUM_SEEDS = 2**62  # from which that of the rows of text is drawn
 
@@ -80,11 +74,7 @@ NOISE = Background(NUM_NOISE, lambda rng, num_rows, row_len: rng.integers(0, NUM
 
 
 def open_background(config: Config, split: str) -> Background:
-    """Return the background of a task: noise, or rows of one split of the text, which is prepared if necessary.
-
-    Raises:
-        UserError: the text is not usable, or has no document as long as the longest row.
-    """
+    """Return the background of a task: noise, or rows of one split of the text, which is prepared if necessary."""
     settings = config.synthetic
     if settings.background == "noise":
         return NOISE
@@ -149,10 +139,9 @@ def parity_sequences(
     background: Background = NOISE,
     within: Optional[tuple[int, int]] = None,
 ) -> Sequences:
-    """Draw sequences of sparse parity, or of sums with another modulus.
+    """Draw sequences of sparse parity, or of sums with another modulus. ``length_B`` counts the tokens before ``=``.
 
-    ``length_B`` counts the tokens before ``=``. ``within``: the first position at which values may be planted and the end of
-    these; None: the whole prompt.
+    ``within``: the first position at which values may be planted and the end of these; None: the whole prompt.
     """
     num_rows, modulus = len(length_B), settings.modulus
     begin, room_B = (0, length_B) if within is None else (within[0], np.full(num_rows, within[1] - within[0]))
@@ -231,12 +220,9 @@ def _draw(
 ) -> Sequences:
     """Draw sequences of a task, with the position IDs that ``synthetic.positions`` gives them."""
     settings, max_position, num_rows = config.synthetic, config.max_position, len(length_B)
-    if settings.task == "variables":
-        sequences = variable_sequences(rng, settings, length_B, k_B, row_len=row_len)
-    else:
-        sequences = parity_sequences(
-            rng, settings, length_B, k_B, row_len=row_len, background=background, within=within
-        )
+    options = {} if settings.task == "variables" else {"background": background, "within": within}
+    generate: Callable[..., Sequences] = variable_sequences if settings.task == "variables" else parity_sequences
+    sequences = generate(rng, settings, length_B, k_B, row_len=row_len, **options)
     used_BT, ids_BT = sequences.used_BT, sequences.ids_BT
     if settings.positions in ("pose", "shifted"):
         ids_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
@@ -244,28 +230,21 @@ def _draw(
         ids_BT, used_B = np.zeros((num_rows, row_len), dtype=np.int64), used_BT.sum(axis=1)
         for length in np.unique(used_B).tolist():
             rows = np.flatnonzero(used_B == length)
-            if settings.positions == "randpos":
-                drawn_bt = random_positions(rng, len(rows), row_len=length, max_position=max_position)
-            else:
-                drawn_bt = pose_positions(
-                    rng, len(rows), row_len=length, max_position=max_position, num_chunks=config.pose.num_chunks
-                )
-            ids_BT[rows, :length] = drawn_bt
+            method: Callable[..., np.ndarray] = random_positions
+            if settings.positions == "pose":
+                method = functools.partial(pose_positions, num_chunks=config.pose.num_chunks)
+            ids_BT[rows, :length] = method(rng, len(rows), row_len=length, max_position=max_position)
     elif settings.positions != "pose":  # a random shift, uniform among those that keep the IDs below the bound
         room_B = max_position - np.where(used_BT, ids_BT, 0).max(axis=1)
         shift_B = (rng.random(num_rows) * room_B).astype(np.int64)
         ids_BT = np.where(used_BT, ids_BT + shift_B[:, None], 0)
-    return Sequences(sequences.tokens_BT, ids_BT, sequences.prompt_len_B, sequences.response_len_B)
+    return replace(sequences, ids_BT=ids_BT)
 
 
 def evaluated_sequences(
     config: Config, length: int, k: int, *, place: Optional[Place] = None, background: Background = NOISE
 ) -> Sequences:
-    """Return the ``test_rows`` sequences of one length and sparsity; they do not depend on ``training.seed``.
-
-    ``length`` counts the tokens of each prompt without the query. ``place``: where the planted tokens lie, as ``test_row_len``
-    says; None: as in training.
-    """
+    """Return the ``test_rows`` sequences of one length (without the query), sparsity and place of the planted tokens."""
     settings = config.synthetic
     return _draw(
         config,
@@ -283,9 +262,7 @@ def training_batch(
     config: Config, *, num_rows: int, seed: list[int], rows: slice = slice(None), background: Background = NOISE
 ) -> Batch:
     """Return a batch of training sequences, or a process's share (``rows``) of it: k uniform from 1 to ``max_sparsity``, lengths
-    uniform between ``train_lengths``.
-
-    Targets are the response tokens. Where position IDs are predicted, the batch has those of the response tokens, too.
+    uniform between ``train_lengths``. Targets are the response tokens and, where they are predicted, their position IDs.
     """
     settings, rng = config.synthetic, np.random.default_rng(seed)
     shortest, longest = settings.train_lengths
@@ -310,7 +287,7 @@ def training_batch(
 def check_task(config: Config) -> None:
     """Raise UserError if the task, the positions and the model of an experiment do not fit together."""
     settings, pose, embedding = config.synthetic, config.pose, config.model.position_embedding
-    fitting = EMBEDDINGS[settings.positions]
+    fitting = EMBEDDINGS.get(settings.positions, ("absolute",))
     require(
         embedding in fitting,
         f"model.position_embedding = {embedding}: synthetic.positions = {settings.positions} takes {' or '.join(fitting)}",
@@ -337,15 +314,8 @@ def check_task(config: Config) -> None:
 
 def generated_sha256(settings: SyntheticConfig, background: Background) -> str:
     """Return a hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
-    keys = (
-        settings.task,
-        settings.scratchpad,
-        settings.num_names,
-        settings.locality,
-        settings.spread,
-        settings.modulus,
-    )
-    return fingerprint(GENERATOR_VERSION, *keys, background.text_sha256)
+    names = ("task", "scratchpad", "num_names", "locality", "spread", "modulus")
+    return fingerprint(GENERATOR_VERSION, *(getattr(settings, name) for name in names), background.text_sha256)
 
 
 def open_task(config: Config) -> TrainingData:
