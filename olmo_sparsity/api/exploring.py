@@ -1,42 +1,90 @@
-"""Explores a whole document: every token that follows a full window is a target."""
+"""Explores a whole document: every token that follows a full window is a target; in Python a table, in a browser a page."""
 
 from __future__ import annotations
 
-import io
+import dataclasses
+import itertools
 import os
-import re
-import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import torch
 
 from olmo_sparsity.api.arguments import typed
-from olmo_sparsity.api.chosen_windows import ChosenWindows, window_at, windows_of_document
-from olmo_sparsity.api.exploration import Exploration
-from olmo_sparsity.api.measuring import measured_tables, prepared_tables, run_id_of_windows
-from olmo_sparsity.api.opening import Model, settings_of_text
+from olmo_sparsity.api.measuring import BATCH, batches, measured_tables
+from olmo_sparsity.api.opening import Model, settings_of
+from olmo_sparsity.api.windows import ChosenWindows, window_at, windows_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.files import write_bytes
-from olmo_sparsity.measure.influence import part_size, tokens_per_window
-from olmo_sparsity.measure.parts import begin_pretrained, is_measured, measure_parts
-from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.selectors import sources_of
-from olmo_sparsity.selectors.own import names_of
-from olmo_sparsity.tables import read_manifest, read_table
+from olmo_sparsity.statistics.quantities import counted, units_of
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.text.tokenizer import token_texts
-from olmo_sparsity.view.explore import CONTROL, Likely, explored
-from olmo_sparsity.view.window import window_of
+from olmo_sparsity.view import pages
+from olmo_sparsity.view.explore import CONTROL, OF_TARGETS, ONE_DOCUMENT, Likely, explored
+from olmo_sparsity.view.window import SEES_TARGET, window_of
 
-# What is measured where no selector is named. None of them sees the target, and those for a model from elsewhere are cheap.
-OF_RUN, OF_MODEL = ("kl", "attention"), ("attention", "nearest")
-ID_DIGITS = 8  # of the fingerprint, in the name of a folder
+# Selectors where none is named. They do not see the target, and those for a pretrained model are cheap.
+OF_RUN, OF_PRETRAINED = ("kl", "attention"), ("attention", "nearest")
 NUM_LIKELY = 5  # tokens that are shown of each prediction
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """A document and the numbers of each of its targets. A notebook shows it as its page."""
+
+    source: str
+    manifest: dict[str, Any] = field(repr=False)
+    data: dict[str, Any] = field(repr=False)  # the JSON of the page; `explored` makes it
+
+    @property
+    def targets(self) -> pd.DataFrame:
+        """A row for each target: its place, losses and reaction in nats, and by selector the smallest sufficient k."""
+        data, first = self.data, self.data["first"]
+        frame = pd.DataFrame({"offset": data["offsets"][first:], "text": data["texts"][first:]})
+        frame = frame.assign(**{name: np.array(data[name], dtype=float) for name in OF_TARGETS})
+        frame.index = pd.RangeIndex(first, len(data["texts"]), name="token")
+        for one in data["selectors"]:
+            kl_WK = np.column_stack([frame["kl_short_nats"], np.array(one["kl"], dtype=float)])
+            is_enough = kl_WK <= data["tolerance"]
+            k = np.array([0, *data["ks"]], dtype=float)[is_enough.argmax(axis=1)]
+            frame[f"sufficient_k_{one['name']}"] = np.where(is_enough.any(axis=1), k, np.inf)
+        return frame
+
+    @property
+    def found(self) -> str:
+        """How many targets the long context moves, and how many tokens half of these need, in two sentences."""
+        name, ks = self.data["selectors"][0]["name"], self.data["ks"]
+        needed = self.targets[f"sufficient_k_{name}"]
+        moved, tolerance = needed[needed > 0], f"{self.data['tolerance']:g} nats"
+        found = f"The long context moves {len(moved):,} of {len(needed):,} predictions of {self.source} by more than {tolerance}."
+        if moved.empty:
+            return found
+        half = moved.quantile(0.5, interpolation="lower")
+        bound = "at most" if np.isfinite(half) else "more than"
+        return f"{found} Half of these need {bound} {counted(int(min(half, ks[-1])), self.manifest)} picked by {name}."
+
+    def to_html(self) -> str:
+        """One self-contained page, which loads nothing and sends nothing."""
+        data, manifest = self.data, self.manifest
+        return pages.render(
+            "explore.html", styles=("explore.css",), scripts=("explore.js",), source=self.source, manifest=manifest, data=data,
+            found=self.found, one_document=ONE_DOCUMENT, sees=SEES_TARGET, many=units_of(manifest),
+            far=data["full_len"] - data["local_len"],
+        )  # fmt: skip
+
+    def save_html(self, page: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the page, and return its path."""
+        return pages.write_page(Path(os.path.expanduser(page)), self.to_html(), overwrite=overwrite)
+
+    def _repr_html_(self) -> str:
+        page, style = escape(self.to_html(), quote=True), "width: 100%; height: 900px; border: 0"
+        return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="{style}"></iframe>'
 
 
 @typed
@@ -49,148 +97,79 @@ def explore(
     seed: Optional[int] = None,
     source: str = "text",
     unit: Optional[str] = None,
-    folder: Optional[str | Path] = None,
+    folder: Any = None,
 ) -> Exploration:
-    """Measure the window before every token of a text. The first `full_len` tokens follow no full window, and are no targets.
+    """Measure the window in front of every token of a text that follows a full window; ``source`` is its name.
 
-    Args:
-        model: the model; its lengths are those of the windows.
-        text: one document.
-        selectors: as those of `measure`; `random` is measured as well. None: `kl` and `attention` for a run, `attention`
-            and `nearest` for another model.
-        k: numbers of visible tokens, or of words, sentences or blocks, rising. None: those of the model's configuration below
-            the number of all.
-        seed: of the draws; None: that of the configuration.
-        source: name of the text.
-        unit: `token`, `word`, `sentence` or `block:N`; None: that of the configuration.
-        folder: where the tables go, in a folder for each text and each way to measure it, so that nothing is measured twice and
-            an interrupted exploration continues. None: nothing is written.
-
-    Raises:
-        UserError: no token follows a full window, or a selector or k is not possible.
+    ``selectors``, ``k``, ``seed`` and ``unit`` are as in ``measure``; `random` is always measured. By default a run is measured
+    with `kl` and `attention`, a pretrained model with `attention` and `nearest`. ``folder`` keeps the tables, so that nothing is
+    measured twice and an interrupted exploration continues.
     """
-    lengths, settings = model.lengths, _settings(model, selectors, k=k, seed=seed, unit=unit)
+    settings, full_len = _settings(model, selectors=selectors, k=k, seed=seed, unit=unit), model.lengths.full_len
     encoded = encode_text(model.tokenizer, text)
-    if len(encoded) <= lengths.full_len:
+    if len(encoded) <= full_len:
         raise UserError(
-            f"{source}: {len(encoded):,} tokens, and a window takes {lengths.full_len} and the target behind them; explore a "
-            "longer text, or a shorter context (--full-len)"
+            f"{source}: {len(encoded):,} tokens, and a window takes {full_len} and the target; give a longer text or a shorter "
+            "context (--full-len)"
         )
-    windows = windows_of_document(model, encoded, seed=settings.seed, source=source)
-    tables, manifest, likely = _measured(model, windows, settings=settings, folder=folder)
-    data = explored(tables, manifest, likely, encoded=encoded, selectors=_named(settings))
+    windows = windows_of_text(model, encoded, np.arange(full_len, len(encoded)), settings.seed, source)
+    kept = None if folder is None else Path(os.path.expanduser(folder))
+    tables, manifest = measured_tables(model, windows, settings, kept)
+    likely = _likely_tokens(model, windows, tables["selections"], settings)
+    data = explored(tables, manifest, likely, encoded=encoded, selectors=_shown(settings))
     return Exploration(source, manifest, data)
 
 
-@typed
-def explore_place(
-    model: Model,
-    text: str,
-    *,
-    at: int,
-    selectors: Optional[Sequence[Any]] = None,
-    k: Optional[Sequence[int]] = None,
-    seed: Optional[int] = None,
-    source: str = "text",
-) -> dict[str, Any]:
-    """Measure the one window before the token that holds a character; returns the arguments of `view.explore.print_place`."""
-    settings = _settings(model, selectors, k=k, seed=seed, unit=None)
-    windows = window_at(model, text, at=at, seed=settings.seed, source=source)
-    tables, manifest = measured_tables(model, windows, settings=settings)
-    likely = likely_tokens(model, windows, tables["selections"], settings=settings)
+def explore_place(model: Model, text: str, *, at: int, **settings: Any) -> dict[str, Any]:
+    """Measure the one window in front of the token that holds a character; the arguments of `view.explore.print_place`."""
+    chosen = _settings(model, **settings)
+    windows = window_at(model, text, at=at, seed=chosen.seed)
+    tables, manifest = measured_tables(model, windows, chosen)
+    likely = _likely_tokens(model, windows, tables["selections"], chosen)
     (row,), selections = tables["windows"].to_pylist(), tables["selections"].to_pylist()
     window = window_of(row, selections, tokenizer=model.tokenizer, local_len=model.lengths.local_len)
-    return {"window": window, "manifest": manifest, "likely": likely, "selectors": _named(settings)}
+    return {"window": window, "manifest": manifest, "likely": likely, "selectors": _shown(chosen)}
 
 
-def likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, *, settings: InfluenceConfig) -> Likely:
-    """The five most likely next tokens of each window, with local tokens only, all tokens, and each selector's J_k."""
-    num_windows, num_far = len(windows), model.lengths.num_long_range
-    rows_WT = windows.windows.tokens(np.arange(num_windows))
-    everything = list(range(num_far))
-    sets_AW: list[list[list[int]]] = [[[] for _ in rows_WT], [everything for _ in rows_WT]]
-    chosen = selections.to_pandas().query("context == 'real'").sort_values("window_id").groupby("selector")
-    for name in _named(settings):
-        rows = chosen.get_group(name).to_dict("records")
-        for i, k in enumerate(settings.k):
-            sizes = [row["num_tokens"][i] if settings.unit != "token" else k for row in rows]
-            sets_AW.append([row["positions"][:size].tolist() for row, size in zip(rows, sizes, strict=True)])
-    tokens_WT = torch.from_numpy(rows_WT[:, :-1].copy()).to(model.device)
-    w_R, a_R = (of.ravel() for of in np.meshgrid(np.arange(num_windows), np.arange(len(sets_AW)), indexing="ij"))
-    shown_RM = np.zeros((len(w_R), num_far), dtype=bool)
-    for row, (w, a) in enumerate(zip(w_R.tolist(), a_R.tolist(), strict=True)):
-        shown_RM[row, sets_AW[a][w]] = True
-    found_WAN = np.zeros((num_windows, len(sets_AW), NUM_LIKELY), dtype=np.int64)
-    shares_WAN = np.zeros(found_WAN.shape, dtype=np.float32)
-    rows = (torch.from_numpy(of).to(model.device) for of in (w_R, shown_RM))
-    with progress_bar("predictions", " rows", total=len(w_R)) as bar:
-        for rows_r, log_p_rV in model.engine.log_probs(tokens_WT, *rows):
-            places, best = rows_r.cpu().numpy(), log_p_rV.topk(NUM_LIKELY, dim=-1)
-            found_WAN[w_R[places], a_R[places]] = best.indices.cpu().numpy()
-            shares_WAN[w_R[places], a_R[places]] = best.values.exp().float().cpu().numpy()
-            bar.update(len(places))
-    distinct, places_R = np.unique(np.concatenate([found_WAN.ravel(), rows_WT[:, -1]]), return_inverse=True)
-    texts = [printable(text) for text in token_texts(model.tokenizer, distinct.tolist())]
-    tokens_WAN = places_R[: found_WAN.size].reshape(found_WAN.shape)
-    return Likely(texts, tokens_WAN, shares_WAN, places_R[found_WAN.size :])
+def _settings(model: Model, *, selectors: Optional[Sequence[Any]], k: Any = None, **given: Any) -> InfluenceConfig:
+    if selectors is None:
+        selectors = OF_RUN if model.record is None else OF_PRETRAINED
+    config = settings_of(model, selectors=[*selectors, CONTROL], k=k, resampled_draws=0, **given)
+    if k is not None or config.influence.k_grid is not None:
+        return config.with_measured_k().influence
+    few = [size for size in config.influence.k if size < config.num_groups]
+    return dataclasses.replace(config.influence, k=few or [1])
 
 
-def _named(settings: InfluenceConfig) -> list[str]:
-    """The selectors that are shown: the control only where it is all there is."""
+def _shown(settings: InfluenceConfig) -> list[str]:
+    """The selectors without the control, unless it is all there is."""
     return [name for name in settings.selectors if name != CONTROL] or [CONTROL]
 
 
-def _settings(
-    model: Model,
-    selectors: Optional[Sequence[Any]],
-    *,
-    k: Optional[Sequence[int]],
-    seed: Optional[int],
-    unit: Optional[str],
-) -> InfluenceConfig:
-    if selectors is None:
-        selectors = OF_RUN if model.opened.record is None else OF_MODEL
-    return settings_of_text(model, names_of(selectors), k=k, seed=seed, unit=unit, resampled_draws=0)
-
-
-def _measured(
-    model: Model, windows: ChosenWindows, *, settings: InfluenceConfig, folder: Optional[str | Path]
-) -> tuple[dict[str, pa.Table], dict[str, Any], Likely]:
-    """Tables, manifest and predictions; in a folder what is missing is measured, and the rest is read."""
-    if folder is None:
-        found, manifest = measured_tables(model, windows, settings=settings)
-        return found, manifest, likely_tokens(model, windows, found["selections"], settings=settings)
-    folder = Path(os.path.expanduser(folder))
-    run_id = run_id_of_windows(model, windows, settings=settings)
-    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(windows.source).stem).strip("-")[:40] or "text"
-    tables = folder / f"{name}-{run_id[:ID_DIGITS]}"
-    if not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
-        measurement, manifest = prepared_tables(model, windows, settings=settings)
-        run = Path(model.opened.folder)
-        if model.opened.record is not None and folder.resolve().is_relative_to(run.resolve()):
-            begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
-        measure_parts(
-            tables,
-            manifest,
-            part_size=part_size(settings, model.lengths),
-            measure_part=measurement.tables_of,
-            tokens_per_window=tokens_per_window(settings, model.lengths),
-            activity="explore",
-        )
-    read = {table: read_table(tables, table) for table in ("windows", "selections")}
-    return read, read_manifest(tables), _kept_likely(tables / "likely.npz", model, windows, read, settings=settings)
-
-
-def _kept_likely(
-    path: Path, model: Model, windows: ChosenWindows, tables: dict[str, pa.Table], *, settings: InfluenceConfig
-) -> Likely:
-    """The predictions that are kept with the tables; they are made if they are missing or cannot be read."""
-    try:
-        with np.load(path) as kept:
-            return Likely(kept["texts"].tolist(), kept["tokens"], kept["shares"], kept["targets"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        likely = likely_tokens(model, windows, tables["selections"], settings=settings)
-        file = io.BytesIO()
-        np.savez_compressed(file, **{**likely._asdict(), "texts": np.array(likely.texts)})
-        write_bytes(path, file.getvalue())
-        return likely
+def _likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, settings: InfluenceConfig) -> Likely:
+    """The five most likely next tokens of each window: with local tokens only, with all, and with each selector's J_k."""
+    engine, num_far = model.engine(settings), model.lengths.num_long_range
+    rows = selections.to_pandas().query("context == 'real'").sort_values("window_id")
+    chosen = [rows[rows["selector"] == name] for name in _shown(settings)]
+    views = list(itertools.product(chosen, enumerate(settings.k)))
+    tokens_WAN = np.empty((len(windows), 2 + len(views), NUM_LIKELY), dtype=np.int64)
+    shares_WAN = np.empty(tokens_WAN.shape, dtype=np.float32)
+    for window_ids_W in batches(len(windows), BATCH, "predictions"):
+        shown_WAM = np.zeros((len(window_ids_W), 2 + len(views), num_far), dtype=bool)
+        shown_WAM[:, 1] = True
+        for view, (of_selector, (i, k)) in enumerate(views, start=2):
+            for place, row in enumerate(of_selector.iloc[window_ids_W].to_dict("records")):
+                size = k if settings.unit == "token" else row["num_tokens"][i]
+                shown_WAM[place, view, row["positions"][:size]] = True
+        tokens_WT = torch.from_numpy(windows.windows.tokens(window_ids_W)[:, :-1].copy()).to(model.model.device)
+        windows_R = torch.arange(len(tokens_WT), device=tokens_WT.device).repeat_interleave(2 + len(views))
+        shown_RM = torch.from_numpy(shown_WAM.reshape(-1, num_far)).to(tokens_WT.device)
+        for rows_r, log_p_rV in engine.log_probs(tokens_WT, windows_R, shown_RM):
+            place_r, view_r = np.divmod(rows_r.cpu().numpy(), 2 + len(views))
+            best = log_p_rV.topk(NUM_LIKELY, dim=-1)
+            tokens_WAN[window_ids_W[place_r], view_r] = best.indices.cpu().numpy()
+            shares_WAN[window_ids_W[place_r], view_r] = best.values.exp().float().cpu().numpy()
+    targets_W = windows.windows.tokens(np.arange(len(windows)))[:, -1]
+    distinct, places = np.unique(np.append(tokens_WAN, targets_W), return_inverse=True)
+    texts = [printable(text) for text in token_texts(model.tokenizer, distinct.tolist())]
+    return Likely(texts, places[: tokens_WAN.size].reshape(tokens_WAN.shape), shares_WAN, places[tokens_WAN.size :])

@@ -101,16 +101,16 @@ def explore(
     opt.train_first(named, num_processes=1, asked=train)
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.exploring import explore_place
-    from olmo_sparsity.api.opening import open_configured
+    from olmo_sparsity.measure.opening import open_model
     from olmo_sparsity.view.console import SafeConsole
     from olmo_sparsity.view.explore import ONE_DOCUMENT, print_place
 
     are_named = selector or any(override.startswith("influence.selectors=") for override in overrides or ())
     chosen = loaded.influence.selectors if are_named else None
     with opt.interruptible():
-        opened = open_configured(loaded, named.folder)
+        opened = open_model(loaded, named.folder)
         if at is not None:
-            place = explore_place(opened, document, at=at, selectors=chosen, source=text.name)
+            place = explore_place(opened, document, at=at, selectors=chosen)
             print_place(**place, title=f"{text.name}, character {at}", console=SafeConsole())
             return
         found = explore_document(opened, document, selectors=chosen, source=text.name, folder=named.folder / "explore")

@@ -54,6 +54,14 @@ class OpenedModel:
     record: Optional[ModelRecord] = None  # of a pretrained model
     _fit: dict[str, Any] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        name, lengths = self.record.name if self.record else self.name, self.lengths
+        anchor = f"anchor {self.anchor.text!r}" if self.anchor else "no anchor"
+        return (
+            f"Model({name!r}, {self.num_parameters / 1e6:.3g}M parameters, {self.precision} on {self.model.device}, "
+            f"local_len {lengths.local_len}, full_len {lengths.full_len}, {self.visibility}, {anchor})"
+        )
+
     @property
     def name(self) -> str:
         """Name of the run's folder."""

@@ -1,10 +1,10 @@
-"""The examples of docs/python.md and the cells of the notebook, run in order on a tiny run."""
+"""The examples of docs/python.md, run in order on a tiny run; the first one, from a text to a picture, also as a script."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,12 @@ import pandas as pd
 import pytest
 from conftest import made_up_text
 from matplotlib.figure import Figure
-from shown_commands import ROOT
+from shown_commands import ROOT, first_block
 from tiny_pretrained import save_llama
 
-from olmo_sparsity.api import Model, Results
-from olmo_sparsity.api.exploration import Exploration
+from olmo_sparsity.api import Results
 
-REAL = "models/SmolLM2-135M"
-NOTEBOOK = ROOT / "docs" / "notebooks" / "measure.ipynb"
+PAGE = ROOT / "docs" / "python.md"
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def workplace(tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: py
         text = made_up_text(np.random.default_rng(number), 80)
         (tmp_path / "my_texts" / f"{number}.txt").write_text(text, encoding="utf-8")
     shutil.copy(ROOT / "README.md", tmp_path / "README.md")
-    save_llama(tmp_path / REAL, [made_up_text(np.random.default_rng(9), 400)])
+    save_llama(tmp_path / "models" / "SmolLM2-135M", [made_up_text(np.random.default_rng(9), 400)])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,34 +48,20 @@ def run_block(code: str, namespace: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "<block>", "eval"), namespace)
 
 
-def test_every_example_of_the_page_runs(workplace: Path) -> None:
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+def test_every_example_runs(workplace: Path) -> None:
     namespace: dict[str, Any] = {}
-    shown = [run_block(code, namespace) for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)]
-    assert sum(isinstance(value, pd.DataFrame) for value in shown) >= 5
-    assert isinstance(namespace["results"], Results)
-    assert len(namespace["windows"]) == 20
-    assert namespace["same"].windows.num_documents > 1
-    for name in ("figure4.png", "my-windows/manifest.json"):
-        assert (workplace / name).is_file()
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    shown = [run_block(code, namespace) for code in blocks]
+    assert sum(isinstance(value, pd.DataFrame) for value in shown) >= 3
+    assert any(isinstance(value, Figure) for value in shown) and isinstance(namespace["results"], Results)
+    assert len(namespace["windows"]) == 20 and namespace["same"].windows.num_documents > 1
+    assert (workplace / "my-windows" / "manifest.json").is_file()
 
 
-def test_every_cell_of_the_notebook_runs_and_none_is_executed_in_the_file(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where Jupyter starts, which is the folder of the notebook."""
-    (workplace / "pyproject.toml").touch()
-    (workplace / "docs" / "notebooks").mkdir(parents=True)
-    monkeypatch.chdir(workplace / "docs" / "notebooks")
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    namespace: dict[str, Any] = {}
-    shown = []
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None
-            code = re.sub('^REAL = ".*"$', f'REAL = "{REAL}"', "".join(cell["source"]), flags=re.MULTILINE)
-            shown.append(run_block(code, namespace))
-    for kind in (Model, Results, pd.DataFrame, Figure):
-        assert any(isinstance(value, kind) for value in shown), kind
-    assert sum(isinstance(value, Exploration) for value in shown) == 2
-    assert isinstance(shown[-1], Exploration)
+def test_five_lines_lead_from_a_text_to_a_picture(workplace: Path) -> None:
+    """As a script."""
+    script = workplace / "script.py"
+    script.write_text(first_block(PAGE), encoding="utf-8")
+    assert len(script.read_text("utf-8").split("\n\n")[1].strip().splitlines()) == 4  # and the import
+    runpy.run_path(str(script))
+    assert (workplace / "first-picture.png").read_bytes().startswith(b"\x89PNG")

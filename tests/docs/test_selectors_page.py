@@ -105,7 +105,9 @@ def test_from_python_it_gives_the_same_choices(
     exec(compile(first_block(PAGE), "<typed in>", "exec"), space)
     measured = api.read_results("whole")
     model = api.open_model("run")
-    windows = api.windows_from_table(model, measured.windows)
+    table = measured.windows
+    rows = [[*ids, target] for ids, target in zip(table["token_ids"], table["target_id"], strict=True)]
+    windows = api.windows_from_tokens(model, rows, doc_ids=table["doc_id"])
     results = api.measure(model, windows, selectors=[space["unusual"], "random"], k=[1, 4])
     columns = ["window_id", "positions"]
     of_run = measured.selections.query("selector == 'unusual' and context == 'real'")
@@ -119,7 +121,8 @@ def test_from_python_it_gives_the_same_choices(
 
 
 def test_the_page_names_what_a_selector_can_ask() -> None:
-    inner = {"of_label", "label", "read", "singles", "are_singles_known", "losses_short_WA", "losses_long_WA"}
+    inner = {"of_label", "label", "read", "singles", "losses_short_WA", "losses_long_WA"}
+    inner |= {"context", "seed", "lasso_masks", "tokenizer", "store"}
     asked = {name for name in vars(Scores) if name[0] != "_"} - inner - {"kl_short_to_long"}
     named = re.findall(r"`(\w+)(?:\(\w+\))?`", PAGE.read_text(encoding="utf-8"))
     assert asked | {*OBSERVED, "max_k"} <= set(named)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from browser_pages import chromium, in_browser, load_page, violations_of
 
-from olmo_sparsity.api.exploration import Exploration
+from olmo_sparsity.api import Exploration
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.view.pages import check_free, write_page
 
