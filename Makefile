@@ -9,9 +9,9 @@
 # make curve     measure the four-way run: the demo, without PoSE, with RandPos, and the ceiling, and compare the demo with each
 #                of the others; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo, and print their means; resumes after a stop
-# make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
+# make hypothesis  train and measure the runs of docs/reproduce.md (SEEDS, default 101 to 105, of the demo and the ceiling;
 #                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
-# make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
+# make twin      train and evaluate the runs of the causal twin in docs/reproduce.md (SEEDS, default 101 to 106, of PoSE and the
 #                ceiling, the first two without PoSE), print the accuracy inside the training row and beyond it; resumes after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make bench     compare the influence engine with captum and with the hardware limit
@@ -76,7 +76,7 @@ seeds: $(READY)
 	$(call each_seed,influence,configs/demo.yaml,runs)
 	$(BIN)/olmo-sparsity summary $(call runs_of,configs/demo.yaml,runs)
 
-# The plan of docs/hypothesis.md. As many local tokens as a training row has, so that all others lie beyond it.
+# The plan of docs/reproduce.md. As many local tokens as a training row has, so that all others lie beyond it.
 HYPOTHESIS = $(patsubst %,configs/%.yaml,demo demo-ceiling)
 TARGETS_OF_TEST ?= 100000
 REACTIONS = influence --local-len 8 --selector kl --selector attention --selector random --k 1$(comma)2$(comma)4 \

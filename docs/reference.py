@@ -53,7 +53,7 @@ def commands_reference() -> str:
     start = text.index("\n## ")  # before it: the application itself, which the page describes in its own words
     text = html.unescape(text[start:])
     text = text.replace("* `--help`", "* `-h, --help`")
-    return re.sub(r"^(#+) `olmo-sparsity (.*)`$", r"\1 \2", text, flags=re.MULTILINE)
+    return re.sub(r"^(#+) `olmo-sparsity (.*)`$", r"#\1 \2", text, flags=re.MULTILINE)
 
 
 def configuration_reference() -> str:
@@ -62,7 +62,7 @@ def configuration_reference() -> str:
 
     sections = to_yaml(Config(), explain=True).strip().split("\n\n")
     names = [found[1] if (found := re.search(r"^(\w+):$", one, re.MULTILINE)) else "Experiment" for one in sections]
-    return "\n".join(f"## {name}\n\n```yaml\n{one}\n```\n" for name, one in zip(names, sections, strict=True))
+    return "\n".join(f"### {name}\n\n```yaml\n{one}\n```\n" for name, one in zip(names, sections, strict=True))
 
 
 def columns_reference() -> str:
@@ -171,8 +171,8 @@ def api_overview() -> str:
     """Return the Markdown of the API's first page: every room and its modules, with their first sentences."""
     lines = [
         "# API\n",
-        "The package is used from the [command line](../command-line.md). These pages are for those who read or change "
-        "its code, or call it from Python. [Architecture](../architecture.md) shows how the rooms fit together.\n",
+        "The package is used from the [command line](../reference.md). These pages are for those who read or change "
+        "its code, or call it from Python. [Contributing](../contributing.md) shows how the rooms fit together.\n",
     ]
     for room in rooms():
         if room == "cli":

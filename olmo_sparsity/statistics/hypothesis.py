@@ -3,7 +3,7 @@
 A *reaction* is how far the tokens beyond the training row move the prediction, KL(p_all, p_{}); it is *sparse* where one token
 alone reproduces much of it. Targets are divided into thirds by the sparsity of one run's reaction, within cells of targets that
 are alike otherwise, and the gain of another run is averaged over each third. Sparsity is measured without the label and the gain
-with it, by runs with different seeds, so no noise enters both. ``docs/hypothesis.md`` has the plan.
+with it, by runs with different seeds, so no noise enters both. ``docs/reproduce.md`` has the plan.
 
 Letters of shapes: W windows; A runs whose reactions are ranked; C contexts, real and null; T thirds; U units of the bootstrap.
 """

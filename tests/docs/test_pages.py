@@ -97,16 +97,16 @@ def test_targets_modules_and_files_exist() -> None:
                 assert (ROOT / path).is_file(), (page.name, span)
 
 
-def test_the_configuration_page_has_every_key_with_its_default() -> None:
+def test_the_reference_has_every_key_with_its_default() -> None:
     text = reference.configuration_reference()
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert yaml.safe_load("".join(blocks)) == to_dict(Config())
-    assert all(f"\n## {section}\n" in text for section in to_dict(Config()) if section != "name")
+    assert all(f"\n### {section}\n" in text for section in to_dict(Config()) if section != "name")
 
 
-def test_the_page_of_tables_has_every_column_with_its_meaning() -> None:
+def test_the_reference_has_every_column_with_its_meaning() -> None:
     text = reference.columns_reference().replace("\\", "")
-    assert reference.COLUMNS_MARK in (DOCS / "tables.md").read_text(encoding="utf-8")
+    assert reference.COLUMNS_MARK in (DOCS / "reference.md").read_text(encoding="utf-8")
     for table, columns in COLUMNS.items():
         section = text.partition(f"### {table}\n")[2].partition("\n### ")[0]
         for column in columns:
@@ -115,16 +115,16 @@ def test_the_page_of_tables_has_every_column_with_its_meaning() -> None:
             ), column.name
 
 
-def test_the_page_of_tables_has_every_quantity_with_its_definition() -> None:
+def test_the_reference_has_every_quantity_with_its_definition() -> None:
     lines = reference.quantities_reference().replace("\\", "").splitlines()
-    assert reference.QUANTITIES_MARK in (DOCS / "tables.md").read_text(encoding="utf-8")
+    assert reference.QUANTITIES_MARK in (DOCS / "reference.md").read_text(encoding="utf-8")
     for name, quantity in QUANTITIES.items():
         assert any(line.startswith(f"| `{name}` | {quantity.header} | {quantity.definition} |") for line in lines), name
 
 
-def test_the_command_page_has_every_option() -> None:
+def test_the_reference_has_every_option() -> None:
     text = reference.commands_reference()
-    for heading in ("## influence", "## figures", "### export hf"):
+    for heading in ("### influence", "### figures", "#### export hf"):
         assert f"{heading}\n" in text
     for option in ("--k K", "--shard I/N", "-h, --help"):
         assert f"* `{option}`" in text, option
