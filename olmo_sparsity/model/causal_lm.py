@@ -51,15 +51,11 @@ class CausalLM:
         self.config = raw.config.get_text_config(decoder=True)
         own = getattr(self.config, "max_position_embeddings", None)
         if "position_ids" not in inspect.signature(type(raw).forward).parameters:
-            raise UserError(
-                f"{self.architecture}: such a model cannot be measured: it takes no position IDs (ALiBi, or a recurrent state), "
-                "so hiding tokens would move those before them"
+            raise self._refused(
+                "it takes no position IDs (ALiBi, or a recurrent state), so hiding tokens would move those before them"
             )
         if not own:
-            raise UserError(
-                f"{self.architecture}: such a model cannot be measured: its configuration does not say how many positions it has "
-                "(max_position_embeddings)"
-            )
+            raise self._refused("its configuration does not say how many positions it has (max_position_embeddings)")
         self.max_position = int(max_position or own)
         self.vocab_size = int(raw.get_output_embeddings().weight.shape[0])  # V; the tokenizer may have fewer entries
         self.num_parameters = sum(parameter.numel() for parameter in raw.parameters())  # tied ones count once
@@ -69,8 +65,11 @@ class CausalLM:
         slides = [kind == SLIDING for kind in kinds]
         self._window = int(window) if window and (not slides or any(slides)) else None
         self._all_layers_slide = all(slides)
-        if not raw._can_set_attn_implementation():  # Falcon computes attention itself, and adds masks of truth values
-            raw.config._attn_implementation = "eager"
+        raw.set_attn_implementation("eager")
+        # Where this changes nothing, the model computes attention itself, and adds its masks to the scores (Falcon).
+        raw.config._attn_implementation = "eager"
+        with suppress(ValueError):  # attention that fused kernels do not compute
+            raw.set_attn_implementation("sdpa")
         # Not by attribute: where layers differ, reading one raises.
         if any(key.endswith("key_value_heads") and number == 1 for key, number in self.config.to_dict().items()):
             _copy_shared_keys()
@@ -86,13 +85,12 @@ class CausalLM:
         A mask is bool (True: the first token may attend to the second) or float (added to the scores; the logits are
         differentiable by it).
         """
-        mask = self._mask_of_rows(tokens_BT, positions_BT, mask_BTT)
         hook: Any = nullcontext()
         if mask_BTT is not None and mask_BTT.requires_grad:
             # CUDA's memory-efficient attention keeps what its backward pass needs only where queries require a gradient.
             hook = self.raw.get_input_embeddings().register_forward_hook(lambda module, inputs, x: x.requires_grad_())
         with hook:
-            return _last(self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False))
+            return _last(self._run(tokens_BT, positions_BT, mask_BTT))
 
     def own_logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits of the plain call ``model(input_ids)``, with the model's own positions and masks."""
@@ -100,13 +98,12 @@ class CausalLM:
 
     def prefix(self, tokens_BP: Tensor, positions_BP: Tensor, mask_BPP: Optional[Tensor] = None) -> KeysValues:
         """Keys and values of all tokens in each layer, under causal attention or a mask (bool)."""
-        cache, mask = self._cache(), self._mask_of_rows(tokens_BP, positions_BP, mask_BPP)
-        self._run(tokens_BP, positions_BP, attention_mask=mask, past_key_values=cache, use_cache=True)
+        cache = self._cache()
+        self._run(tokens_BP, positions_BP, mask_BPP, cache=cache)
         for number, layer in enumerate(cache.layers):
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
-                raise UserError(
-                    f"{self.architecture}: such a model cannot be measured: layer {number} keeps no keys and values of its own, "
-                    "but a recurrent state or those of another layer"
+                raise self._refused(
+                    f"layer {number} keeps no keys and values of its own, but a recurrent state or those of another layer"
                 )
             if layer.keys.shape[2] < tokens_BP.shape[1]:
                 raise UserError(
@@ -119,7 +116,7 @@ class CausalLM:
         self, tokens_BY: Tensor, positions_BY: Tensor, prefix: KeysValues, prefix_positions_BP: Optional[Tensor] = None
     ) -> Tensor:
         """Logits of rows that see all of a prefix; layers with a window need the positions of the prefix."""
-        return _last(self._run_after(prefix, tokens_BY, positions_BY, prefix_positions_BP))
+        return _last(self._run(tokens_BY, positions_BY, prefix=prefix, prefix_positions_BP=prefix_positions_BP))
 
     def logits_and_attention(
         self,
@@ -132,39 +129,32 @@ class CausalLM:
 
         Where a head may attend to nothing (sinks), a row sums to less than 1.
         """
-        tap, logits = LastAttention(), None
         if self._is_fused:
+            tap, behind = LastAttention(), {"prefix": prefix, "prefix_positions_BP": prefix_positions_BP}
             with tapped(self.raw, tap):
-                logits = _last(self._run_after(prefix, tokens_BT, positions_BT, prefix_positions_BP))
-        if logits is None or not tap.layers:
-            return self._eager(tokens_BT, positions_BT, prefix, prefix_positions_BP)
-        return logits, _mean_of_layers(tap.layers, tokens_BT.device)
-
-    def _eager(
-        self,
-        tokens_BT: Tensor,
-        positions_BT: Tensor,
-        prefix: Optional[KeysValues],
-        prefix_positions_BP: Optional[Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """The same by the implementation that keeps all weights, some rows at a time."""
+                logits_BV = _last(self._run(tokens_BT, positions_BT, **behind))
+            if tap.layers:
+                return logits_BV, _mean_of_layers(tap.layers, tokens_BT.device)
+        # The implementation that returns all weights of attention runs some rows at a time.
         num_seen = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
         per_row = self.config.num_hidden_layers * self.config.num_attention_heads * tokens_BT.shape[1] * num_seen
-        found, before = [], self.raw.config._attn_implementation
+        parts, before = [], self.raw.config._attn_implementation
         self.raw.set_attn_implementation("eager")
         try:
             for rows in torch.arange(len(tokens_BT)).split(max(1, EAGER_ELEMENTS // per_row)):
                 seen = None if prefix is None else [(k[rows], v[rows]) for k, v in prefix]
                 at = None if prefix_positions_BP is None else prefix_positions_BP[rows]
-                output = self._run_after(seen, tokens_BT[rows], positions_BT[rows], at, output_attentions=True)
+                output = self._run(
+                    tokens_BT[rows], positions_BT[rows], prefix=seen, prefix_positions_BP=at, output_attentions=True
+                )
                 layers = [layer[:, :, -1].float().mean(dim=1) for layer in output.attentions or () if layer is not None]
                 if not layers:
-                    raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
-                found.append((_last(output), _mean_of_layers(layers, tokens_BT.device)))
+                    raise self._refused("transformers returns no attention of it")
+                parts.append((_last(output), _mean_of_layers(layers, tokens_BT.device)))
                 del output  # before the next is computed
         finally:
             self.raw.set_attn_implementation(before)
-        logits, attention = zip(*found, strict=True)
+        logits, attention = zip(*parts, strict=True)
         return torch.cat(logits), torch.cat(attention)
 
     @torch.no_grad()
@@ -179,7 +169,7 @@ class CausalLM:
             return None
         probes = Probes()
         with torch.enable_grad(), tapped(self.raw, probes):
-            logits_BV = _last(self._run_after(prefix, tokens_BY, positions_BY))
+            logits_BV = _last(self._run(tokens_BY, positions_BY, prefix=prefix))
             return probes.states(loss(logits_BV.float()))
 
     @functools.cached_property
@@ -191,27 +181,26 @@ class CausalLM:
             self.observe(tokens_BT, tokens_BT, observer)
         except UserError:
             return False
-        kept = [entries for layer in self.prefix(tokens_BT, tokens_BT) for entries in layer]
-        layers = zip(observer.collected["keys"], observer.collected["values"], strict=True)
-        read = [entries for layer in layers for entries in layer]
-        return [of.shape for of in kept] == [of.shape for of in read] and all(
-            torch.allclose(ours.float().cpu(), theirs, CLOSE, CLOSE) for ours, theirs in zip(kept, read, strict=True)
+        kept = self.prefix(tokens_BT, tokens_BT)
+        read = zip(observer.collected["keys"], observer.collected["values"], strict=True)
+        return len(kept) == observer.num_layers and all(
+            ours.shape == theirs.shape and torch.allclose(ours.float().cpu(), theirs, CLOSE, CLOSE)
+            for layers in zip(kept, read, strict=True)
+            for ours, theirs in zip(*layers, strict=True)
         )
 
     @torch.no_grad()
     def observe(self, tokens_BT: Tensor, positions_BT: Tensor, observer: Observer) -> Tensor:
         """Run whole windows under causal attention, let the observer read every layer, and return the logits."""
-        output = None
         if self._is_fused:
-            mask = self._mask_of_rows(tokens_BT, positions_BT, None)
             with suppress(UnreadableAttentionError), tapped(self.raw, observer):
-                output = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False)
-        if output is None or observer.num_layers != self.config.num_hidden_layers:
-            raise UserError(
-                f"{self.architecture}: keys, values and attention of every layer cannot be read of such a model; leave out the "
-                "selectors that need them"
-            )
-        return _last(output)
+                logits_BV = _last(self._run(tokens_BT, positions_BT))
+                if observer.num_layers == self.config.num_hidden_layers:
+                    return logits_BV
+        raise UserError(
+            f"{self.architecture}: keys, values and attention of every layer cannot be read of such a model; leave out the "
+            "selectors that need them"
+        )
 
     def in_dtype(self, dtype: torch.dtype) -> CausalLM:
         """A copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
@@ -227,35 +216,44 @@ class CausalLM:
     def _is_fused(self) -> bool:
         return str(self.raw.config._attn_implementation) == "sdpa"
 
-    def _run(self, tokens_BT: Tensor, positions_BT: Tensor, **options: Any) -> Any:
-        with self.raw.get_output_embeddings().register_forward_pre_hook(_contiguous):
-            return self.raw(
-                input_ids=tokens_BT, position_ids=positions_BT, logits_to_keep=1, return_dict=True, **options
-            )
+    def _refused(self, reason: str) -> UserError:
+        return UserError(f"{self.architecture}: such a model cannot be measured: {reason}")
 
-    def _run_after(
+    def _run(
         self,
-        prefix: Optional[KeysValues],
         tokens_BY: Tensor,
         positions_BY: Tensor,
+        mask_BYY: Optional[Tensor] = None,
+        *,
+        prefix: Optional[KeysValues] = None,
         prefix_positions_BP: Optional[Tensor] = None,
+        cache: Optional[transformers.DynamicCache] = None,
         **options: Any,
     ) -> Any:
-        """Run rows under causal attention that all see the tokens of the prefix, if there is one."""
-        cache, num_before = None, 0
+        """Run rows under causal attention, or a mask, behind a prefix that all see; a cache takes up keys and values."""
+        num_before, seen_BK = 0, positions_BY
         if prefix is not None:
             cache, num_before = self._cache(), prefix[0][0].shape[2]
             for number, (k_BHPE, v_BHPE) in enumerate(prefix):
                 cache.update(k_BHPE, v_BHPE, number)
-        num_seen = num_before + tokens_BY.shape[1]
-        mask: Any = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
+            if prefix_positions_BP is not None:
+                seen_BK = torch.cat([prefix_positions_BP, positions_BY], dim=1)
+        num_rows, length = tokens_BY.shape
+        mask: Any
         if self._is_cut_short(positions_BY):
-            before = () if prefix_positions_BP is None else (prefix_positions_BP,)
-            seen_BK = torch.cat([*before, positions_BY], dim=1)
-            mask = self._masks(_causal(positions_BY, num_before), positions_BY, seen_BK)
-        return self._run(
-            tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
-        )
+            if mask_BYY is None:
+                ones_YK = torch.ones(length, num_before + length, dtype=torch.bool, device=tokens_BY.device)
+                mask_BYY = ones_YK.tril(num_before).expand(num_rows, -1, -1)
+            mask = self._masks(mask_BYY, positions_BY, seen_BK)
+        elif mask_BYY is None:
+            mask = torch.ones(num_rows, num_before + length, dtype=torch.int64, device=tokens_BY.device)
+        else:
+            mask = self._mask(mask_BYY)
+        with self.raw.get_output_embeddings().register_forward_pre_hook(_contiguous):
+            return self.raw(
+                input_ids=tokens_BY, position_ids=positions_BY, attention_mask=mask, past_key_values=cache,
+                use_cache=cache is not None, logits_to_keep=1, return_dict=True, **options,
+            )  # fmt: skip
 
     def _cache(self) -> transformers.DynamicCache:
         """An empty cache whose layers keep all tokens; what of them a layer's window hides, its mask hides."""
@@ -265,30 +263,21 @@ class CausalLM:
         """Whether a layer may see less than all positions before the last one."""
         return self._window is not None and int(positions_BT.max()) >= self._window
 
-    def _mask_of_rows(self, tokens_BT: Tensor, positions_BT: Tensor, mask_BTT: Optional[Tensor]) -> Any:
-        """What transformers takes as the mask of rows, under causal attention or a mask."""
-        if self._is_cut_short(positions_BT):
-            mask_BTT = _causal(positions_BT, 0) if mask_BTT is None else mask_BTT
-            return self._masks(mask_BTT, positions_BT, positions_BT)
-        return torch.ones_like(tokens_BT) if mask_BTT is None else self._mask(mask_BTT)
-
     def _masks(self, mask_BYK: Tensor, positions_BY: Tensor, seen_BK: Tensor) -> Any:
         """The masks of layers with and without a window, counted in position IDs; transformers counts it in tokens."""
-        assert self._window is not None
         too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
         hidden = False if mask_BYK.dtype == torch.bool else torch.finfo(mask_BYK.dtype).min
         within = self._mask(mask_BYK.masked_fill(too_far_BYK, hidden))
         return within if self._all_layers_slide else {FULL: self._mask(mask_BYK), SLIDING: within}
 
-    def _mask(self, mask_BTT: Tensor) -> Tensor:
-        """A mask [B, 1, T, T] of the kind that the model's implementation of attention takes."""
+    def _mask(self, mask_BYK: Tensor) -> Tensor:
+        """A mask [B, 1, Y, K] of the kind that the model's implementation of attention takes."""
+        if mask_BYK.dtype == torch.bool and self._is_fused:
+            return mask_BYK[:, None]
         lowest = torch.finfo(self.dtype).min
-        if mask_BTT.dtype != torch.bool:
-            return mask_BTT.clamp(min=lowest).to(self.dtype)[:, None]
-        if self._is_fused:
-            return mask_BTT[:, None]
-        nothing_BTT = torch.zeros(mask_BTT.shape, dtype=self.dtype, device=mask_BTT.device)
-        return nothing_BTT.masked_fill(~mask_BTT, lowest)[:, None]
+        if mask_BYK.dtype == torch.bool:
+            mask_BYK = torch.zeros_like(mask_BYK, dtype=self.dtype).masked_fill(~mask_BYK, lowest)
+        return mask_BYK.clamp(min=lowest).to(self.dtype)[:, None]
 
 
 def _last(output: Any) -> Tensor:
@@ -303,13 +292,6 @@ def _contiguous(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Te
     """Give the output embedding contiguous rows: a CPU multiplies a view row by row, 8 times as slowly in fp32."""
     x_BTD, *others = inputs
     return x_BTD.contiguous(), *others
-
-
-def _causal(positions_BY: Tensor, num_before: int) -> Tensor:
-    """Bool [B, Y, P + Y], True where tokens see the P before them, themselves and earlier ones."""
-    num_rows, length = positions_BY.shape
-    ones_YK = torch.ones(length, num_before + length, dtype=torch.bool, device=positions_BY.device)
-    return ones_YK.tril(num_before).expand(num_rows, -1, -1)
 
 
 @functools.cache

@@ -8,10 +8,8 @@ name when it is complete; ``latest`` links to the newest.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import pickle
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ import yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     check_type,
+    need,
     partial_path,
     read_json,
     remove_leftovers,
@@ -34,11 +33,8 @@ from olmo_sparsity.files import (
 )
 
 if TYPE_CHECKING:
-    from olmo import config as olmo_config
-
     from olmo_sparsity.model.olmo import OLMoWithPositions
 
-logger = logging.getLogger(__name__)
 MODEL_FILES = ("config.yaml", "model.pt")
 FILES = (*MODEL_FILES, "optim.pt")
 
@@ -53,7 +49,7 @@ class CheckpointState:
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What ``train.json`` tells of a checkpoint."""
+    """The content of ``train.json``."""
 
     step: int  # optimizer steps done
     tokens: int  # trained on
@@ -64,7 +60,7 @@ class CheckpointInfo:
 
     @property
     def model_sha256(self) -> str:
-        """Hexadecimal hash of the file with the weights."""
+        """Hash of the file with the weights."""
         return self.sha256["model.pt"]
 
     @property
@@ -73,44 +69,33 @@ class CheckpointInfo:
         return {"step": self.step, "model_sha256": self.model_sha256}
 
 
-def _step_of(path: Path) -> int:
-    """The step in the name of a checkpoint; -1: it has another name."""
-    match = re.fullmatch("step([0-9]+)", path.name)
-    return -1 if match is None else int(match[1])
-
-
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
-    paths = [path for path in folder.glob("step*") if _step_of(path) >= 0 and (path / "train.json").is_file()]
-    return sorted(paths, key=_step_of)
+    """The checkpoints of a run, oldest first."""
+    paths = [path for path in folder.glob("step*") if path.name[4:].isdecimal() and (path / "train.json").is_file()]
+    return sorted(paths, key=lambda path: int(path.name[4:]))
 
 
 def latest_checkpoint(folder: Path) -> Optional[Path]:
-    """Return the newest checkpoint of a run, or None."""
+    """The newest checkpoint of a run, or None."""
     return next(reversed(list_checkpoints(folder)), None)
 
 
 def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
-    """Return the newest checkpoint of a run; ``command`` trains such a run."""
+    """The newest checkpoint of a run; ``command`` trains a run of this kind."""
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
     return latest
 
 
-def save_checkpoint(
-    folder: Path,
-    info: CheckpointInfo,
-    *,
-    config: olmo_config.ModelConfig,
-    state: CheckpointState,
-    keep: int,
-) -> Path:
-    """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``."""
+def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, state: CheckpointState, keep: int) -> Path:
+    """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``.
+
+    ``config`` is OLMo's configuration of the model.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder, seconds=0)
-    target = folder / f"step{info.step}"
-    partial = partial_path(target)
+    target, latest = folder / f"step{info.step}", folder / "latest"
+    partial, link = partial_path(target), partial_path(latest)
     partial.mkdir()
     plain = {name: of.value if isinstance(of, Enum) else of for name, of in dataclasses.asdict(config).items()}
     try:
@@ -120,11 +105,12 @@ def save_checkpoint(
         hashes = {name: sha256_file(partial / name) for name in FILES}
         write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
         if target.exists():
-            _delete(target)
+            os.replace(target, partial_path(target))
         os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after an error such as a full disk, which it would keep full
-    _point_latest(folder, target)
+    link.symlink_to(target.name)
+    os.replace(link, latest)
     delete_old_checkpoints(folder, keep=keep)
     return target
 
@@ -133,57 +119,35 @@ def _save_tensors(state: dict[str, Any], path: Path) -> None:
     with open(path, "wb") as file:
         try:
             torch.save(state, file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk, which torch's own message does not mention
-                raise error.__context__ from None
-            raise
+        except RuntimeError as error:  # torch's message does not mention a full disk
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
         file.flush()
         os.fsync(file.fileno())  # older checkpoints are deleted next, and a crash of the machine must not leave none
 
 
-def _point_latest(folder: Path, target: Path) -> None:
-    link = partial_path(folder / "latest")
-    link.symlink_to(target.name)
-    os.replace(link, folder / "latest")
-
-
 def delete_old_checkpoints(folder: Path, *, keep: int) -> None:
-    """Delete all checkpoints but the newest ``keep``."""
+    """Delete all checkpoints but the newest ``keep``. Each loses its name first, so that a kill leaves no part of one."""
     for old in list_checkpoints(folder)[:-keep]:
-        _delete(old)
-        logger.debug(f"{old}: deleted, as newer checkpoints exist")
-
-
-def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
-    nameless = partial_path(checkpoint)
-    os.replace(checkpoint, nameless)
-    if nameless.is_symlink():
-        nameless.unlink()
-    else:
-        shutil.rmtree(nameless)
+        os.replace(old, partial_path(old))
+    remove_leftovers(folder, seconds=0)
 
 
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
     """Read ``train.json``. The other files are not verified."""
     path = checkpoint / "train.json"
     info = check_type(read_json(path), CheckpointInfo, where=path)
-    if missing := [name for name in FILES if name not in info.sha256]:
-        raise UserError(f"{path}: key sha256: the hash of {missing[0]} is missing; the file is damaged")
+    need(info.sha256, *FILES, where=path)
     return info
 
 
 def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> CheckpointInfo:
     """Read ``train.json``, and check by the manifest that this run saved it: another's checkpoint matches its own hashes."""
-    info, last = read_checkpoint_info(checkpoint), manifest.get("checkpoint")
-    if info.run_id != manifest.get("run_id"):
-        raise UserError(
-            f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {manifest.get('run_id')}; restore it"
-        )
-    if _step_of(checkpoint) not in (-1, info.step):
-        raise UserError(f"{checkpoint}: this is a checkpoint of step {info.step} under another name; restore it")
-    if last is not None and last["step"] == info.step and last["model_sha256"] != info.model_sha256:
-        raise UserError(f"{checkpoint}: other weights than those that this run ended with; restore the checkpoint")
+    info, last, own = read_checkpoint_info(checkpoint), manifest.get("checkpoint") or {}, manifest.get("run_id")
+    if info.run_id != own:
+        raise UserError(f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {own}; restore it")
+    is_last = last.get("step") == info.step
+    if checkpoint.name != f"step{info.step}" or (is_last and last["model_sha256"] != info.model_sha256):
+        raise UserError(f"{checkpoint}: not the weights that this run saved here, at step {info.step}; restore them")
     return info
 
 
@@ -199,14 +163,14 @@ def verify_checkpoint(checkpoint: Path, files: Sequence[str] = FILES) -> None:
 
 
 def read_model(checkpoint: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return OLMo's configuration, as a dictionary, and the weights of a checkpoint, which are verified."""
+    """OLMo's configuration, as a dictionary, and the weights of a checkpoint, which are verified."""
     verify_checkpoint(checkpoint, MODEL_FILES)
     config = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
     return config, _load_tensors(checkpoint / "model.pt")
 
 
 def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
-    """Return OLMo's model of a checkpoint, which is verified, in evaluation mode, without gradients."""
+    """OLMo's model of a checkpoint, which is verified, in evaluation mode, without gradients."""
     from olmo.config import ModelConfig  # not at import: measuring does not need ai2-olmo
 
     from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -218,7 +182,7 @@ def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
 
 
 def read_state(checkpoint: Path) -> CheckpointState:
-    """Read the tensors of a checkpoint that was verified before."""
+    """The tensors of a checkpoint that was verified before."""
     return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))
 
 

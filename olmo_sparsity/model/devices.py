@@ -9,7 +9,6 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Optional
 
 import torch
 
@@ -17,13 +16,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.torchrun import current_process
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt (malloc.h)
-RETURNED_BYTES = (
-    2**30,
-    2**25,
-)  # freed blocks from this size on go back to the system; glibc before 2.35 takes the second alone
-# Weights of attention, fp32, that are computed at once: 2 MiB, which the cache of a CPU holds; 512 MiB of a GPU, on which
-# starting a kernel costs more than what a small one computes.
-ATTENTION_ELEMENTS = {"cpu": 2**19, "cuda": 2**27}
 TILE_LEAF = 0x1D  # the leaf of CPUID that lists the palettes of AMX's tiles
 
 
@@ -55,10 +47,7 @@ def has_bf16_units(device: torch.device) -> bool:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-
-    On a CPU, freed memory stays with the process from now on.
-    """
+    """The device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if num_gpus else "cpu"
@@ -67,19 +56,20 @@ def pick_device(name: str) -> torch.device:
             f"training.device = {name}: this machine has no such device; choose auto, cpu, or with a GPU cuda or cuda:N"
         )
     if name == "cpu":
-        keep_freed_memory()
+        _keep_freed_memory()
     return torch.device(name)
 
 
-def keep_freed_memory() -> bool:
-    """Let tensors of up to a GiB reuse the memory of freed ones, with the allocator of glibc; return whether it took effect.
+def _keep_freed_memory() -> None:
+    """From now on, let tensors of up to a GiB reuse the memory of freed ones, with the allocator of glibc.
 
     Otherwise the system zeroes the pages of each anew: a tenth of the CPU time of a training step, more in bf16.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
-        return False
-    return any(mallopt(M_MMAP_THRESHOLD, size) for size in RETURNED_BYTES) and bool(mallopt(M_TRIM_THRESHOLD, -1))
+    if mallopt is not None:
+        for size in (2**25, 2**30):  # glibc before 2.35 takes the first alone
+            mallopt(M_MMAP_THRESHOLD, size)
+        mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def device_name(device: torch.device) -> str:
@@ -88,24 +78,11 @@ def device_name(device: torch.device) -> str:
 
 
 def attention_elements(device: torch.device) -> int:
-    """How many weights of attention to compute at once on a device."""
-    return ATTENTION_ELEMENTS.get(device.type, ATTENTION_ELEMENTS["cuda"])
+    """How many weights of attention, fp32, to compute at once on a device.
 
-
-def available_bytes(device: torch.device) -> Optional[int]:
-    """How much memory a device has free; of a CPU, within the limit of this process's control group. None: not known."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    found = []
-    for path, pattern, unit in (
-        ("/proc/meminfo", r"MemAvailable:\s+(\d+) kB", 1024),
-        ("/sys/fs/cgroup/memory.max", r"(\d+)\s*", 1),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", r"(\d+)\s*", 1),
-    ):
-        with suppress(OSError):
-            if match := re.search(pattern, Path(path).read_text()):
-                found.append(int(match[1]) * unit)
-    return min(found, default=None)
+    2 MiB fit the cache of a CPU; on a GPU starting a kernel costs more than what a small one computes.
+    """
+    return 2**19 if device.type == "cpu" else 2**27
 
 
 def take_own_gpu(device: str) -> None:

@@ -18,13 +18,6 @@ from torch import Tensor, nn
 from olmo_sparsity.config import Config
 
 
-class _Rotation:
-    """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object."""
-
-    sin_B1TE: Tensor
-    cos_B1TE: Tensor
-
-
 class EmbeddingAtPositions(nn.Embedding):
     """OLMo's learned embedding of absolute positions, at given position IDs instead of 0 .. T-1."""
 
@@ -38,18 +31,14 @@ class EmbeddingAtPositions(nn.Embedding):
 class RotaryAtPositions(RotaryEmbedding):
     """OLMo's rotary embedding, at given position IDs instead of 0 .. T-1."""
 
-    def __init__(self, config: olmo_config.ModelConfig, cache: BufferCache, *, rotation: _Rotation):
-        super().__init__(config, cache)
-        self._rotation = rotation
+    tables: dict[str, Tensor]  # sines and cosines of the current forward pass, fp32 [B, 1, T, E]; all layers share them
 
     def forward(self, q_BHTE: Tensor, k_BHTE: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
-        sin_B1TE, cos_B1TE = self._rotation.sin_B1TE, self._rotation.cos_B1TE
+        sin, cos = self.tables["sin"], self.tables["cos"]
         with torch.autocast(q_BHTE.device.type, enabled=False):
-            return (
-                self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float()).type_as(q_BHTE),
-                self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, k_BHTE.float()).type_as(k_BHTE),
-            )
+            q, k = (self.apply_rotary_pos_emb(sin, cos, x.float()).type_as(x) for x in (q_BHTE, k_BHTE))
+            return q, k
 
 
 class OLMoWithPositions(OLMo):
@@ -66,11 +55,12 @@ class OLMoWithPositions(OLMo):
         # With ``alibi`` OLMo would keep biases of all pairs of positions. They add no weights, and neither do rotary positions.
         super().__init__(dataclasses.replace(config, alibi=False, rope=True) if config.alibi else config, init_params)
         self.config = config
-        self._rotation, cache = _Rotation(), BufferCache()
+        self._tables, cache = dict[str, Tensor](), BufferCache()
         for block in self.transformer.blocks:
             block.config = config
             if config.rope:
-                block.rotary_emb = RotaryAtPositions(config, cache, rotation=self._rotation)
+                block.rotary_emb = RotaryAtPositions(config, cache)
+                block.rotary_emb.tables = self._tables
         if self._has_embedding:
             self.transformer.wpe = EmbeddingAtPositions.from_pretrained(self.transformer.wpe.weight, freeze=False)
         sin, cos = RotaryEmbedding(config, cache).get_rotary_embedding(config.max_sequence_length, torch.device("cpu"))
@@ -86,11 +76,6 @@ class OLMoWithPositions(OLMo):
     def vocab_size(self) -> int:
         """The number of tokens, without the padding of the embedding."""
         return self.config.vocab_size
-
-    @property
-    def max_position(self) -> int:
-        """The number of position IDs."""
-        return self.config.max_sequence_length
 
     @property
     def output_weight(self) -> Tensor:
@@ -131,8 +116,8 @@ class OLMoWithPositions(OLMo):
         if self._has_embedding:
             self.transformer.wpe.positions_BT = positions_BT
         elif self.config.rope:
-            self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
-            self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
+            self._tables["sin"] = self._sin[positions_BT].unsqueeze(1)
+            self._tables["cos"] = self._cos[positions_BT].unsqueeze(1)
         else:
             num_tokens, device = positions_BT.shape[1], positions_BT.device
             later_TT = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=device).triu(1)
@@ -142,32 +127,22 @@ class OLMoWithPositions(OLMo):
 
 
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
-    """OLMo's configuration of the model that ``config`` describes."""
+    """OLMo's configuration of the model that ``config`` describes; the rest are OLMo's defaults: SwiGLU, full precision."""
     model = config.model
+    same = "d_model n_heads n_layers mlp_ratio attention_layer_norm layer_norm_with_affine rope_theta weight_tying init_std"
+    has_none = model.position_embedding == "none"
     return olmo_config.ModelConfig(
-        d_model=model.d_model,
-        n_heads=model.n_heads,
-        n_layers=model.n_layers,
-        mlp_ratio=model.mlp_ratio,
-        attention_layer_norm=model.attention_layer_norm,
+        **{name: getattr(model, name) for name in same.split()},
         attention_layer_norm_with_affine=model.layer_norm_with_affine,
         layer_norm_type=olmo_config.LayerNormType(model.layer_norm_type),
-        layer_norm_with_affine=model.layer_norm_with_affine,
-        rope_theta=model.rope_theta,
-        weight_tying=model.weight_tying,
-        init_std=model.init_std,
         vocab_size=vocab_size,
         embedding_size=math.ceil(vocab_size / 128) * 128,
         eos_token_id=eos_id,
         pad_token_id=eos_id,
         max_sequence_length=config.num_positions,
         rope=model.position_embedding == "rope",
-        alibi=model.position_embedding == "none",
-        alibi_bias_max=math.inf if model.position_embedding == "none" else 8.0,
-        rope_full_precision=True,
-        activation_type=olmo_config.ActivationType.swiglu,
-        block_type=olmo_config.BlockType.sequential,
-        init_fn=olmo_config.InitFnType.normal,
+        alibi=has_none,
+        alibi_bias_max=math.inf if has_none else 8.0,
         include_bias=False,
         bias_for_layer_norm=False,
         attention_dropout=0.0,

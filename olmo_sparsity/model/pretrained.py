@@ -14,26 +14,47 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 import gguf
+import huggingface_hub
 import torch
 import transformers
+from huggingface_hub import errors
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import sha256_text
+from olmo_sparsity.files import check_type, read_json, sha256_file, sha256_text
 from olmo_sparsity.model.causal_lm import SLIDING, CausalLM
 from olmo_sparsity.model.convert import ROWS_HAVE_BOS
 from olmo_sparsity.model.devices import has_bf16_units
-from olmo_sparsity.model.model_files import ModelFiles, check_contents, download, find_files
 from olmo_sparsity.text.tokenizer import settled
 
 logger = logging.getLogger(__name__)
 
-Precision = Literal["auto", "fp32", "bf16"]
+DOWNLOADED = [
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "spiece.model",
+    "tekken.json",
+    "tokenizer*",
+]
+DOWNLOADED += ["special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"]
+DOWNLOADED += ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+TOKENIZERS, OTHER_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt"), ("tokenizer.model", "spiece.model")
+LFS_POINTER, FIRST_BYTES = b"version https://git-lfs", {".safetensors": (8, b"{"), ".gguf": (0, b"GGUF")}
+NO_FILE, NO_PICKLES = "no such folder or file", "pickles (.bin) can run code and are not loaded"
+# Error of huggingface_hub -> its reason; of several kinds the first counts.
+NOT_ON_HUB = {
+    errors.GatedRepoError: "the hub gives this model only to accounts that accepted its terms",
+    errors.RevisionNotFoundError: "the hub has no such revision of this model",
+    errors.RepositoryNotFoundError: f"{NO_FILE}, and no such model on the hub",
+    errors.HFValidationError: f"{NO_FILE}, and not a name on the hub",
+    errors.LocalEntryNotFoundError: f"{NO_FILE}; the hub cannot be reached, and its cache does not have this model",
+}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
 BY_LENGTH = ("dynamic", "longrope")  # scalings of rotary positions that depend on the length of the text
 # Weights in a model's files that no logits of the next token depend on: masks that old versions saved, the heads of
@@ -65,17 +86,13 @@ class PretrainedModel:
     """A pretrained model that is ready to be measured."""
 
     model: CausalLM
-    tokenizer: (
-        Tokenizer  # reads special tokens that are written out in a text as ordinary text; neither truncates nor pads
-    )
-    record: ModelRecord  # for manifests
+    tokenizer: Tokenizer  # reads special tokens in a text as ordinary text; neither truncates nor pads
+    record: ModelRecord
     bos_id: int  # with which texts begin: what the tokenizer puts in front of a text, else its BOS, else its EOS
     adds_bos: bool  # the tokenizer itself puts a token in front of a text
     eos_token: str  # the token that ends texts
     can_be_longer: bool = False  # rows may have more position IDs than the model: they are rotary, and a row is stated
-    rows_have_bos: Optional[bool] = (
-        None  # ``bos_id`` stood before every row of training; known of exports of runs alone
-    )
+    rows_have_bos: Optional[bool] = None  # ``bos_id`` stood before every row of training; known of exports of runs
 
     @property
     def bos_text(self) -> str:
@@ -84,62 +101,49 @@ class PretrainedModel:
 
 
 def open_pretrained(
-    settings: PretrainedConfig, *, device: torch.device, precision: Precision, longest: Optional[int] = None
+    settings: PretrainedConfig, *, device: torch.device, precision: str, longest: Optional[int] = None
 ) -> PretrainedModel:
     """Open the model that ``settings.model`` names, on a device, unless ``settings.device_map`` is ``auto``.
 
     Precision ``auto`` is bf16 on a GPU with units for it, and fp32 for the export of a run, in which the run is measured. Rotary
     positions reach as far as the ``longest`` row that will be run, if ``settings.train_len`` is stated.
     """
-    name, files = str(settings.model), _files_of(settings)
+    name, (weights, revision) = str(settings.model), _find(settings)
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    is_gguf = files.weights[0].suffix == ".gguf"
+    is_gguf = weights[0].suffix == ".gguf"
     if is_gguf:
-        safe["gguf_file"] = files.weights[0].name
+        safe["gguf_file"] = weights[0].name
     with quiet(), _as_user_errors(name):
-        theirs = transformers.AutoTokenizer.from_pretrained(files.folder, **safe)
-        config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
-        if getattr(config, "transformers_weights", None) is not None:  # transformers would load this file
-            raise UserError(
-                f"{name}: transformers_weights in its config.json names a file of weights; remove it, and name the file "
-                "model.safetensors"
-            )
+        theirs = transformers.AutoTokenizer.from_pretrained(weights[0].parent, **safe)
+        config = transformers.AutoConfig.from_pretrained(weights[0].parent, **safe)
+        config.transformers_weights = None  # the name of another file of weights, which was not hashed
         rows_have_bos = getattr(config, ROWS_HAVE_BOS, None)
-        if rows_have_bos is not None and not isinstance(rows_have_bos, bool):
-            raise UserError(f"{name}: config.json: {ROWS_HAVE_BOS} = {rows_have_bos!r}: must be true or false")
         positions = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
         rotary = _rotary_parameters(config)
+        limits = [
+            of.get("original_max_position_embeddings") or positions for of in rotary if of.get("rope_type") in BY_LENGTH
+        ]
+        positions = min(limits, default=positions)
+        can_be_longer = settings.train_len is not None and bool(rotary) and not limits
         if settings.scaling is not None:
             _scale_rotary(config, settings)
         if precision == "auto":  # a GPU without units for bf16 would emulate it
             precision = "bf16" if rows_have_bos is None and device.type == "cuda" and has_bf16_units(device) else "fp32"
-        kinds = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-        kinds = kinds if isinstance(kinds, (list, tuple)) else [kinds]
+        options = safe if is_gguf else safe | {"use_safetensors": True}
         raw, loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            files.folder,
-            # Named, since a configuration file may name code on the hub instead.
-            attn_implementation="sdpa" if all(getattr(kind, "_supports_sdpa", False) for kind in kinds) else "eager",
-            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-            device_map=settings.device_map,
-            output_loading_info=True,
+            weights[0].parent, config=config, dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+            attn_implementation="eager",  # a configuration may name code on the hub; CausalLM chooses a faster one
             ignore_mismatched_sizes=True,  # they are told, and refused in words that name them
-            **safe,
-            **({} if is_gguf else {"use_safetensors": True}),
-            **({} if settings.scaling is None else {"config": config}),
-        )
+            output_loading_info=True, device_map=settings.device_map, **options,
+        )  # fmt: skip
         _check_loaded(name, raw, loaded)
         if is_gguf:
-            _check_nothing_left(files.weights[0], raw)
+            _check_nothing_left(weights[0], raw)
         raw = raw if settings.device_map else raw.to(device)
-    limits: list[Any] = [
-        of.get("original_max_position_embeddings") or positions for of in rotary if of.get("rope_type") in BY_LENGTH
-    ]
-    positions = min(limits, default=positions)
-    can_be_longer = settings.train_len is not None and bool(rotary) and not limits
-    is_longer = can_be_longer and positions is not None and (longest or 0) > positions
-    model = CausalLM(raw, max_position=longest if is_longer else positions)
+        is_longer = can_be_longer and positions is not None and (longest or 0) > positions
+        model = CausalLM(raw, max_position=longest if is_longer else positions)
     return _assembled(
-        model, theirs, name, files.weights_sha256, revision=files.revision, max_position=positions or model.max_position,
+        model, theirs, name, sha256_file(*weights), revision=revision, max_position=positions or model.max_position,
         rope_scaling=settings.scaling, can_be_longer=can_be_longer, rows_have_bos=rows_have_bos,
     )  # fmt: skip
 
@@ -152,58 +156,104 @@ def from_memory(raw: Any, tokenizer: Any, *, name: str) -> PretrainedModel:
     return _assembled(model, tokenizer, name, sha256.hexdigest(), revision=None, max_position=model.max_position)
 
 
-def _files_of(settings: PretrainedConfig) -> ModelFiles:
+def _find(settings: PretrainedConfig) -> tuple[list[Path], Optional[str]]:
+    """The files with the weights, sorted by name, on this machine or from the hub; there also the commit."""
     name, path = str(settings.model), Path(os.path.expanduser(str(settings.model)))
     if not path.exists():
         settings.check_there()
-        return download(name, settings.revision)
+        return _download(name, settings.revision)
     if settings.revision is not None:
         raise UserError(
             f"pretrained.revision = {settings.revision}: {name} is here on disk; only the hub has revisions"
         )
     if path.suffix == ".gguf" and path.is_file():
-        check_contents(path)
-        return ModelFiles(path.parent, [path])
+        _check_first_bytes(path)
+        return [path], None
     if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
-        return find_files(path)
+        return _weights(path), None
     raise UserError(
         f"pretrained.model = {name}: neither a Hugging Face folder (config.json) nor a .gguf file; a run of this package is "
         "given with --run"
     )
 
 
+def _download(name: str, revision: Optional[str]) -> tuple[list[Path], str]:
+    """Download a model, or find it in the cache of ``huggingface_hub``, which alone is used without a connection."""
+    said = f"pretrained.model = {name}" + (f" at revision {revision}" if revision else "")
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=DOWNLOADED))
+        if not any(folder.glob("model*.safetensors*")):  # none there, or only the cache was asked
+            huggingface_hub.list_repo_files(name, revision=folder.name)
+            raise UserError(f"{said}: no safetensors on the hub; {NO_PICKLES}; choose another revision")
+    except UserError:
+        raise
+    except Exception as error:  # also of httpx, handed on by huggingface_hub
+        reasons = (reason for kind, reason in NOT_ON_HUB.items() if isinstance(error, kind))
+        reason = next(reasons, f"its weights cannot be downloaded from the hub ({_first_line(error)})")
+        raise UserError(f"{said}: {reason}") from None
+    return _weights(folder), folder.name
+
+
+def _weights(folder: Path) -> list[Path]:
+    """The files with the weights, in a folder that holds nothing that makes another model of them."""
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"{folder}: it holds an adapter of peft (adapter_config.json), which makes another model of its base; merge the two "
+            "with peft and give the merged model, or, if the adapter is not meant, move it away"
+        )
+    weights, index = [folder / "model.safetensors"], folder / "model.safetensors.index.json"
+    if index.is_file() and not weights[0].is_file():
+        names = set(check_type(read_json(index).get("weight_map"), dict[str, str], where=index).values())
+        if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
+            raise UserError(f"{index}: it must name .safetensors files of its folder, and nothing else; restore it")
+        weights = [folder / name for name in sorted(names)]
+    if missing := [path.name for path in weights if not path.is_file()]:
+        raise UserError(
+            f"{folder}: no {missing[0]} here ({len(missing)} of {len(weights)} files missing); {NO_PICKLES}"
+        )
+    tokenizers, others = ([folder / x for x in of if (folder / x).is_file()] for of in (TOKENIZERS, OTHER_TOKENIZERS))
+    for path in (*weights, *tokenizers, folder / "config.json"):
+        _check_first_bytes(path)
+    if others and not tokenizers:
+        raise UserError(
+            f"{others[0]}: the library tokenizers does not read it; write a tokenizer.json, as transformers does where "
+            "sentencepiece is installed"
+        )
+    return weights
+
+
+def _check_first_bytes(path: Path) -> None:
+    with open(path, "rb") as file:
+        head = file.read(len(LFS_POINTER))
+    begin, mark = FIRST_BYTES.get(path.suffix, (0, b""))
+    if head == LFS_POINTER:
+        raise UserError(f"{path}: a Git LFS pointer, not the file itself; fetch that with `git lfs pull`")
+    if not head[begin:].startswith(mark):
+        raise UserError(f"{path}: no {path.suffix[1:]} file (it begins with {head[:12]!r}); download it again")
+
+
 def _assembled(
     model: CausalLM, theirs: Any, name: str, weights_sha256: str, *, revision: Optional[str], max_position: int,
     rope_scaling: Optional[str] = None, **known: Any,
 ) -> PretrainedModel:  # fmt: skip
-    """Put a model and its tokenizer together, after a look at both."""
-    for key, weight in model.raw.state_dict().items():
-        if weight.is_floating_point() and bool(weight.isnan().any()):
-            raise UserError(
-                f"{name}: {int(weight.isnan().sum())} of the {weight.numel()} values of {key} are no numbers (NaN)"
-            )
+    """Put a model and its tokenizer together, after a look at the tokenizer."""
     if not theirs.is_fast:
+        kind = type(theirs).__name__
         raise UserError(
-            f"{name}: its tokenizer ({type(theirs).__name__}) cannot be run by the library tokenizers; write it as a "
-            "tokenizer.json"
+            f"{name}: its tokenizer ({kind}) is none of the library tokenizers; write it as a tokenizer.json"
         )
     if theirs.eos_token is None:
-        raise UserError(
-            f"{name}: its tokenizer names no token that ends texts (eos_token); name it in tokenizer_config.json"
-        )
+        raise UserError(f"{name}: its tokenizer has no token that ends texts; name eos_token in tokenizer_config.json")
     tokenizer = settled(Tokenizer.from_str(theirs.backend_tokenizer.to_str()))
-    plain = theirs(SAMPLE_TEXT, add_special_tokens=False)["input_ids"]
+    plain, row = theirs(SAMPLE_TEXT, add_special_tokens=False)["input_ids"], theirs(SAMPLE_TEXT)["input_ids"]
     if not plain or len(tokenizer.encode(SAMPLE_TEXT, add_special_tokens=False).ids) != len(plain):
-        raise UserError(
-            f"{name}: its tokenizer is empty, or does not work without transformers; give it a tokenizer.json"
-        )
-    row = theirs(SAMPLE_TEXT)["input_ids"]
+        raise UserError(f"{name}: its tokenizer is empty, or needs transformers; give it a tokenizer.json")
     begins = (begin for begin in range(len(row)) if row[begin : begin + len(plain)] == plain)
     front = row[: next(begins, max(0, len(row) - len(plain)))]  # behind a special token the text may have other tokens
     if len(front) > 1:
         tokens = " ".join(theirs.convert_ids_to_tokens(front))
         raise UserError(
-            f"{name}: its tokenizer puts {len(front)} tokens in front of a text ({tokens}); at most one can be an anchor"
+            f"{name}: its tokenizer puts {len(front)} tokens in front of a text ({tokens}), not one or none"
         )
     bos_id = next(of for of in (*front, theirs.bos_token_id, theirs.eos_token_id) if of is not None)
     ids = {*tokenizer.get_vocab(with_added_tokens=False).values(), bos_id, theirs.eos_token_id}
@@ -237,13 +287,13 @@ def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:
     ``linear`` divides the frequencies (Chen et al. 2023, arXiv 2306.15595); ``yarn`` divides those that turn less than once in a
     row of training, and sharpens the attention (Peng et al. 2023, arXiv 2309.00071).
     """
-    asked, entries = f"{settings.model}: pretrained.rope_scaling = {settings.rope_scaling}", _rotary_parameters(config)
+    said, entries = f"{settings.model}: pretrained.rope_scaling = {settings.rope_scaling}", _rotary_parameters(config)
     if not entries:
-        raise UserError(f"{asked}: such a model ({type(config).__name__}) has no rotary positions to scale")
+        raise UserError(f"{said}: such a model ({type(config).__name__}) has no rotary positions to scale")
     for entry in entries:
         own = entry.get("rope_type", "default")
         if own != "default":
-            raise UserError(f"{asked}: its rotary positions are scaled already ({own}); leave them as they are (none)")
+            raise UserError(f"{said}: its rotary positions are scaled already ({own}); leave them as they are (none)")
         entry.update(rope_type=settings.rope_scaling, factor=settings.rope_factor)
         if settings.rope_scaling == "yarn":
             positions = config.get_text_config(decoder=True).max_position_embeddings
@@ -252,49 +302,45 @@ def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:
 
 def _check_loaded(name: str, raw: Any, loaded: dict[str, Any]) -> None:
     """Check that the model has all of its weights, and the files no others, by what transformers tells of loading them."""
-    shapes = [f"{key}: {list(stored)} instead of {list(needed)}" for key, stored, needed in loaded["mismatched_keys"]]
-    for keys, what in (
-        (loaded["missing_keys"], "are missing; its files are incomplete, or of another architecture"),
-        (shapes, "have another shape; restore its config.json"),
-        (
-            [key for key in loaded["unexpected_keys"] if not FREE_TO_IGNORE.search(key)],
-            "have no place there, and without them it is another model: restore its config.json, or, if it is meant without "
-            "them, load it with transformers and save it again",
-        ),
-    ):
+    wrong = {
+        "are missing": loaded["missing_keys"],
+        "have another shape": [
+            f"{key}: {list(has)} instead of {list(own)}" for key, has, own in loaded["mismatched_keys"]
+        ],
+        "have no place": [key for key in loaded["unexpected_keys"] if not FREE_TO_IGNORE.search(key)],
+    }
+    for what, keys in wrong.items():
         if keys:
             raise UserError(
-                f"{name}: {len(keys)} weights of {type(raw).__name__}, as its configuration describes it, such as {min(keys)}, "
-                f"{what}"
+                f"{name}: {len(keys)} weights {what} in {type(raw).__name__}, as its config.json describes it, such as "
+                f"{min(keys)}; its files are not of one model, so restore them"
             )
 
 
 def _check_nothing_left(path: Path, raw: Any) -> None:
     """Check that a GGUF file holds no more values than the model took from it. transformers does not tell what it leaves."""
-    own = {id(weight): weight.numel() for weight in raw.state_dict(keep_vars=True).values()}  # tied ones once
+    own = sum(
+        {id(weight): weight.numel() for weight in raw.state_dict(keep_vars=True).values()}.values()
+    )  # tied ones once
     second_copy = "output.weight" if raw.config.tie_word_embeddings else ""
-    sizes = [int(tensor.n_elements) for tensor in gguf.GGUFReader(path).tensors if tensor.name != second_copy]
-    if sum(sizes) > sum(own.values()):
+    stored = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(path).tensors if tensor.name != second_copy)
+    if stored > own:
         raise UserError(
-            f"{path}: {type(raw).__name__} has a place for {sum(own.values()):,} of its {sum(sizes):,} values, as transformers "
-            "reads the file; without the others it is another model: give its Hugging Face version, or, if its metadata were "
-            "changed, restore them"
+            f"{path}: {type(raw).__name__} of transformers takes {own:,} of its {stored:,} values, and without the others it "
+            "is another model; give its Hugging Face version"
         )
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers: its messages and bars by its own switches; those of other libraries go to standard error."""
-    verbosity, shows_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    """Silence transformers and, on standard error, the libraries that it calls."""
+    verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-        if shows_bars:
-            transformers_logging.enable_progress_bar()
 
 
 @contextlib.contextmanager
@@ -305,15 +351,15 @@ def _as_user_errors(name: str) -> Iterator[None]:
     except UserError:
         raise
     except torch.OutOfMemoryError:
-        raise UserError(
-            f"{name}: the model does not fit on the device; choose influence.precision=bf16, or pretrained.device_map=auto"
-        ) from None
+        remedy = "choose influence.precision=bf16, or pretrained.device_map=auto"
+        raise UserError(f"{name}: the model does not fit on the device; {remedy}") from None
     except Exception as error:  # damaged files raise what their readers happen to raise; some raise Exception itself
         logger.debug("%s: not loaded", name, exc_info=True)
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        reason = f"transformers {transformers.__version__} cannot load this model ({first_line[:200]})"
+        reason = f"transformers {transformers.__version__} cannot load this model ({_first_line(error)})"
         if "trust_remote_code" in str(error):
-            reason = (
-                "this model needs Python code of its own, which is never run; choose one that is part of transformers"
-            )
+            reason = "it needs Python code of its own, which is never run; choose a model that is part of transformers"
         raise UserError(f"{name}: {reason}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

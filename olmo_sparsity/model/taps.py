@@ -8,13 +8,12 @@ long-range tokens.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -41,7 +40,6 @@ class UnreadableAttentionError(Exception):
 @contextmanager
 def tapped(model: Any, tap: Any) -> Iterator[None]:
     """Let a tap read the attention of a model of transformers: ``tap(q, k, v, mask, options)`` returns None, or the output."""
-    _register()
     before, token = model.config._attn_implementation, _tap.set(tap)
     model.set_attn_implementation(TAPPED)
     try:
@@ -51,15 +49,13 @@ def tapped(model: Any, tap: Any) -> Iterator[None]:
         _tap.reset(token)
 
 
-@functools.cache
-def _register() -> None:
-    transformers.AttentionInterface.register(TAPPED, _attend)
-    transformers.AttentionMaskInterface.register(TAPPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
 def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> Any:
     output = _tap.get()(q, k, v, attention_mask, options)
     return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, attention_mask, **options) if output is None else output
+
+
+transformers.AttentionInterface.register(TAPPED, _attend)
+transformers.AttentionMaskInterface.register(TAPPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
 
 class LastAttention:
@@ -70,12 +66,9 @@ class LastAttention:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> None:
         """Keep the weights of the last token."""
-        last_BHE = q[:, :, -1].float() * _scaling(q, options)
-        scores_BHT = (last_BHE.unflatten(1, (k.shape[1], -1)) @ k.float().transpose(2, 3)).flatten(1, 2)
-        for bias in (mask, options.get("position_bias")):
-            if bias is not None:
-                scores_BHT = _under_mask(scores_BHT, bias[:, :, -1, : k.shape[2]])
-        self.layers.append(scores_BHT.softmax(dim=-1).mean(dim=1))
+        if (bias := options.get("position_bias")) is not None:
+            mask = bias if mask is None else _under_mask(bias, mask)
+        self.layers.append(_sums(q[:, :, -1:], k, mask, options, slice(0, k.shape[2])).mean(dim=1))
 
 
 @dataclass
@@ -92,13 +85,12 @@ class Observer:
         """Keep what is needed of a layer."""
         _check_readable(options)
         self.num_layers += 1
-        readable = {"queries": lambda: q[:, :, -1], "keys": lambda: k[:, :, self.long_range]}
-        readable["values"] = lambda: v[:, :, self.long_range]
-        numbers = {"attention_of_heads": 1, "observed_attention": min(OBSERVED_QUERIES, self.local_len)}
-        for name, number in {**numbers, "accumulated_attention": q.shape[2]}.items():
-            readable[name] = functools.partial(self._sums, q[:, :, -number:], k, _scaling(q, options), mask)
+        far, num_observed = self.long_range, min(OBSERVED_QUERIES, self.local_len)
+        parts = {"queries": q[:, :, -1], "keys": k[:, :, far], "values": v[:, :, far]}
+        sizes = {"attention_of_heads": 1, "observed_attention": num_observed, "accumulated_attention": q.shape[2]}
         for name in self.needs:
-            self.collected.setdefault(name, []).append(readable[name]().detach().float().cpu())
+            part = parts[name] if name in parts else _sums(q[:, :, -sizes[name] :], k, mask, options, far)
+            self.collected.setdefault(name, []).append(part.detach().float().cpu())
 
     def result(self) -> dict[str, Tensor]:
         """Each need, fp32 [B, layers, ...]."""
@@ -109,25 +101,29 @@ class Observer:
                 )
         return {name: torch.stack(layers, dim=1) for name, layers in self.collected.items()}
 
-    def _sums(self, q_BHQE: Tensor, k_BHTE: Tensor, scaling: float, mask: Optional[Tensor]) -> Tensor:
-        """Sum the attention that the last Q tokens pay to each long-range one, some queries at a time; fp32 [B, heads, M]."""
-        num_rows, num_heads, num_queries, _ = q_BHQE.shape
-        num_tokens, first, stop = k_BHTE.shape[2], self.long_range.start, self.long_range.stop
-        q_BHGQE = q_BHQE.unflatten(1, (k_BHTE.shape[1], -1)).float() * scaling
-        keys = k_BHTE.float().transpose(2, 3)[:, :, None]
-        sums_BHM = torch.zeros(num_rows, num_heads, stop - first, device=k_BHTE.device)
-        per_block = max(1, attention_elements(k_BHTE.device) // (num_rows * num_heads * num_tokens))
-        for begin in range(0, num_queries, per_block):
-            size = min(per_block, num_queries - begin)
-            num_seen = num_tokens - num_queries + begin + size  # no query of the block sees more
-            scores = q_BHGQE[:, :, :, begin : begin + size] @ keys[..., :num_seen]
-            if mask is not None:
-                scores = _under_mask(scores, mask[:, :, None, num_seen - size : num_seen, :num_seen])
-            later_QQ = torch.ones(size, size, dtype=torch.bool, device=k_BHTE.device).triu(1)
-            scores[..., num_seen - size :].masked_fill_(later_QQ, -math.inf)
-            weights = scores.softmax(dim=-1)[..., first:stop]
-            sums_BHM[..., : weights.shape[-1]] += weights.sum(dim=3).flatten(1, 2)
-        return sums_BHM
+
+def _sums(q_BHQE: Tensor, k_BHTE: Tensor, mask: Any, options: Any, far: slice) -> Tensor:
+    """Sum the attention that the last Q tokens pay to some tokens, a block of queries at a time; fp32 [B, heads, M]."""
+    (num_rows, num_heads, num_queries, _), (_, num_shared, num_tokens, _) = q_BHQE.shape, k_BHTE.shape
+    k_BHET, device = k_BHTE.float().transpose(2, 3), k_BHTE.device
+    sums_BHM = torch.zeros(num_rows, num_heads, far.stop - far.start, device=device)
+    per_block = max(1, attention_elements(device) // (num_rows * num_heads * num_tokens))
+    for begin in range(0, num_queries, per_block):
+        q_BHqE = q_BHQE[:, :, begin : begin + per_block].float() * _scaling(q_BHQE, options)
+        size = q_BHqE.shape[2]
+        num_later = num_queries - begin - size
+        num_seen = num_tokens - num_later  # no query of the block sees more
+        # Queries of heads that share keys are rows of one product.
+        scores = q_BHqE.unflatten(1, (num_shared, -1)).flatten(2, 3) @ k_BHET[..., :num_seen]
+        scores = scores.unflatten(2, (-1, size)).flatten(1, 2)
+        if mask is not None:
+            last = mask.shape[2] - num_later
+            scores = _under_mask(scores, mask[:, :, last - size : last, :num_seen])
+        later_qq = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
+        scores[..., num_seen - size :].masked_fill_(later_qq, -math.inf)
+        weights = scores.softmax(dim=-1)[..., far]
+        sums_BHM[..., : weights.shape[-1]] += weights.sum(dim=2)
+    return sums_BHM
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Optional
 
 import torch
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.devices import available_bytes
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.train.batches import Batch, TrainingData
 from olmo_sparsity.train.parallel import num_processes
@@ -36,12 +39,24 @@ def check_memory(config: Config, data: TrainingData, device: torch.device) -> No
         "training.micro_batch_rows or training.batch_rows": num_logits * 4,
         "training.eval_rows": training.eval_rows // num_processes() * data.row_len * 24,  # three tensors, int64
     }
-    available, total = available_bytes(device), sum(needed.values())
+    available, total = _available_bytes(device), sum(needed.values())
     if available is not None and total > available:
         raise UserError(
             f"{max(needed, key=lambda keys: needed[keys])}: training needs at least {total / 1e9:,.1f} GB, and {device} has "
             f"{available / 1e9:,.1f} GB free; use smaller values"
         )
+
+
+def _available_bytes(device: torch.device) -> Optional[int]:
+    """Free memory of a device; on a CPU at most the limit of the control group. None: unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = []
+    for path, pattern in (("/proc/meminfo", r"MemAvailable:\s+(\d+) kB"), ("/sys/fs/cgroup/memory.max", r"(\d+)\s*")):
+        with suppress(OSError):
+            if match := re.search(pattern, Path(path).read_text()):
+                found.append(int(match[1]) * (1024 if pattern.endswith("kB") else 1))
+    return min(found, default=None)
 
 
 def training_flops_per_token(model: OLMoWithPositions, data: TrainingData, batch: Batch) -> float:

@@ -115,7 +115,11 @@ def test_position_logits_are_the_last_state_times_the_embedding_of_positions(kin
     model = build(kind).eval()
     tokens, positions = rows(3, 12)
     logits, of_positions = model.logits_and_position_logits(tokens, positions)
-    assert torch.equal(logits, model(tokens, positions)) and of_positions.shape == (3, 12, model.max_position)
+    assert torch.equal(logits, model(tokens, positions)) and of_positions.shape == (
+        3,
+        12,
+        model.config.max_sequence_length,
+    )
     states = OLMo.forward(model, tokens, output_hidden_states=True).hidden_states[-1]
     assert torch.equal(of_positions, F.linear(states, model.transformer.wpe.weight))
     last = model.logits_and_position_logits(tokens, positions, last_only=True)
@@ -165,6 +169,6 @@ def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
     }
     assert float(model.transformer.wte.weight.detach().std()) == pytest.approx(0.05, rel=0.05)
     assert (model.vocab_size, model.config.eos_token_id, model.config.pad_token_id) == (130, 7, 7)
-    assert (model.max_position, model.config.rope_theta) == (30, 500)
+    assert (model.config.max_sequence_length, model.config.rope_theta) == (30, 500)
     normed = model.transformer.ln_f(torch.tensor([3.0, 5.0]).repeat(24))
     torch.testing.assert_close(normed[:2], torch.tensor([3.0, 5.0]) / 17**0.5, atol=1e-4, rtol=0)  # the mean stays
