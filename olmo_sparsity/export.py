@@ -31,7 +31,7 @@ from olmo_sparsity.files import (
     tokenizer_of_run,
     write_manifest,
 )
-from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
 from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.pretrained import quiet
@@ -60,12 +60,12 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
         UserError: there is no such run, the folder holds something else, or transformers computes another model.
     """
     manifest = manifest_of_kind(run, "run")
-    checkpoint = latest_checkpoint(run / "checkpoints")
-    if manifest is None or checkpoint is None:
+    if manifest is None:
         raise UserError(f"{run}: there is no trained model here; train it first with `olmo-sparsity train --run {run}`")
     if "synthetic_task" in manifest:
         raise UserError(f"{run}: this run was trained on a synthetic task, not on text; choose another")
     need(manifest, "tokenizer_sha256", where=run / "manifest.json")
+    checkpoint = trained_checkpoint(run)
     info = check_checkpoint_of_run(checkpoint, manifest)
     folder = folder.resolve()
     _check_free(folder, overwrite=overwrite)

@@ -23,7 +23,7 @@ from olmo_sparsity.measure.parts import check_same_model
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, trained_checkpoint
 from olmo_sparsity.model.convert import open_run
-from olmo_sparsity.model.devices import pick_device, take_own_gpu
+from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.pretrained import ModelRecord, from_memory, open_pretrained
 from olmo_sparsity.text.prepare import prepare
 from olmo_sparsity.text.sources import list_files
@@ -143,7 +143,6 @@ def open_model(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]
     Raises:
         UserError: the model or the run is not usable, or has too few positions.
     """
-    take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)

@@ -5,7 +5,6 @@ visible sets: a row holds the tokens that are to be seen, or a mask says who see
 positions only: then a token attends to another where both the mask and the window, counted in position IDs, allow it.
 
 Every call gives position IDs and a mask, since without a mask transformers takes gaps in position IDs for borders between texts.
-Whether a model computes what is asked for is measured (``olmo_sparsity.measure.fit``).
 """
 
 from __future__ import annotations
@@ -23,16 +22,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.integrations import sdpa_attention
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.taps import (
-    AttentionState,
-    KeysValues,
-    LastAttention,
-    LossOfLogits,
-    Observer,
-    Probes,
-    UnreadableAttentionError,
-    tapped,
-)
+from olmo_sparsity.model import taps
+from olmo_sparsity.model.taps import KeysValues, Observer
 
 EAGER_ELEMENTS = 2**27  # weights of attention that the eager implementation keeps at once; 512 MiB in fp32
 FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest
@@ -43,19 +34,16 @@ class CausalLM:
     """A causal language model; its logits [B, V] are those after the last token of each row."""
 
     def __init__(self, raw: Any, *, max_position: Optional[int] = None):
-        """Take over a model of transformers: it is put in evaluation mode, without gradients of its weights.
-
-        Position IDs of rows lie below ``max_position``; None: below what its configuration says.
-        """
+        """Take over a model of transformers, for position IDs below ``max_position``; None: below its configuration's."""
         self.raw, self.architecture = raw.eval().requires_grad_(False), type(raw).__name__
         self.config = raw.config.get_text_config(decoder=True)
-        own = getattr(self.config, "max_position_embeddings", None)
         if "position_ids" not in inspect.signature(type(raw).forward).parameters:
-            raise self._refused(
-                "it takes no position IDs (ALiBi, or a recurrent state), so hiding tokens would move those before them"
+            reason = (
+                "takes no position IDs (ALiBi, or a recurrent state), so hiding tokens would move those before them"
             )
-        if not own:
-            raise self._refused("its configuration does not say how many positions it has (max_position_embeddings)")
+            raise self._refused(reason)
+        if not (own := getattr(self.config, "max_position_embeddings", None)):
+            raise self._refused("has a configuration that does not name max_position_embeddings")
         self.max_position = int(max_position or own)
         self.vocab_size = int(raw.get_output_embeddings().weight.shape[0])  # V; the tokenizer may have fewer entries
         self.num_parameters = sum(parameter.numel() for parameter in raw.parameters())  # tied ones count once
@@ -63,8 +51,8 @@ class CausalLM:
         self.dtype: torch.dtype = raw.dtype
         window, kinds = getattr(self.config, "sliding_window", None), getattr(self.config, "layer_types", None) or ()
         slides = [kind == SLIDING for kind in kinds]
-        self._window = int(window) if window and (not slides or any(slides)) else None
-        self._all_layers_slide = all(slides)
+        self._window = int(window) if window and (not slides or any(slides)) else 0
+        self.has_window, self._all_layers_slide = self._window > 0, all(slides)  # layers see the latest positions only
         raw.set_attn_implementation("eager")
         # Where this changes nothing, the model computes attention itself, and adds its masks to the scores (Falcon).
         raw.config._attn_implementation = "eager"
@@ -73,11 +61,6 @@ class CausalLM:
         # Not by attribute: where layers differ, reading one raises.
         if any(key.endswith("key_value_heads") and number == 1 for key, number in self.config.to_dict().items()):
             _copy_shared_keys()
-
-    @property
-    def has_window(self) -> bool:
-        """Whether some layer sees a window of the latest positions only."""
-        return self._window is not None
 
     def logits(self, tokens_BT: Tensor, positions_BT: Tensor, mask_BTT: Optional[Tensor] = None) -> Tensor:
         """Logits under causal attention, or under a mask that says all that is allowed; each token must see itself.
@@ -90,11 +73,11 @@ class CausalLM:
             # CUDA's memory-efficient attention keeps what its backward pass needs only where queries require a gradient.
             hook = self.raw.get_input_embeddings().register_forward_hook(lambda module, inputs, x: x.requires_grad_())
         with hook:
-            return _last(self._run(tokens_BT, positions_BT, mask_BTT))
+            return self._run(tokens_BT, positions_BT, mask_BTT).logits[:, -1]
 
     def own_logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits of the plain call ``model(input_ids)``, with the model's own positions and masks."""
-        return _last(self.raw(input_ids=tokens_BT))
+        return self.raw(input_ids=tokens_BT).logits[:, -1]
 
     def prefix(self, tokens_BP: Tensor, positions_BP: Tensor, mask_BPP: Optional[Tensor] = None) -> KeysValues:
         """Keys and values of all tokens in each layer, under causal attention or a mask (bool)."""
@@ -102,56 +85,57 @@ class CausalLM:
         self._run(tokens_BP, positions_BP, mask_BPP, cache=cache)
         for number, layer in enumerate(cache.layers):
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
-                raise self._refused(
-                    f"layer {number} keeps no keys and values of its own, but a recurrent state or those of another layer"
-                )
+                raise self._refused(f"keeps a recurrent state, or keys of another layer, in layer {number}")
             if layer.keys.shape[2] < tokens_BP.shape[1]:
-                raise UserError(
-                    f"{self.architecture}: layer {number} keeps the keys of the last {layer.keys.shape[2]} of "
-                    f"{tokens_BP.shape[1]} tokens only (a sliding window); choose a shorter influence.full_len"
-                )
+                window = f"the last {layer.keys.shape[2]} of {tokens_BP.shape[1]} tokens"
+                raise self._refused(f"keeps keys of {window} in layer {number}; choose a shorter influence.full_len")
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def logits_after(
-        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: KeysValues, prefix_positions_BP: Optional[Tensor] = None
-    ) -> Tensor:
+        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues],
+        prefix_positions_BP: Optional[Tensor] = None,
+    ) -> Tensor:  # fmt: skip
         """Logits of rows that see all of a prefix; layers with a window need the positions of the prefix."""
-        return _last(self._run(tokens_BY, positions_BY, prefix=prefix, prefix_positions_BP=prefix_positions_BP))
+        output = self._run(tokens_BY, positions_BY, prefix=prefix, prefix_positions_BP=prefix_positions_BP)
+        return output.logits[:, -1]
 
     def logits_and_attention(
-        self,
-        tokens_BT: Tensor,
-        positions_BT: Tensor,
-        prefix: Optional[KeysValues] = None,
+        self, tokens_BT: Tensor, positions_BT: Tensor, prefix: Optional[KeysValues] = None,
         prefix_positions_BP: Optional[Tensor] = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Logits, and the attention of the last token, mean over layers and heads, fp32 [B, P + T].
 
         Where a head may attend to nothing (sinks), a row sums to less than 1.
         """
+        before, device, layers = self.raw.config._attn_implementation, tokens_BT.device, list[Tensor]()
+
+        def read(q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float) -> None:
+            sums_BHT = taps.attention_sums(q[:, :, -1:], k, mask, scaling, slice(0, k.shape[2]))
+            layers.append(sums_BHT.mean(dim=1).to(device))
+
         if self._is_fused:
-            tap, behind = LastAttention(), {"prefix": prefix, "prefix_positions_BP": prefix_positions_BP}
-            with tapped(self.raw, tap):
-                logits_BV = _last(self._run(tokens_BT, positions_BT, **behind))
-            if tap.layers:
-                return logits_BV, _mean_of_layers(tap.layers, tokens_BT.device)
+            with suppress(taps.UnreadableAttentionError), taps.tapped(self.raw, read):
+                logits_BV = self.logits_after(tokens_BT, positions_BT, prefix, prefix_positions_BP)
+                if layers:
+                    return logits_BV, torch.stack(layers).mean(dim=0)
         # The implementation that returns all weights of attention runs some rows at a time.
-        num_seen = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
+        num_seen, parts = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2]), []
         per_row = self.config.num_hidden_layers * self.config.num_attention_heads * tokens_BT.shape[1] * num_seen
-        parts, before = [], self.raw.config._attn_implementation
         self.raw.set_attn_implementation("eager")
         try:
             for rows in torch.arange(len(tokens_BT)).split(max(1, EAGER_ELEMENTS // per_row)):
                 seen = None if prefix is None else [(k[rows], v[rows]) for k, v in prefix]
                 at = None if prefix_positions_BP is None else prefix_positions_BP[rows]
-                output = self._run(
-                    tokens_BT[rows], positions_BT[rows], prefix=seen, prefix_positions_BP=at, output_attentions=True
-                )
-                layers = [layer[:, :, -1].float().mean(dim=1) for layer in output.attentions or () if layer is not None]
-                if not layers:
-                    raise self._refused("transformers returns no attention of it")
-                parts.append((_last(output), _mean_of_layers(layers, tokens_BT.device)))
-                del output  # before the next is computed
+                inputs: dict[str, Any] = {"prefix": seen, "prefix_positions_BP": at, "output_attentions": True}
+                output = self._run(tokens_BT[rows], positions_BT[rows], **inputs)
+                weights = [
+                    weights_BHTT[:, :, -1] for weights_BHTT in output.attentions or () if weights_BHTT is not None
+                ]
+                if not weights:
+                    raise self._refused("returns no attention")
+                layers = [weights_BHT.float().mean(dim=1).to(device) for weights_BHT in weights]
+                parts.append((output.logits[:, -1], torch.stack(layers).mean(dim=0)))
+                del output, weights  # before the next are computed
         finally:
             self.raw.set_attn_implementation(before)
         logits, attention = zip(*parts, strict=True)
@@ -159,18 +143,17 @@ class CausalLM:
 
     @torch.no_grad()
     def attention_states(
-        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues], loss: LossOfLogits
-    ) -> Optional[list[AttentionState]]:
+        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues], loss: taps.LossOfLogits
+    ) -> Optional[list[taps.AttentionState]]:
         """The attention of every layer of rows behind a prefix, and the derivatives of a loss by it.
 
         None where attention is more than a causal softmax of scaled scores of the keys and values that a prefix holds.
         """
         if not self._is_fused or self._is_cut_short(positions_BY) or not self._prefix_is_what_attention_reads:
             return None
-        probes = Probes()
-        with torch.enable_grad(), tapped(self.raw, probes):
-            logits_BV = _last(self._run(tokens_BY, positions_BY, prefix=prefix))
-            return probes.states(loss(logits_BV.float()))
+        probes = taps.Probes()
+        with torch.enable_grad(), taps.tapped(self.raw, probes):
+            return probes.states(loss(self.logits_after(tokens_BY, positions_BY, prefix).float()))
 
     @functools.cached_property
     def _prefix_is_what_attention_reads(self) -> bool:
@@ -181,20 +164,18 @@ class CausalLM:
             self.observe(tokens_BT, tokens_BT, observer)
         except UserError:
             return False
-        kept = self.prefix(tokens_BT, tokens_BT)
-        read = zip(observer.collected["keys"], observer.collected["values"], strict=True)
-        return len(kept) == observer.num_layers and all(
-            ours.shape == theirs.shape and torch.allclose(ours.float().cpu(), theirs, CLOSE, CLOSE)
-            for layers in zip(kept, read, strict=True)
-            for ours, theirs in zip(*layers, strict=True)
-        )
+        kept = [
+            entries.float().cpu() for layer in zip(*self.prefix(tokens_BT, tokens_BT), strict=True) for entries in layer
+        ]
+        pairs = zip(kept, observer.collected["keys"] + observer.collected["values"], strict=True)
+        return all(ours.shape == read.shape and torch.allclose(ours, read, CLOSE, CLOSE) for ours, read in pairs)
 
     @torch.no_grad()
     def observe(self, tokens_BT: Tensor, positions_BT: Tensor, observer: Observer) -> Tensor:
         """Run whole windows under causal attention, let the observer read every layer, and return the logits."""
         if self._is_fused:
-            with suppress(UnreadableAttentionError), tapped(self.raw, observer):
-                logits_BV = _last(self._run(tokens_BT, positions_BT))
+            with suppress(taps.UnreadableAttentionError), taps.tapped(self.raw, observer):
+                logits_BV = self.logits(tokens_BT, positions_BT)
                 if observer.num_layers == self.config.num_hidden_layers:
                     return logits_BV
         raise UserError(
@@ -206,7 +187,6 @@ class CausalLM:
         """A copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
         if self.dtype == dtype:
             return self
-        assert len(getattr(self.raw, "hf_device_map", {})) <= 1, "a model on several devices is opened in its dtype"
         copied = copy.deepcopy(self.raw)
         for parameter in copied.parameters():
             parameter.data = parameter.data.to(dtype)
@@ -217,19 +197,13 @@ class CausalLM:
         return str(self.raw.config._attn_implementation) == "sdpa"
 
     def _refused(self, reason: str) -> UserError:
-        return UserError(f"{self.architecture}: such a model cannot be measured: {reason}")
+        return UserError(f"{self.architecture}: this model cannot be measured: it {reason}")
 
     def _run(
-        self,
-        tokens_BY: Tensor,
-        positions_BY: Tensor,
-        mask_BYY: Optional[Tensor] = None,
-        *,
-        prefix: Optional[KeysValues] = None,
-        prefix_positions_BP: Optional[Tensor] = None,
-        cache: Optional[transformers.DynamicCache] = None,
-        **options: Any,
-    ) -> Any:
+        self, tokens_BY: Tensor, positions_BY: Tensor, mask_BYY: Optional[Tensor] = None, *,
+        prefix: Optional[KeysValues] = None, prefix_positions_BP: Optional[Tensor] = None,
+        cache: Optional[transformers.DynamicCache] = None, **options: Any,
+    ) -> Any:  # fmt: skip
         """Run rows under causal attention, or a mask, behind a prefix that all see; a cache takes up keys and values."""
         num_before, seen_BK = 0, positions_BY
         if prefix is not None:
@@ -244,12 +218,18 @@ class CausalLM:
             if mask_BYY is None:
                 ones_YK = torch.ones(length, num_before + length, dtype=torch.bool, device=tokens_BY.device)
                 mask_BYY = ones_YK.tril(num_before).expand(num_rows, -1, -1)
-            mask = self._masks(mask_BYY, positions_BY, seen_BK)
+            # The window is counted in position IDs; transformers counts it in tokens.
+            too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
+            hidden = False if mask_BYY.dtype == torch.bool else torch.finfo(mask_BYY.dtype).min
+            within = self._mask(mask_BYY.masked_fill(too_far_BYK, hidden))
+            mask = within if self._all_layers_slide else {FULL: self._mask(mask_BYY), SLIDING: within}
         elif mask_BYY is None:
             mask = torch.ones(num_rows, num_before + length, dtype=torch.int64, device=tokens_BY.device)
         else:
             mask = self._mask(mask_BYY)
-        with self.raw.get_output_embeddings().register_forward_pre_hook(_contiguous):
+        # A CPU multiplies a view row by row, 8 times as slowly in fp32.
+        head = self.raw.get_output_embeddings()
+        with head.register_forward_pre_hook(lambda module, inputs: (inputs[0].contiguous(), *inputs[1:])):
             return self.raw(
                 input_ids=tokens_BY, position_ids=positions_BY, attention_mask=mask, past_key_values=cache,
                 use_cache=cache is not None, logits_to_keep=1, return_dict=True, **options,
@@ -261,14 +241,7 @@ class CausalLM:
 
     def _is_cut_short(self, positions_BT: Tensor) -> bool:
         """Whether a layer may see less than all positions before the last one."""
-        return self._window is not None and int(positions_BT.max()) >= self._window
-
-    def _masks(self, mask_BYK: Tensor, positions_BY: Tensor, seen_BK: Tensor) -> Any:
-        """The masks of layers with and without a window, counted in position IDs; transformers counts it in tokens."""
-        too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
-        hidden = False if mask_BYK.dtype == torch.bool else torch.finfo(mask_BYK.dtype).min
-        within = self._mask(mask_BYK.masked_fill(too_far_BYK, hidden))
-        return within if self._all_layers_slide else {FULL: self._mask(mask_BYK), SLIDING: within}
+        return self.has_window and int(positions_BT.max()) >= self._window
 
     def _mask(self, mask_BYK: Tensor) -> Tensor:
         """A mask [B, 1, Y, K] of the kind that the model's implementation of attention takes."""
@@ -278,20 +251,6 @@ class CausalLM:
         if mask_BYK.dtype == torch.bool:
             mask_BYK = torch.zeros_like(mask_BYK, dtype=self.dtype).masked_fill(~mask_BYK, lowest)
         return mask_BYK.clamp(min=lowest).to(self.dtype)[:, None]
-
-
-def _last(output: Any) -> Tensor:
-    return output.logits[:, -1]
-
-
-def _mean_of_layers(layers: list[Tensor], device: torch.device) -> Tensor:
-    return torch.stack([layer.to(device) for layer in layers]).mean(dim=0)
-
-
-def _contiguous(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Give the output embedding contiguous rows: a CPU multiplies a view row by row, 8 times as slowly in fp32."""
-    x_BTD, *others = inputs
-    return x_BTD.contiguous(), *others
 
 
 @functools.cache

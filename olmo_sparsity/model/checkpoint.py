@@ -20,17 +20,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 import yaml
 
+from olmo_sparsity import files
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import (
-    check_type,
-    need,
-    partial_path,
-    read_json,
-    remove_leftovers,
-    sha256_file,
-    write_json,
-    write_text,
-)
 
 if TYPE_CHECKING:
     from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -60,7 +51,6 @@ class CheckpointInfo:
 
     @property
     def model_sha256(self) -> str:
-        """Hash of the file with the weights."""
         return self.sha256["model.pt"]
 
     @property
@@ -75,44 +65,34 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name[4:]))
 
 
-def latest_checkpoint(folder: Path) -> Optional[Path]:
-    """The newest checkpoint of a run, or None."""
-    return next(reversed(list_checkpoints(folder)), None)
-
-
 def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Path:
     """The newest checkpoint of a run; ``command`` trains a run of this kind."""
-    latest = latest_checkpoint(run / "checkpoints")
-    if latest is None:
-        raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
-    return latest
+    if saved := list_checkpoints(run / "checkpoints"):
+        return saved[-1]
+    raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
 
 
-def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, state: CheckpointState, keep: int) -> Path:
-    """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``.
-
-    ``config`` is OLMo's configuration of the model.
-    """
+def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, state: CheckpointState, keep: int) -> None:
+    """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``."""
     folder.mkdir(parents=True, exist_ok=True)
     target, latest = folder / f"step{info.step}", folder / "latest"
-    partial, link = partial_path(target), partial_path(latest)
+    partial, link = files.partial_path(target), files.partial_path(latest)
     partial.mkdir()
     plain = {name: of.value if isinstance(of, Enum) else of for name, of in dataclasses.asdict(config).items()}
     try:
-        write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
+        files.write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
         _save_tensors(state.weights, partial / "model.pt")
         _save_tensors(state.optimizer, partial / "optim.pt")
-        hashes = {name: sha256_file(partial / name) for name in FILES}
-        write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
+        hashes = {name: files.sha256_file(partial / name) for name in FILES}
+        files.write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
         if target.exists():
-            os.replace(target, partial_path(target))
+            os.replace(target, files.partial_path(target))
         os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after an error such as a full disk, which it would keep full
     link.symlink_to(target.name)
     os.replace(link, latest)
     delete_old_checkpoints(folder, keep=keep)
-    return target
 
 
 def _save_tensors(state: dict[str, Any], path: Path) -> None:
@@ -128,15 +108,15 @@ def _save_tensors(state: dict[str, Any], path: Path) -> None:
 def delete_old_checkpoints(folder: Path, *, keep: int) -> None:
     """Delete all checkpoints but the newest ``keep``. Each loses its name first, so that a kill leaves no part of one."""
     for old in list_checkpoints(folder)[:-keep]:
-        os.replace(old, partial_path(old))
-    remove_leftovers(folder, seconds=0)
+        os.replace(old, files.partial_path(old))
+    files.remove_leftovers(folder, seconds=0)
 
 
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
     """Read ``train.json``. The other files are not verified."""
     path = checkpoint / "train.json"
-    info = check_type(read_json(path), CheckpointInfo, where=path)
-    need(info.sha256, *FILES, where=path)
+    info = files.check_type(files.read_json(path), CheckpointInfo, where=path)
+    files.need(info.sha256, *FILES, where=path)
     return info
 
 
@@ -151,15 +131,15 @@ def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> Check
     return info
 
 
-def verify_checkpoint(checkpoint: Path, files: Sequence[str] = FILES) -> None:
+def verify_checkpoint(checkpoint: Path, names: Sequence[str] = FILES) -> None:
     """Compare files of a checkpoint with their hashes."""
     info = read_checkpoint_info(checkpoint)
-    for path in (checkpoint / name for name in files):
-        if not path.is_file() or sha256_file(path) != info.sha256[path.name]:
-            raise UserError(
-                f"{path}: missing, cut short or changed since it was written; restore it, or delete {checkpoint}: then "
-                "`olmo-sparsity train` makes it again, from the checkpoint before it or from the start"
+    for path in (checkpoint / name for name in names):
+        if not path.is_file() or files.sha256_file(path) != info.sha256[path.name]:
+            remedy = (
+                f"restore it, or delete {checkpoint} and train again, from the checkpoint before it or from the start"
             )
+            raise UserError(f"{path}: missing, cut short or changed since it was written; {remedy}")
 
 
 def read_model(checkpoint: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

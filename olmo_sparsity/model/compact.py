@@ -1,4 +1,4 @@
-"""Rows of Llama-shaped models without computing anything twice. Three savings, all exact:
+"""Rows of Llama-shaped models without computing anything twice. Three exact savings:
 
 - In the last layer only the last token's query, output and MLP are computed.
 - A candidate that sees only the anchor and itself has keys and values that depend on its ID and position alone. So the rows
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import torch
 import torch.nn.functional as F
@@ -75,8 +75,7 @@ class Compact:
             if prefix is not None:
                 k, v = (torch.cat(both, dim=2) for both in zip(prefix[number], (k, v), strict=True))
             x_RYD = self._after_attention(layer, x_RYD[:, -num_queries:], _attend(q, k, v, layer.self_attn.scaling))
-        logits: Tensor = self.head(self.body.norm(x_RYD[:, -1]))
-        return logits
+        return cast(Tensor, self.head(self.body.norm(x_RYD[:, -1])))
 
     def _embedded(self, tokens_RY: Tensor, positions_RY: Tensor) -> tuple[Tensor, Any]:
         """The states before the first layer, and cosines and sines [R, Y, E]."""
@@ -86,10 +85,8 @@ class Compact:
     def _projected(self, layer: Any, x_RYD: Tensor, tables: Any, num_queries: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the last tokens, keys and values of all, [R, heads, ..., E] each."""
         normed, (cos, sin) = layer.input_layernorm(x_RYD) if hasattr(layer, "input_layernorm") else x_RYD, tables
-        q, k, v = (
-            _heads(layer.self_attn, states, name)
-            for states, name in ((normed[:, -num_queries:], "q"), (normed, "k"), (normed, "v"))
-        )
+        inputs = {"q": normed[:, -num_queries:], "k": normed, "v": normed}
+        q, k, v = (_heads(layer.self_attn, states, name) for name, states in inputs.items())
         return _rotated(q, cos[:, -num_queries:], sin[:, -num_queries:]), _rotated(k, cos, sin), v
 
     def _after_attention(self, layer: Any, x_RYD: Tensor, out_RYHE: Tensor) -> Tensor:
@@ -130,7 +127,7 @@ def _scores(q: Tensor, k: Tensor, scaling: float) -> Tensor:
 def _attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     """Causal attention of the last Q of Y tokens, [R, Q, heads, E]."""
     k, v = _per_query_head(k, q), _per_query_head(v, q)
-    (num_queries, num_keys), mask = (q.shape[2], k.shape[2]), None
+    num_queries, num_keys, mask = q.shape[2], k.shape[2], None
     if num_queries == 1 and q.device.type == "cpu":  # too little work for the fused kernel
         weights = ((k @ q.transpose(2, 3))[..., 0].float() * scaling).softmax(dim=-1).type_as(v)
         return (weights[:, :, None] @ v).transpose(1, 2)

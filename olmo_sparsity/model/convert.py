@@ -33,16 +33,13 @@ def open_run(checkpoint: Path) -> Any:
 
 
 def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bos: Optional[bool] = None) -> Any:
-    """An equivalent model of transformers, fp32, in evaluation mode, from OLMo's configuration (as a dictionary) and state dict.
+    """An equivalent model of transformers, fp32, in evaluation mode, without the padding of the embedding.
 
-    Its vocabulary is that of the tokenizer, without the padding of the embedding. ``rows_have_bos``: whether EOS stood before
-    every row of training, as a BOS; None: not known.
+    ``rows_have_bos``: whether EOS stood before every row of training, as a BOS; None: not known.
     """
     if not config["rope"]:
-        raise UserError(
-            "model.position_embedding: transformers has no model with OLMo's layers whose positions are not rotary; the run is "
-            "evaluated by `olmo-sparsity synth eval` alone"
-        )
+        reason = "transformers has no model with OLMo's layers whose positions are not rotary"
+        raise UserError(f"model.position_embedding: {reason}; evaluate the run by `olmo-sparsity synth eval`")
     rms, affine = config["layer_norm_type"] == "rms", bool(config["layer_norm_with_affine"])
     normed_queries, eps = config["attention_layer_norm"], config["layer_norm_eps"]
     # RMS norms, which do not subtract the mean, will replace layer norms. So the mean over the width is removed from all that is
@@ -53,14 +50,12 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
     renamed = _renamed(config, weights, remove_means=remove_means)
     if tied:
         renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
-    special_ids = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
-    special_ids["bos_token_id"] = (
-        config["eos_token_id"] if rows_have_bos else None
-    )  # a BOS is the token that ends documents
+    eos_id = config["eos_token_id"]
+    special_ids = {"eos_token_id": eos_id, "pad_token_id": eos_id, "bos_token_id": eos_id if rows_have_bos else None}
     settings: dict[str, Any] = {
         "vocab_size": config["vocab_size"],
         "hidden_size": config["d_model"],
-        "intermediate_size": renamed["model.layers.0.mlp.down_proj.weight"].shape[1],
+        "intermediate_size": weights["transformer.blocks.0.ff_out.weight"].shape[1],
         "num_hidden_layers": config["n_layers"],
         "num_attention_heads": config["n_heads"],
         "num_key_value_heads": config["n_heads"],
@@ -73,7 +68,6 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
     }
     if normed_queries:
         kind, settings = "Olmoe", settings | {"rms_norm_eps": eps, "num_experts": 1, "num_experts_per_tok": 1}
-        renamed = _as_single_expert(renamed)
     elif rms:
         kind, settings = "Llama", settings | {"rms_norm_eps": eps}
     elif affine:
@@ -99,16 +93,16 @@ def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool)
         weight_fp64 = weight.double()
         return (weight_fp64 - weight_fp64.mean(dim, keepdim=True)).to(weight.dtype) if remove_means else weight
 
-    output = "wte" if config["weight_tying"] else "ff_out"
+    embedding = weights["transformer.wte.weight"]
     renamed = {
-        "model.embed_tokens.weight": without_mean(weights["transformer.wte.weight"][: config["vocab_size"]], dim=1),
-        "lm_head.weight": weights[f"transformer.{output}.weight"][: config["vocab_size"]],
+        "model.embed_tokens.weight": without_mean(embedding[: config["vocab_size"]], dim=1),
+        "lm_head.weight": weights.get("transformer.ff_out.weight", embedding)[: config["vocab_size"]],
         "model.norm.weight": scale("ln_f"),
     }
     for layer in range(config["n_layers"]):
         block, to = f"blocks.{layer}", f"model.layers.{layer}"
-        projections = (f"transformer.{block}.{name}.weight" for name in ("att_proj", "attn_out", "ff_proj", "ff_out"))
-        attention_in, attention_out, mlp_in, mlp_out = (weights[name] for name in projections)
+        names = ("att_proj", "attn_out", "ff_proj", "ff_out")
+        attention_in, attention_out, mlp_in, mlp_out = (weights[f"transformer.{block}.{name}.weight"] for name in names)
         (q_DD, k_DD, v_DD), (up, gate) = attention_in.chunk(3), mlp_in.chunk(2)
         renamed |= {
             f"{to}.input_layernorm.weight": scale(f"{block}.attn_norm"),
@@ -117,21 +111,14 @@ def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool)
             f"{to}.self_attn.v_proj.weight": v_DD,
             f"{to}.self_attn.o_proj.weight": without_mean(attention_out),
             f"{to}.post_attention_layernorm.weight": scale(f"{block}.ff_norm"),
-            f"{to}.mlp.gate_proj.weight": gate,
-            f"{to}.mlp.up_proj.weight": up,
-            f"{to}.mlp.down_proj.weight": without_mean(mlp_out),
         }
-        if config["attention_layer_norm"]:
-            for name in ("q_norm", "k_norm"):
-                renamed[f"{to}.self_attn.{name}.weight"] = scale(f"{block}.{name}")
+        mlp = {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": without_mean(mlp_out)}
+        if config["attention_layer_norm"]:  # OLMoE stores all experts in one tensor; a router of zeros
+            mlp = {
+                "experts.gate_up_proj": torch.cat([gate, up])[None],
+                "gate.weight": torch.zeros(1, config["d_model"]),
+            }
+            mlp["experts.down_proj"] = without_mean(mlp_out)[None]
+            renamed |= {f"{to}.self_attn.{name}.weight": scale(f"{block}.{name}") for name in ("q_norm", "k_norm")}
+        renamed |= {f"{to}.mlp.{name}": weight for name, weight in mlp.items()}
     return renamed
-
-
-def _as_single_expert(weights: Weights) -> dict[str, torch.Tensor]:
-    """Each MLP as OLMoE stores a single expert, and a router of zeros."""
-    result = {name: weight for name, weight in weights.items() if ".mlp." not in name}
-    for mlp in {name.partition("mlp.")[0] + "mlp" for name in weights.keys() - result.keys()}:
-        gate, up, down = (weights[f"{mlp}.{name}_proj.weight"] for name in ("gate", "up", "down"))
-        result |= {f"{mlp}.experts.gate_up_proj": torch.cat([gate, up])[None], f"{mlp}.experts.down_proj": down[None]}
-        result[f"{mlp}.gate.weight"] = torch.zeros(1, gate.shape[1])
-    return result

@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -24,11 +23,9 @@ def leave_out_unusable_amx() -> bool:
     """Keep oneDNN from AMX on a CPU that announces it, but whose CPUID ends too early to set it up; return whether it is so.
 
     Otherwise the first product of bf16 matrices is an illegal instruction (https://github.com/uxlfoundation/oneDNN/issues/5689).
-    oneDNN reads the variable at its first operation, so this takes effect after torch was imported, too.
     """
-    cpu_info = ""
-    with suppress(OSError):
-        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    path = Path("/proc/cpuinfo")
+    cpu_info = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     last_leaf = re.search(r"^cpuid level\s*:\s*(\d+)$", cpu_info, re.MULTILINE)
     unusable = re.search(r"\bamx_tile\b", cpu_info) and last_leaf and int(last_leaf[1]) < TILE_LEAF
     if unusable:
@@ -37,17 +34,17 @@ def leave_out_unusable_amx() -> bool:
 
 
 def has_bf16_units(device: torch.device) -> bool:
-    """Whether the device has units that multiply bf16 matrices: a GPU that does not emulate it, or a CPU with AMX.
-
-    With the bf16 instructions of AVX-512 alone, bf16 was measured at half the speed of fp32.
-    """
+    """Whether the device has units for bf16 matrices: a GPU, or a CPU with AMX; AVX-512 has half the speed of fp32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.cpu._is_amx_tile_supported()) and not leave_out_unusable_amx()
 
 
 def pick_device(name: str) -> torch.device:
-    """The device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
+    """The device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Under ``torchrun`` each process has its own GPU; processes share GPUs if a machine has fewer.
+    """
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if num_gpus else "cpu"
@@ -57,6 +54,8 @@ def pick_device(name: str) -> torch.device:
         )
     if name == "cpu":
         _keep_freed_memory()
+    elif name == "cuda" and current_process().local_world_size > 1:
+        torch.cuda.set_device(current_process().local_rank % num_gpus)
     return torch.device(name)
 
 
@@ -78,15 +77,5 @@ def device_name(device: torch.device) -> str:
 
 
 def attention_elements(device: torch.device) -> int:
-    """How many weights of attention, fp32, to compute at once on a device.
-
-    2 MiB fit the cache of a CPU; on a GPU starting a kernel costs more than what a small one computes.
-    """
+    """How many weights of attention, fp32, to compute at once: what the cache of a CPU holds, or keeps a GPU busy."""
     return 2**19 if device.type == "cpu" else 2**27
-
-
-def take_own_gpu(device: str) -> None:
-    """Under ``torchrun``, let ``cuda`` mean the GPU of this process; processes share GPUs if a machine has fewer."""
-    process = current_process()
-    if process.local_world_size > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
-        torch.cuda.set_device(process.local_rank % torch.cuda.device_count())

@@ -1,6 +1,6 @@
 """``olmo.model.OLMo`` with position IDs; runs are trained with it.
 
-The suffix of a tensor's name is its shape; the letters are listed in the docstring of ``olmo_sparsity``.
+Letters of shapes are listed in the docstring of ``olmo_sparsity``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EmbeddingAtPositions(nn.Embedding):
     positions_BT: Tensor  # of the current forward pass
 
     def forward(self, input: Tensor) -> Tensor:
-        """Embeddings [B, T, D] at the given position IDs; ``input``, which counts from 0, is not used."""
+        """Embeddings [B, T, D] at the given position IDs; ``input`` counts from 0."""
         return super().forward(self.positions_BT)
 
 
@@ -42,7 +42,7 @@ class RotaryAtPositions(RotaryEmbedding):
 
 
 class OLMoWithPositions(OLMo):
-    """An OLMo model that takes position IDs. It has the parameters of ``olmo.model.OLMo``, under the same names.
+    """An OLMo model that takes position IDs, with the parameters of ``olmo.model.OLMo`` under the same names.
 
     Positions are rotary (``config.rope``), or a learned embedding of absolute positions that is added to that of the tokens. To
     OLMo a model without positions (NoPE) is one with biases of slope 0: ``config.alibi``, and an infinite ``alibi_bias_max``.
@@ -54,7 +54,8 @@ class OLMoWithPositions(OLMo):
         assert config.rope_full_precision and config.block_group_size == 1
         # With ``alibi`` OLMo would keep biases of all pairs of positions. They add no weights, and neither do rotary positions.
         super().__init__(dataclasses.replace(config, alibi=False, rope=True) if config.alibi else config, init_params)
-        self.config = config
+        self.config, self._has_embedding = config, not (config.rope or config.alibi)
+        self.vocab_size = config.vocab_size  # without the padding of the embedding
         self._tables, cache = dict[str, Tensor](), BufferCache()
         for block in self.transformer.blocks:
             block.config = config
@@ -67,15 +68,6 @@ class OLMoWithPositions(OLMo):
         # Buffers move to a device with the model. They are not persistent: the state dict stays OLMo's.
         self.register_buffer("_sin", sin[0, 0], persistent=False)
         self.register_buffer("_cos", cos[0, 0], persistent=False)
-
-    @property
-    def _has_embedding(self) -> bool:
-        return not (self.config.rope or self.config.alibi)
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of tokens, without the padding of the embedding."""
-        return self.config.vocab_size
 
     @property
     def output_weight(self) -> Tensor:
@@ -91,10 +83,7 @@ class OLMoWithPositions(OLMo):
     def logits_and_position_logits(
         self, tokens_BT: Tensor, positions_BT: Tensor, *, last_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Logits of the next token, [B, T, V], and of its position ID, [B, T, number of IDs]; with ``last_only`` T is 1.
-
-        The output matrix of position IDs is the embedding of the positions, so the model needs a learned one.
-        """
+        """Logits of the next token, [B, T, V], and, by the learned embedding, of its position ID; with ``last_only`` T is 1."""
         self._set_positions(positions_BT)
         output = super().forward(tokens_BT, last_logits_only=last_only, output_hidden_states=True)
         return output.logits, F.linear(output.hidden_states[-1], self.transformer.wpe.weight)
@@ -109,10 +98,7 @@ class OLMoWithPositions(OLMo):
         return F.linear(self.transformer.ln_f(x_BTD[is_chosen_BT]), self.output_weight)
 
     def _set_positions(self, positions_BT: Tensor) -> Optional[Tensor]:
-        """Set the position IDs of a forward pass; return what is to be added to attention scores to make attention causal.
-
-        That is nothing where OLMo does it itself; without positions it would add, and keep, the biases of ALiBi.
-        """
+        """Set the position IDs of a forward pass. Return a causal bias for attention where OLMo would add those of ALiBi."""
         if self._has_embedding:
             self.transformer.wpe.positions_BT = positions_BT
         elif self.config.rope:
@@ -135,21 +121,14 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         **{name: getattr(model, name) for name in same.split()},
         attention_layer_norm_with_affine=model.layer_norm_with_affine,
         layer_norm_type=olmo_config.LayerNormType(model.layer_norm_type),
-        vocab_size=vocab_size,
-        embedding_size=math.ceil(vocab_size / 128) * 128,
-        eos_token_id=eos_id,
-        pad_token_id=eos_id,
+        vocab_size=vocab_size, embedding_size=math.ceil(vocab_size / 128) * 128, eos_token_id=eos_id, pad_token_id=eos_id,
         max_sequence_length=config.num_positions,
         rope=model.position_embedding == "rope",
         alibi=has_none,
         alibi_bias_max=math.inf if has_none else 8.0,
-        include_bias=False,
-        bias_for_layer_norm=False,
-        attention_dropout=0.0,
-        residual_dropout=0.0,
-        embedding_dropout=0.0,
-        init_device="cpu",
-    )
+        include_bias=False, bias_for_layer_norm=False,
+        attention_dropout=0.0, residual_dropout=0.0, embedding_dropout=0.0, init_device="cpu",
+    )  # fmt: skip
 
 
 def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions:

@@ -34,20 +34,13 @@ from olmo_sparsity.text.tokenizer import settled
 
 logger = logging.getLogger(__name__)
 
-DOWNLOADED = [
-    "config.json",
-    "generation_config.json",
-    "adapter_config.json",
-    "spiece.model",
-    "tekken.json",
-    "tokenizer*",
-]
-DOWNLOADED += ["special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"]
-DOWNLOADED += ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+DOWNLOADED = "config.json generation_config.json adapter_config.json model.safetensors.index.json model-*.safetensors "
+DOWNLOADED += (
+    "model.safetensors tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt spiece.model tekken.json"
+)
 TOKENIZERS, OTHER_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt"), ("tokenizer.model", "spiece.model")
 LFS_POINTER, FIRST_BYTES = b"version https://git-lfs", {".safetensors": (8, b"{"), ".gguf": (0, b"GGUF")}
 NO_FILE, NO_PICKLES = "no such folder or file", "pickles (.bin) can run code and are not loaded"
-# Error of huggingface_hub -> its reason; of several kinds the first counts.
 NOT_ON_HUB = {
     errors.GatedRepoError: "the hub gives this model only to accounts that accepted its terms",
     errors.RevisionNotFoundError: "the hub has no such revision of this model",
@@ -60,8 +53,7 @@ BY_LENGTH = ("dynamic", "longrope")  # scalings of rotary positions that depend 
 # Weights in a model's files that no logits of the next token depend on: masks that old versions saved, the heads of
 # other tasks, layers that predict further tokens, and what sees images and hears sound.
 FREE_TO_IGNORE = re.compile(
-    r"\.(attn|attention)\.(masked_)?bias$"
-    r"|^(score|classifier|v_head)\."
+    r"\.(attn|attention)\.(masked_)?bias$|^(score|classifier|v_head)\."
     r"|(^|\.)(mtp|visual|vision_model|vision_tower|audio_tower|multi_modal_projector)\."
 )
 
@@ -105,36 +97,32 @@ def open_pretrained(
 ) -> PretrainedModel:
     """Open the model that ``settings.model`` names, on a device, unless ``settings.device_map`` is ``auto``.
 
-    Precision ``auto`` is bf16 on a GPU with units for it, and fp32 for the export of a run, in which the run is measured. Rotary
-    positions reach as far as the ``longest`` row that will be run, if ``settings.train_len`` is stated.
+    Rotary positions reach as far as the ``longest`` row that will be run, if ``settings.train_len`` is stated.
     """
     name, (weights, revision) = str(settings.model), _find(settings)
-    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     is_gguf = weights[0].suffix == ".gguf"
-    if is_gguf:
-        safe["gguf_file"] = weights[0].name
+    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    safe |= {"gguf_file": weights[0].name} if is_gguf else {}
     with quiet(), _as_user_errors(name):
         theirs = transformers.AutoTokenizer.from_pretrained(weights[0].parent, **safe)
         config = transformers.AutoConfig.from_pretrained(weights[0].parent, **safe)
         config.transformers_weights = None  # the name of another file of weights, which was not hashed
         rows_have_bos = getattr(config, ROWS_HAVE_BOS, None)
-        positions = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+        positions: Any = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
         rotary = _rotary_parameters(config)
-        limits = [
-            of.get("original_max_position_embeddings") or positions for of in rotary if of.get("rope_type") in BY_LENGTH
-        ]
+        scaled = [of for of in rotary if of.get("rope_type") in BY_LENGTH]
+        limits = [of.get("original_max_position_embeddings") or positions for of in scaled]
         positions = min(limits, default=positions)
         can_be_longer = settings.train_len is not None and bool(rotary) and not limits
         if settings.scaling is not None:
             _scale_rotary(config, settings)
-        if precision == "auto":  # a GPU without units for bf16 would emulate it
+        if precision == "auto":  # exports of runs are measured as the run is; a GPU without units would emulate bf16
             precision = "bf16" if rows_have_bos is None and device.type == "cuda" and has_bf16_units(device) else "fp32"
-        options = safe if is_gguf else safe | {"use_safetensors": True}
         raw, loaded = transformers.AutoModelForCausalLM.from_pretrained(
             weights[0].parent, config=config, dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             attn_implementation="eager",  # a configuration may name code on the hub; CausalLM chooses a faster one
             ignore_mismatched_sizes=True,  # they are told, and refused in words that name them
-            output_loading_info=True, device_map=settings.device_map, **options,
+            output_loading_info=True, device_map=settings.device_map, use_safetensors=None if is_gguf else True, **safe,
         )  # fmt: skip
         _check_loaded(name, raw, loaded)
         if is_gguf:
@@ -143,8 +131,8 @@ def open_pretrained(
         is_longer = can_be_longer and positions is not None and (longest or 0) > positions
         model = CausalLM(raw, max_position=longest if is_longer else positions)
     return _assembled(
-        model, theirs, name, sha256_file(*weights), revision=revision, max_position=positions or model.max_position,
-        rope_scaling=settings.scaling, can_be_longer=can_be_longer, rows_have_bos=rows_have_bos,
+        model, theirs, name, sha256_file(*weights), positions or model.max_position, revision, settings.scaling,
+        can_be_longer=can_be_longer, rows_have_bos=rows_have_bos,
     )  # fmt: skip
 
 
@@ -153,7 +141,7 @@ def from_memory(raw: Any, tokenizer: Any, *, name: str) -> PretrainedModel:
     model, sha256 = CausalLM(raw), hashlib.sha256()
     for key, weight in sorted(raw.state_dict().items()):
         sha256.update(key.encode() + weight.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return _assembled(model, tokenizer, name, sha256.hexdigest(), revision=None, max_position=model.max_position)
+    return _assembled(model, tokenizer, name, sha256.hexdigest(), model.max_position)
 
 
 def _find(settings: PretrainedConfig) -> tuple[list[Path], Optional[str]]:
@@ -163,44 +151,37 @@ def _find(settings: PretrainedConfig) -> tuple[list[Path], Optional[str]]:
         settings.check_there()
         return _download(name, settings.revision)
     if settings.revision is not None:
-        raise UserError(
-            f"pretrained.revision = {settings.revision}: {name} is here on disk; only the hub has revisions"
-        )
+        raise UserError(f"pretrained.revision = {settings.revision}: {name} is on disk; only the hub has revisions")
     if path.suffix == ".gguf" and path.is_file():
         _check_first_bytes(path)
         return [path], None
     if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
         return _weights(path), None
-    raise UserError(
-        f"pretrained.model = {name}: neither a Hugging Face folder (config.json) nor a .gguf file; a run of this package is "
-        "given with --run"
-    )
+    reason = "neither a Hugging Face folder (config.json) nor a .gguf file; a run of this package is given with --run"
+    raise UserError(f"pretrained.model = {name}: {reason}")
 
 
 def _download(name: str, revision: Optional[str]) -> tuple[list[Path], str]:
     """Download a model, or find it in the cache of ``huggingface_hub``, which alone is used without a connection."""
     said = f"pretrained.model = {name}" + (f" at revision {revision}" if revision else "")
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=DOWNLOADED))
-        if not any(folder.glob("model*.safetensors*")):  # none there, or only the cache was asked
-            huggingface_hub.list_repo_files(name, revision=folder.name)
-            raise UserError(f"{said}: no safetensors on the hub; {NO_PICKLES}; choose another revision")
-    except UserError:
-        raise
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=DOWNLOADED.split()))
+        if not (has_weights := any(folder.glob("model*.safetensors*"))):
+            huggingface_hub.list_repo_files(name, revision=folder.name)  # fails where only the cache could be asked
     except Exception as error:  # also of httpx, handed on by huggingface_hub
         reasons = (reason for kind, reason in NOT_ON_HUB.items() if isinstance(error, kind))
         reason = next(reasons, f"its weights cannot be downloaded from the hub ({_first_line(error)})")
         raise UserError(f"{said}: {reason}") from None
+    if not has_weights:
+        raise UserError(f"{said}: no safetensors on the hub; {NO_PICKLES}; choose another revision")
     return _weights(folder), folder.name
 
 
 def _weights(folder: Path) -> list[Path]:
     """The files with the weights, in a folder that holds nothing that makes another model of them."""
     if (folder / "adapter_config.json").is_file():
-        raise UserError(
-            f"{folder}: it holds an adapter of peft (adapter_config.json), which makes another model of its base; merge the two "
-            "with peft and give the merged model, or, if the adapter is not meant, move it away"
-        )
+        reason = "an adapter of peft, which makes another model of its base; merge the two with peft, or move it away"
+        raise UserError(f"{folder / 'adapter_config.json'}: {reason}")
     weights, index = [folder / "model.safetensors"], folder / "model.safetensors.index.json"
     if index.is_file() and not weights[0].is_file():
         names = set(check_type(read_json(index).get("weight_map"), dict[str, str], where=index).values())
@@ -208,17 +189,14 @@ def _weights(folder: Path) -> list[Path]:
             raise UserError(f"{index}: it must name .safetensors files of its folder, and nothing else; restore it")
         weights = [folder / name for name in sorted(names)]
     if missing := [path.name for path in weights if not path.is_file()]:
-        raise UserError(
-            f"{folder}: no {missing[0]} here ({len(missing)} of {len(weights)} files missing); {NO_PICKLES}"
-        )
+        number = f"{len(missing)} of {len(weights)} files missing"
+        raise UserError(f"{folder}: no {missing[0]} here ({number}); {NO_PICKLES}")
     tokenizers, others = ([folder / x for x in of if (folder / x).is_file()] for of in (TOKENIZERS, OTHER_TOKENIZERS))
     for path in (*weights, *tokenizers, folder / "config.json"):
         _check_first_bytes(path)
     if others and not tokenizers:
-        raise UserError(
-            f"{others[0]}: the library tokenizers does not read it; write a tokenizer.json, as transformers does where "
-            "sentencepiece is installed"
-        )
+        reason = "write a tokenizer.json, as transformers does where sentencepiece is installed"
+        raise UserError(f"{others[0]}: the library tokenizers does not read it; {reason}")
     return weights
 
 
@@ -233,15 +211,12 @@ def _check_first_bytes(path: Path) -> None:
 
 
 def _assembled(
-    model: CausalLM, theirs: Any, name: str, weights_sha256: str, *, revision: Optional[str], max_position: int,
+    model: CausalLM, theirs: Any, name: str, weights_sha256: str, max_position: int, revision: Optional[str] = None,
     rope_scaling: Optional[str] = None, **known: Any,
 ) -> PretrainedModel:  # fmt: skip
     """Put a model and its tokenizer together, after a look at the tokenizer."""
     if not theirs.is_fast:
-        kind = type(theirs).__name__
-        raise UserError(
-            f"{name}: its tokenizer ({kind}) is none of the library tokenizers; write it as a tokenizer.json"
-        )
+        raise UserError(f"{name}: its tokenizer is not of the library tokenizers; write it as a tokenizer.json")
     if theirs.eos_token is None:
         raise UserError(f"{name}: its tokenizer has no token that ends texts; name eos_token in tokenizer_config.json")
     tokenizer = settled(Tokenizer.from_str(theirs.backend_tokenizer.to_str()))
@@ -252,21 +227,17 @@ def _assembled(
     front = row[: next(begins, max(0, len(row) - len(plain)))]  # behind a special token the text may have other tokens
     if len(front) > 1:
         tokens = " ".join(theirs.convert_ids_to_tokens(front))
-        raise UserError(
-            f"{name}: its tokenizer puts {len(front)} tokens in front of a text ({tokens}), not one or none"
-        )
+        raise UserError(f"{name}: its tokenizer puts {len(front)} tokens in front of a text ({tokens}), not one")
     bos_id = next(of for of in (*front, theirs.bos_token_id, theirs.eos_token_id) if of is not None)
     ids = {*tokenizer.get_vocab(with_added_tokens=False).values(), bos_id, theirs.eos_token_id}
     ids |= {number for number, token in tokenizer.get_added_tokens_decoder().items() if not token.special}
     if max(ids) >= model.vocab_size:  # other special tokens are in no text
-        raise UserError(
-            f"{name}: its tokenizer has the token {tokenizer.id_to_token(max(ids))!r} of ID {max(ids)}, and the model only "
-            f"{model.vocab_size} tokens; one of the two is of another model"
-        )
-    dtype, tokenizer_sha256 = str(model.dtype).removeprefix("torch."), sha256_text(tokenizer.to_str())
+        token = f"the token {tokenizer.id_to_token(max(ids))!r} of ID {max(ids)}"
+        reason = f"and the model only {model.vocab_size} tokens; one of the two is of another model"
+        raise UserError(f"{name}: its tokenizer has {token}, {reason}")
     record = ModelRecord(
-        name, revision, weights_sha256, model.architecture, model.num_parameters, dtype, max_position, tokenizer_sha256,
-        rope_scaling,
+        name, revision, weights_sha256, model.architecture, model.num_parameters, str(model.dtype).removeprefix("torch."),
+        max_position, sha256_text(tokenizer.to_str()), rope_scaling,
     )  # fmt: skip
     return PretrainedModel(model, tokenizer, record, int(bos_id), bool(front), str(theirs.eos_token), **known)
 
@@ -274,19 +245,14 @@ def _assembled(
 def _rotary_parameters(config: Any) -> list[dict[str, Any]]:
     """The rotary parameters of the layers without a window; layers that see no farther than one have no longer contexts."""
     text_config = config.get_text_config(decoder=True)
-    parameters = getattr(text_config, "rope_parameters", None)
-    if not parameters:
-        return []
-    nested = text_config.nested_rope_parameter_keys(parameters)
-    return [parameters[key] for key in nested if key != SLIDING and parameters[key]] if nested else [parameters]
+    parameters: Any = getattr(text_config, "rope_parameters", None)
+    nested = text_config.nested_rope_parameter_keys(parameters) if parameters else ()
+    entries = [parameters[key] for key in nested if key != SLIDING] if nested else [parameters]
+    return [entry for entry in entries if entry]
 
 
 def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:
-    """Set the scaling of rotary positions in a configuration, before the model is built.
-
-    ``linear`` divides the frequencies (Chen et al. 2023, arXiv 2306.15595); ``yarn`` divides those that turn less than once in a
-    row of training, and sharpens the attention (Peng et al. 2023, arXiv 2309.00071).
-    """
+    """Set the scaling of rotary positions: ``linear`` (arXiv 2306.15595), or ``yarn`` from the row of training (2309.00071)."""
     said, entries = f"{settings.model}: pretrained.rope_scaling = {settings.rope_scaling}", _rotary_parameters(config)
     if not entries:
         raise UserError(f"{said}: such a model ({type(config).__name__}) has no rotary positions to scale")
@@ -296,39 +262,33 @@ def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:
             raise UserError(f"{said}: its rotary positions are scaled already ({own}); leave them as they are (none)")
         entry.update(rope_type=settings.rope_scaling, factor=settings.rope_factor)
         if settings.rope_scaling == "yarn":
-            positions = config.get_text_config(decoder=True).max_position_embeddings
-            entry["original_max_position_embeddings"] = settings.train_len or positions
+            own_positions = config.get_text_config(decoder=True).max_position_embeddings
+            entry["original_max_position_embeddings"] = settings.train_len or own_positions
 
 
 def _check_loaded(name: str, raw: Any, loaded: dict[str, Any]) -> None:
     """Check that the model has all of its weights, and the files no others, by what transformers tells of loading them."""
+    shapes = loaded["mismatched_keys"]
     wrong = {
         "are missing": loaded["missing_keys"],
-        "have another shape": [
-            f"{key}: {list(has)} instead of {list(own)}" for key, has, own in loaded["mismatched_keys"]
-        ],
+        "have another shape": [f"{key}: {list(stored)} instead of {list(own)}" for key, stored, own in shapes],
         "have no place": [key for key in loaded["unexpected_keys"] if not FREE_TO_IGNORE.search(key)],
     }
     for what, keys in wrong.items():
         if keys:
-            raise UserError(
-                f"{name}: {len(keys)} weights {what} in {type(raw).__name__}, as its config.json describes it, such as "
-                f"{min(keys)}; its files are not of one model, so restore them"
-            )
+            model = f"{type(raw).__name__}, as its config.json describes it"
+            raise UserError(f"{name}: {len(keys)} weights {what} in {model}, such as {min(keys)}; restore its files")
 
 
 def _check_nothing_left(path: Path, raw: Any) -> None:
     """Check that a GGUF file holds no more values than the model took from it. transformers does not tell what it leaves."""
-    own = sum(
-        {id(weight): weight.numel() for weight in raw.state_dict(keep_vars=True).values()}.values()
-    )  # tied ones once
-    second_copy = "output.weight" if raw.config.tie_word_embeddings else ""
-    stored = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(path).tensors if tensor.name != second_copy)
+    weights = {id(weight): weight for weight in raw.state_dict(keep_vars=True).values()}  # tied ones once
+    own = sum(weight.numel() for weight in weights.values())
+    copied = "output.weight" if raw.config.tie_word_embeddings else ""
+    stored = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(path).tensors if tensor.name != copied)
     if stored > own:
-        raise UserError(
-            f"{path}: {type(raw).__name__} of transformers takes {own:,} of its {stored:,} values, and without the others it "
-            "is another model; give its Hugging Face version"
-        )
+        values = f"{own:,} of its {stored:,} values"
+        raise UserError(f"{path}: {type(raw).__name__} of transformers takes {values}; give its Hugging Face version")
 
 
 @contextlib.contextmanager
@@ -348,17 +308,12 @@ def _as_user_errors(name: str) -> Iterator[None]:
     """Turn an error of transformers about a model's files into one line."""
     try:
         yield
-    except UserError:
+    except (UserError, torch.OutOfMemoryError):
         raise
-    except torch.OutOfMemoryError:
-        remedy = "choose influence.precision=bf16, or pretrained.device_map=auto"
-        raise UserError(f"{name}: the model does not fit on the device; {remedy}") from None
     except Exception as error:  # damaged files raise what their readers happen to raise; some raise Exception itself
         logger.debug("%s: not loaded", name, exc_info=True)
-        reason = f"transformers {transformers.__version__} cannot load this model ({_first_line(error)})"
-        if "trust_remote_code" in str(error):
-            reason = "it needs Python code of its own, which is never run; choose a model that is part of transformers"
-        raise UserError(f"{name}: {reason}") from None
+        version = transformers.__version__
+        raise UserError(f"{name}: transformers {version} cannot load this model ({_first_line(error)})") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,6 @@
 """Reads what fused attention does not return: weights, keys and values of a pass, and first-order effects of unmasking.
 
-transformers calls attention by a name. ``tapped`` adds one, under which attention is the ordinary one, and a tap reads it.
-
+transformers calls attention by a name. ``tapped`` adds one, under which a tap reads the ordinary attention.
 Shape letters: B rows, Q queries, T or Y keys, H heads (of keys), G heads of queries that share one, E width of a head, M
 long-range tokens.
 """
@@ -39,7 +38,7 @@ class UnreadableAttentionError(Exception):
 
 @contextmanager
 def tapped(model: Any, tap: Any) -> Iterator[None]:
-    """Let a tap read the attention of a model of transformers: ``tap(q, k, v, mask, options)`` returns None, or the output."""
+    """Let a tap read the attention of a model of transformers: ``tap(q, k, v, mask, scaling)`` returns None, or the output."""
     before, token = model.config._attn_implementation, _tap.set(tap)
     model.set_attn_implementation(TAPPED)
     try:
@@ -50,25 +49,15 @@ def tapped(model: Any, tap: Any) -> Iterator[None]:
 
 
 def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> Any:
-    output = _tap.get()(q, k, v, attention_mask, options)
+    if any(options.get(name) is not None for name in UNKNOWN_OPTIONS):
+        raise UnreadableAttentionError
+    scaling = options.get("scaling")
+    output = _tap.get()(q, k, v, attention_mask, q.shape[-1] ** -0.5 if scaling is None else scaling)
     return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, attention_mask, **options) if output is None else output
 
 
 transformers.AttentionInterface.register(TAPPED, _attend)
 transformers.AttentionMaskInterface.register(TAPPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
-class LastAttention:
-    """The attention of the last token in each layer, mean over heads, fp32 [B, T]."""
-
-    def __init__(self) -> None:
-        self.layers: list[Tensor] = []
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> None:
-        """Keep the weights of the last token."""
-        if (bias := options.get("position_bias")) is not None:
-            mask = bias if mask is None else _under_mask(bias, mask)
-        self.layers.append(_sums(q[:, :, -1:], k, mask, options, slice(0, k.shape[2])).mean(dim=1))
 
 
 @dataclass
@@ -81,35 +70,33 @@ class Observer:
     collected: dict[str, list[Tensor]] = field(default_factory=dict)
     num_layers: int = 0
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> None:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float) -> None:
         """Keep what is needed of a layer."""
-        _check_readable(options)
         self.num_layers += 1
         far, num_observed = self.long_range, min(OBSERVED_QUERIES, self.local_len)
         parts = {"queries": q[:, :, -1], "keys": k[:, :, far], "values": v[:, :, far]}
         sizes = {"attention_of_heads": 1, "observed_attention": num_observed, "accumulated_attention": q.shape[2]}
         for name in self.needs:
-            part = parts[name] if name in parts else _sums(q[:, :, -sizes[name] :], k, mask, options, far)
+            part = parts[name] if name in parts else attention_sums(q[:, :, -sizes[name] :], k, mask, scaling, far)
             self.collected.setdefault(name, []).append(part.detach().float().cpu())
 
     def result(self) -> dict[str, Tensor]:
         """Each need, fp32 [B, layers, ...]."""
         for name, layers in self.collected.items():
             if len({layer.shape for layer in layers}) > 1:
-                raise UserError(
-                    f"the layers of this model have {name} of different shapes; leave out the selectors that need {name}"
-                )
+                remedy = f"leave out the selectors that need {name}"
+                raise UserError(f"the layers of this model have {name} of different shapes; {remedy}")
         return {name: torch.stack(layers, dim=1) for name, layers in self.collected.items()}
 
 
-def _sums(q_BHQE: Tensor, k_BHTE: Tensor, mask: Any, options: Any, far: slice) -> Tensor:
+def attention_sums(q_BHQE: Tensor, k_BHTE: Tensor, mask: Any, scaling: float, far: slice) -> Tensor:
     """Sum the attention that the last Q tokens pay to some tokens, a block of queries at a time; fp32 [B, heads, M]."""
     (num_rows, num_heads, num_queries, _), (_, num_shared, num_tokens, _) = q_BHQE.shape, k_BHTE.shape
     k_BHET, device = k_BHTE.float().transpose(2, 3), k_BHTE.device
     sums_BHM = torch.zeros(num_rows, num_heads, far.stop - far.start, device=device)
     per_block = max(1, attention_elements(device) // (num_rows * num_heads * num_tokens))
     for begin in range(0, num_queries, per_block):
-        q_BHqE = q_BHQE[:, :, begin : begin + per_block].float() * _scaling(q_BHQE, options)
+        q_BHqE = q_BHQE[:, :, begin : begin + per_block].float() * scaling
         size = q_BHqE.shape[2]
         num_later = num_queries - begin - size
         num_seen = num_tokens - num_later  # no query of the block sees more
@@ -142,11 +129,10 @@ class Probes:
     def __init__(self) -> None:
         self.layers: list[tuple[Tensor, ...]] = []
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Any) -> Any:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float) -> Any:
         """Compute causal attention through which derivatives can be read; the mask is not used."""
-        _check_readable(options)
         num_queries, num_keys = q.shape[2], k.shape[2]
-        q_BHGQE = q.unflatten(1, (k.shape[1], -1)) * _scaling(q, options)
+        q_BHGQE = q.unflatten(1, (k.shape[1], -1)) * scaling
         later_QY = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device).triu(num_keys - num_queries + 1)
         scores = (q_BHGQE @ k[:, :, None].transpose(3, 4)).float().masked_fill(later_QY, -math.inf)
         log_sum = scores.logsumexp(dim=-1)
@@ -157,11 +143,9 @@ class Probes:
 
     def states(self, loss: Tensor) -> list[AttentionState]:
         """The state of each layer, with the derivatives of a loss of this pass, or of L losses, [L]."""
-        gradients = derivatives(loss, [probe for *_, probe in self.layers])
-        return [
-            AttentionState(q, out, log_sum, gradient.flatten(-3, -2))
-            for (q, out, log_sum, _), gradient in zip(self.layers, gradients, strict=True)
-        ]
+        *states, probes = zip(*self.layers, strict=True)
+        gradients = [gradient.flatten(-3, -2) for gradient in derivatives(loss, probes)]
+        return [AttentionState(*state) for state in zip(*states, gradients, strict=True)]
 
 
 def derivatives(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -173,7 +157,7 @@ def derivatives(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def first_order(states: list[AttentionState], far: KeysValues, *, attribution: Attribution) -> Tensor:
-    """What each hidden token (keys and values ``far``) would add to the loss of a row, to first order; fp32 [B, M] or [L, B, M].
+    """What each hidden token, with keys and values ``far``, would add to the loss, to first order; fp32 [B, M] or [L, B, M].
 
     With s the score of a query and a hidden token, v its value, o the query's output and G the derivative by o:
 
@@ -195,13 +179,3 @@ def first_order(states: list[AttentionState], far: KeysValues, *, attribution: A
 def _under_mask(scores: Tensor, mask: Tensor) -> Tensor:
     """Scores under a mask of truth values, or with one added."""
     return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-
-
-def _scaling(q: Tensor, options: dict[str, Any]) -> float:
-    scaling = options.get("scaling")
-    return float(q.shape[-1] ** -0.5 if scaling is None else scaling)
-
-
-def _check_readable(options: dict[str, Any]) -> None:
-    if any(options.get(name) is not None for name in UNKNOWN_OPTIONS):
-        raise UnreadableAttentionError

@@ -116,11 +116,8 @@ def test_a_checkpoint_is_on_the_disk_before_older_ones_are_deleted(
 def test_a_damaged_checkpoint_is_an_error(saved: Path, name: str) -> None:
     path = saved / name
     path.write_bytes(path.read_bytes()[:-7])
-    said = (
-        f"{path}: missing, cut short or changed since it was written; restore it, or delete {saved}: then `olmo-sparsity train` "
-        "makes it again, from the checkpoint before it or from the start"
-    )
-    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+    said = f"{path}: missing, cut short or changed since it was written; restore it, or delete {saved} and train again"
+    with pytest.raises(UserError, match=f"^{re.escape(said)}"):
         load_model(saved, CPU)
     path.unlink()
     with pytest.raises(UserError, match="missing"):
