@@ -56,17 +56,9 @@ def test_positions_that_are_not_rotary_are_refused_in_one_line(positions: str) -
 def test_a_run_is_measured_where_olmo_is_not_installed(tiny_run: Path, tmp_path: Path) -> None:
     run, script = shutil.copytree(tiny_run, tmp_path / "run", symlinks=True), tmp_path / "without_olmo.py"
     script.write_text(WITHOUT_OLMO)
-    options = [
-        "influence",
-        "--run",
-        run,
-        "--selector",
-        "kl",
-        "--k",
-        "1",
-        "influence.num_windows=4",
-        "influence.resampled_draws=0",
-    ]
-    ended = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    options = ["--selector", "kl", "--k", "1", "influence.num_windows=4", "influence.resampled_draws=0"]
+    ended = subprocess.run(
+        [sys.executable, script, "influence", "--run", run, *options], capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr
     assert len(list(run.glob("influence/*/windows/*.parquet"))) == 1

@@ -72,16 +72,6 @@ def test_the_tokenizer_and_the_first_token_are_those_of_the_file(
     assert len(ids) > 3 and found.tokenizer.token_to_id(EOS) not in ids  # written out in a text, it ends nothing
 
 
-@pytest.mark.parametrize("share", [0.01, 0.15, 0.9], ids=["in the lengths", "in the tokens", "in the weights"])
-def test_a_file_that_is_cut_short_is_one_line(
-    share: float, path: Path, stored: transformers.LlamaForCausalLM, tmp_path: Path
-) -> None:
-    content = path.read_bytes()
-    (tmp_path / "cut.gguf").write_bytes(content[: int(share * len(content))])
-    with pytest.raises(UserError, match=r"^[^\n]*cut\.gguf: transformers [^\n]* cannot load this model [^\n]*$"):
-        opened(tmp_path / "cut.gguf")
-
-
 @pytest.mark.parametrize(
     ("block_count", "added", "error"),
     [(1, {}, ""), (2, {"blk.0.attn_q.bias": 32}, ""), (2, {"rope_freqs.weight": 4}, "28,832 of its 28,836")],

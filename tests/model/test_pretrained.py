@@ -225,8 +225,8 @@ BIAS = "model.layers.0.self_attn.q_proj.bias"
 OUTSIDE = "it must name .safetensors files of its folder, and nothing else; restore it$"
 CODE = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "an adapter beside the model": (written("adapter_config.json", "{}"), r"copied: it holds an adapter of peft \(.*; merge"),
-    "an adapter alone": (only(written("adapter_config.json", "{}"), without="*.json"), "it holds an adapter of peft"),
+    "an adapter beside the model": (written("adapter_config.json", "{}"), r"adapter_config\.json: an adapter of peft.*; merge"),
+    "an adapter alone": (only(written("adapter_config.json", "{}"), without="*.json"), "an adapter of peft"),
     "pickles": (pickled, r"no model\.safetensors here \(1 of 1 files missing\); pickles"),
     "an LFS pointer to weights": (written("model.safetensors", LFS), r"s: a Git LFS pointer, not .*git lfs pull"),
     "an LFS pointer to a tokenizer": (written("tokenizer.json", LFS), r"tokenizer\.json: a Git LFS pointer"),
@@ -345,7 +345,7 @@ def test_attention_is_that_which_transformers_returns(kind: str, tmp_path: Path)
         ("text.gguf", {}, r"text\.gguf: no gguf file \(it begins with b'text'\)"),
         ("damaged.gguf", {}, r"damaged\.gguf: transformers .* cannot load this model"),
         ("mamba", {}, "MambaForCausalLM: .* takes no position IDs"),
-        ("~/mamba", {"revision": "main"}, r"revision = main: .* is here on disk; only the hub has revisions"),
+        ("~/mamba", {"revision": "main"}, r"revision = main: .* is on disk; only the hub has revisions"),
     ],
 )
 def test_what_is_no_model(
