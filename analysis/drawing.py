@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from olmo_sparsity.errors import UserError, printable_lines
-from olmo_sparsity.files import check_replaceable, check_writable, make_folder, remove_leftovers, write_bytes
+from olmo_sparsity.files import check_replaceable, check_writable, make_folder, remove_leftovers, written_whole
 from olmo_sparsity.statistics.quantities import first_blind, read_estimates, selectors_of
 from olmo_sparsity.tables import run_of_tables
 
@@ -265,7 +265,8 @@ def save(figure: Figure, name: str, folder: Path) -> list[Path]:
     for path in paths:
         picture = io.BytesIO()  # on a full disk matplotlib would leave an empty file
         figure.savefig(picture, format=path.suffix[1:], dpi=figure.dpi, metadata=metadata[path.suffix])
-        write_bytes(path, picture.getvalue())
+        with written_whole(path) as partial:
+            partial.write_bytes(picture.getvalue())
     return paths
 
 

@@ -89,7 +89,7 @@ def _few(axis: Axes, frame: pd.DataFrame) -> None:
 
 def _beyond(axis: Axes, frame: pd.DataFrame) -> None:
     lengths = lengths_of(frame.attrs["manifest"])
-    start, row = lengths.len_before_gain, lengths.train_len
+    start, row = lengths.train_len or lengths.local_len, lengths.train_len
     rows = frame[frame["quantity"] == "gain_over_row_nats"]
     rows = rows[rows["x"] >= (start / 2 if row else start)]  # far fewer tokens would flatten the rest
     draw_line(axis, rows, x="x", color=BLUE)

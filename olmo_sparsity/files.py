@@ -1,7 +1,4 @@
-"""Files and folders on disk: written whole or not at all, locked, recognised by their manifest, read with checked types.
-
-Whatever lies on disk may be damaged, edited by hand, or from somebody else. Nothing of it is used before its type is known.
-"""
+"""Files and folders on disk: written whole or not at all, locked, recognised by their manifest, read with checked types."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ T = TypeVar("T")
 
 PARTIAL = re.compile(r"(?:^|/)\.([^/]+)\.[0-9a-f]{8}\.partial(?=/|$)")  # the name that the file will get
 ABANDONED_SECONDS = 3600  # a partial file that has not changed for so long was left by a killed process
-# Keys of manifests that are read again, by type. Whoever reads a nested record checks what it holds.
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 Parts = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
+# Keys of manifests that are read again, by type. Whoever reads a nested record checks what it holds.
 KEYS: dict[Any, str] = {
     str: "status run_id run finished source split token_store tokens_sha256 tokenizer_sha256 windows_sha256 made_from dtype task",
     Parts: "num_parts windows_per_part",
@@ -94,9 +91,7 @@ def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
     """Check that a manifest has some keys."""
     for key in keys:
         if manifest.get(key) is None:
-            raise UserError(
-                f"{where}: key {key} is missing; the file is damaged, or of another version of olmo-sparsity"
-            )
+            raise UserError(f"{where}: key {key} is missing; the file is damaged, or of another version")
 
 
 def manifest_of_kind(folder: Path, kind: str) -> Optional[dict[str, Any]]:
@@ -136,10 +131,7 @@ def partial_path(path: Path) -> Path:
 
 @contextmanager
 def written_whole(path: Path, *, once: bool = False) -> Iterator[Path]:
-    """Give a partial path to write, and rename it to ``path`` at the end; after an error, remove it.
-
-    With ``once`` a file that exists stays; if several processes write at the same time, exactly one succeeds.
-    """
+    """Give a partial path to write, and rename it at the end. ``once``: a file that exists stays; one of several writers wins."""
     partial = partial_path(path)
     try:
         yield partial
@@ -159,28 +151,21 @@ def written_whole(path: Path, *, once: bool = False) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write_bytes(path: Path, content: bytes, *, once: bool = False) -> None:
-    """Write a file atomically."""
-    with written_whole(path, once=once) as partial:
-        partial.write_bytes(content)
-
-
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_bytes(path, text.encode())
+    """Write a text file atomically, in UTF-8."""
+    with written_whole(path) as partial:
+        partial.write_bytes(text.encode())
 
 
 def write_json(path: Path, value: dict[str, Any], *, once: bool = False) -> None:
     """Write a JSON object atomically. NaN and infinite numbers become null."""
     content = msgspec.json.encode(value, enc_hook=lambda number: number.item())  # of numpy
-    write_bytes(path, msgspec.json.format(content, indent=2) + b"\n", once=once)
+    with written_whole(path, once=once) as partial:
+        partial.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
 
 
 def remove_leftovers(*folders: Path, name: Optional[str] = None, seconds: float = ABANDONED_SECONDS) -> None:
-    """Remove partial files and folders that killed processes left; with ``name`` only those of this final name.
-
-    Who holds the lock of what is written there removes young ones, too: ``seconds=0``.
-    """
+    """Remove what killed processes left, of this final name; ``seconds=0`` if a lock says that nobody writes now."""
     for partial in (path for folder in folders for path in folder.glob(".*.partial")):
         match = PARTIAL.fullmatch(partial.name)
         with suppress(FileNotFoundError):  # another process removes it, too
@@ -232,27 +217,19 @@ def check_replaceable(path: Path, is_own: Callable[[bytes], object], *, what: st
     if not os.path.lexists(path):
         return False
     if path.is_symlink() or not path.is_file():
-        raise UserError(
-            f"{path}: this is a symbolic link, a folder or a device, where a file is to be written; name another"
-        )
+        raise UserError(f"{path}: this is a link, a folder or a device, where a file is to be written; name another")
     with open(path, "rb") as file:
         ends = file.read(1 << 16)
         file.seek(max(len(ends), path.stat().st_size - (1 << 16)))
         if not is_own(ends + file.read()):
-            raise UserError(
-                f"{path}: no {what} that olmo-sparsity wrote, so it is not replaced; move it or name another"
-            )
+            raise UserError(f"{path}: no {what} that olmo-sparsity wrote, so it stays; move it or name another")
     return True
 
 
 def clear_folder(folder: Path) -> None:
-    """Delete what commands wrote into a folder of ours, except its manifest; leave and name the rest.
-
-    The manifest is set to ``running`` first, so that a folder whose deletion was interrupted is unfinished. Links are not
-    followed; one in place of a folder of ours goes, or it would be written through.
-    """
+    """Delete what commands wrote into a folder of ours, except its manifest; leave and name the rest. Links are not followed."""
     manifest = read_manifest_of(folder)
-    write_manifest(folder, {**manifest, "status": "running"})
+    write_manifest(folder, {**manifest, "status": "running"})  # if this is interrupted, the folder is unfinished
     rest = []
     for parent, folders, names in os.walk(folder, topdown=False):
         for path in (Path(parent, name) for name in [*names, *folders]):
@@ -293,19 +270,11 @@ def sha256_file(*paths: Path) -> str:
 def environment() -> dict[str, Any]:
     """What a result may depend on besides its configuration, for manifests: versions, commit and machine."""
     packages: dict[str, Optional[str]] = dict.fromkeys(PACKAGES)
-    for package in PACKAGES:
+    checkout, commit, cpu = Path(__file__).parents[1], "", None
+    for package in packages:
         with suppress(PackageNotFoundError):
             packages[package] = version(package)
-    checkout, commit, cpu = Path(__file__).parents[1], "", None
-    describe = [
-        "git",
-        f"--git-dir={checkout / '.git'}",
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = ["git", "--git-dir=.git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     with suppress(OSError, subprocess.TimeoutExpired):
         commit = subprocess.run(describe, cwd=checkout, capture_output=True, text=True, timeout=10).stdout.strip()
     with suppress(OSError):

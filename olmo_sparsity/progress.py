@@ -14,10 +14,9 @@ from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 30
-END = "{rate_noinv_fmt}{postfix}"
-LINE = "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, " + END
-COUNT_LINE = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, " + END  # where the total is unknown
-_on_tokens: ContextVar[Optional[Callable[[int], object]]] = ContextVar("called with tokens", default=None)
+LINE = "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, {rate_noinv_fmt}{postfix}"
+COUNT_LINE = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, {rate_noinv_fmt}{postfix}"  # where the total is unknown
+_on_tokens: ContextVar[Callable[[int], object]] = ContextVar("called with tokens", default=lambda num_tokens: None)
 
 
 class _LogLines(io.TextIOBase):
@@ -34,9 +33,8 @@ class _LogLines(io.TextIOBase):
 
 
 def progress_bar(desc: str, unit: str, *, total: Optional[int] = None, **options: Any) -> tqdm[Any]:
-    """Return a tqdm bar; ``unit`` begins with a space. Elsewhere than in a terminal it logs a line every half minute.
+    """Return a tqdm bar, which is shown where messages of level INFO are; ``unit`` begins with a space.
 
-    Nothing is shown where messages of level INFO are off: with ``--quiet``, and in all processes of torchrun but the leader.
     Call ``set_postfix`` with ``refresh=False``; otherwise every call logs a line.
     """
     if logger.isEnabledFor(logging.INFO) and not sys.stderr.isatty():
@@ -47,8 +45,7 @@ def progress_bar(desc: str, unit: str, *, total: Optional[int] = None, **options
 
 def tokens_ran(num_tokens: int) -> None:
     """Tell whoever is ``listening`` that a model has run so many tokens."""
-    if (listener := _on_tokens.get()) is not None:
-        listener(num_tokens)
+    _on_tokens.get()(num_tokens)
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def test_every_model_has_an_equivalent(
 ) -> None:
     model = build(
         ModelConfig(
-            d_model=32, n_heads=4, n_layers=2, mlp_ratio=6, rope_theta=3000, init_std=0.1, weight_tying=tying,
+            d_model=32, n_heads=4, n_layers=2, mlp_ratio=6, init_std=0.1, weight_tying=tying,
             layer_norm_type=norm, layer_norm_with_affine=affine, attention_layer_norm=normed_queries,
         )
     )  # fmt: skip

@@ -32,11 +32,11 @@ from olmo_sparsity.files import (
     remove_leftovers,
     sha256_file,
     sha256_text,
-    write_bytes,
     write_json,
     write_manifest,
+    write_text,
 )
-from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
+from olmo_sparsity.torchrun import ProcessInfo, current_process
 
 
 def started(work: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
@@ -102,11 +102,11 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
 
 def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
-        write_bytes(tmp_path / "nowhere" / "file", b"")
+        write_text(tmp_path / "nowhere" / "file", "")
     assert caught.value.filename == str(tmp_path / "nowhere" / "file")
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
-        write_bytes(tmp_path / "folder", b"")
+        write_text(tmp_path / "folder", "")
     assert os.listdir(tmp_path) == ["folder"]
 
 
@@ -271,7 +271,7 @@ def test_the_environment_names_the_commit_of_the_checkout(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ("", SINGLE_PROCESS), ("RANK=1", SINGLE_PROCESS), ("RANK=0 WORLD_SIZE=16 LOCAL_RANK=3", ProcessInfo(0, 16, 3, 1)),
+        ("", ProcessInfo()), ("RANK=1", ProcessInfo()), ("RANK=0 WORLD_SIZE=16 LOCAL_RANK=3", ProcessInfo(0, 16, 3, 1)),
         ("RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", ProcessInfo(5, 16, 1, 4)),
         ("RANK=0 WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=2", ProcessInfo(restarts=2)),
         ("RANK=4 WORLD_SIZE=4", "RANK = 4, WORLD_SIZE = 4: a rank must be below"),

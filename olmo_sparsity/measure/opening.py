@@ -310,10 +310,9 @@ def _data_to_measure(data: DataConfig, settings: InfluenceConfig) -> DataConfig:
     """How the text is read: ``influence.data`` as ``data``, with a limit of its own; or ``data`` itself."""
     if settings.data is not None:
         data = dataclasses.replace(data, source=settings.data, max_documents=None, max_tokens=None)
-    max_documents = settings.max_documents or data.max_documents
-    if max_documents is None and data.max_tokens is None and data.source == "c4":
-        max_documents = C4_DOCUMENTS_PER_WINDOW * settings.num_windows
-    return dataclasses.replace(data, max_documents=max_documents)
+    if data.max_documents is None and data.max_tokens is None and data.source == "c4":
+        data = dataclasses.replace(data, max_documents=C4_DOCUMENTS_PER_WINDOW * settings.num_windows)
+    return data
 
 
 def draw_windows(

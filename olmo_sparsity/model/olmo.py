@@ -115,7 +115,7 @@ class OLMoWithPositions(OLMo):
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
     """OLMo's configuration of the model that ``config`` describes; the rest are OLMo's defaults: SwiGLU, full precision."""
     model = config.model
-    same = "d_model n_heads n_layers mlp_ratio attention_layer_norm layer_norm_with_affine rope_theta weight_tying init_std"
+    same = "d_model n_heads n_layers mlp_ratio attention_layer_norm layer_norm_with_affine weight_tying init_std"
     has_none = model.position_embedding == "none"
     return olmo_config.ModelConfig(
         **{name: getattr(model, name) for name in same.split()},

@@ -304,9 +304,9 @@ def sums_of(frames: Frames, units: Units) -> dict[str, np.ndarray]:
         name: units.sums(weight_W * np.asarray(values, dtype=np.float64)) for name, values in columns.items()
     }
     lengths = frames.lengths
-    start = frames.last_n.index(min(lengths.len_before_gain, lengths.full_len))
+    start = frames.last_n.index(min(lengths.train_len or lengths.local_len, lengths.full_len))
     sums["loss_start_nats"] = sums["loss_last_nats"][start]
-    is_beyond = lengths.train_len is not None and not lengths.is_ceiling
+    is_beyond = lengths.train_len is not None and lengths.train_len < lengths.full_len
     sums["loss_row_nats"] = sums["loss_start_nats"] if is_beyond else np.full(units.num, np.nan)
     return sums
 

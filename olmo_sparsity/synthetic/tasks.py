@@ -253,7 +253,7 @@ def evaluated_sequences(
         np.full(settings.test_rows, k),
         row_len=settings.row_len(length, k),
         background=background,
-        within=None if place is None else settings.places_planted(length, place),
+        within=None if place is None else settings.places(length)[place],
         training=False,
     )
 

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import exclusive_lock, remove_leftovers, sha256_file, sha256_text, write_bytes, write_text
+from olmo_sparsity.files import exclusive_lock, remove_leftovers, sha256_file, sha256_text, write_text, written_whole
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.text import sources, store
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training
@@ -381,7 +381,8 @@ def _remove_overlap(folder: Path, manifest: store.Manifest) -> None:
     is_kept_G = ~documents_in_training(held_out, training)
     kept = {"begins": held_out.begins_G, "ends": held_out.ends_G, "doc_ids": held_out.doc_ids_G}
     for name, array in kept.items():
-        write_bytes(folder / "validation" / f"{name}.bin", array[is_kept_G].tobytes())  # the old file stays mapped
+        with written_whole(folder / "validation" / f"{name}.bin") as partial:  # the old file stays mapped
+            partial.write_bytes(array[is_kept_G].tobytes())
     entry, kept_g = manifest.splits["validation"], np.flatnonzero(is_kept_G)
     manifest.overlapping = entry.documents - len(kept_g)
     entry.documents, entry.tokens = len(kept_g), int(held_out.lengths_G[kept_g].sum())

@@ -241,10 +241,9 @@ def test_planted_values_lie_inside_the_row_or_before_it() -> None:
     task = SyntheticConfig(test_row_len=10, spread=3)
     for length in (7, 10, 11, 25):
         places = task.places(length)
-        assert places == (("inside", "beyond") if length > 10 else ("inside",))
-        covered = [position for place in places[::-1] for position in range(*task.places_planted(length, place))]
-        assert covered == list(range(length))
-    assert SyntheticConfig().places(25) == (None,) and SyntheticConfig().places_planted(25, None) == (0, 25)
+        assert [*places] == (["inside", "beyond"] if length > 10 else ["inside"])
+        assert [at for part in reversed(places.values()) for at in range(*part)] == list(range(length))
+    assert SyntheticConfig().places(25) == {None: (0, 25)}
     assert [task.tokens_needed(k) for k in (1, 2, 3)] == [1, 4, 7]
     assert [SyntheticConfig("variables").tokens_needed(3), SyntheticConfig("variables").row_len(25, 3)] == [6, 28]
     assert [task.row_len(25, 3), SyntheticConfig(scratchpad=True).row_len(25, 3)] == [27, 29]

@@ -141,7 +141,7 @@ def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
     """No two numbers are alike."""
     kind = ModelConfig(
         d_model=48, n_heads=3, n_layers=2, mlp_ratio=10, attention_layer_norm=True, layer_norm_type="rms",
-        layer_norm_with_affine=is_tied, rope_theta=500, weight_tying=is_tied, init_std=0.05,
+        layer_norm_with_affine=is_tied, weight_tying=is_tied, init_std=0.05,
     )  # fmt: skip
     config = Config(model=kind, context=ContextConfig(local_len=8, full_len=30))
     model: OLMoWithPositions = build_model(olmo_model_config(config, vocab_size=130, eos_id=7), 0)
@@ -158,6 +158,6 @@ def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
     }
     assert float(model.transformer.wte.weight.detach().std()) == pytest.approx(0.05, rel=0.05)
     assert (model.vocab_size, model.config.eos_token_id, model.config.pad_token_id) == (130, 7, 7)
-    assert (model.config.max_sequence_length, model.config.rope_theta) == (30, 500)
+    assert (model.config.max_sequence_length, model.config.rope_theta) == (30, 10000)
     normed = model.transformer.ln_f(torch.tensor([3.0, 5.0]).repeat(24))
     torch.testing.assert_close(normed[:2], torch.tensor([3.0, 5.0]) / 17**0.5, atol=1e-4, rtol=0)  # the mean stays

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from olmo_sparsity.config import SCHEDULERS, Config, TrainingConfig
+from olmo_sparsity.config import Config, Scheduler, TrainingConfig
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.train.batches import IGNORE_INDEX, Batch, TrainingData
 from olmo_sparsity.train.resources import training_flops_per_token
@@ -122,7 +123,7 @@ def test_three_steps_are_those_of_adamw(tiny_config: Config) -> None:
         torch.testing.assert_close(parameter.detach().double(), expected[name], atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", get_args(Scheduler))
 def test_schedules(scheduler: str) -> None:
     settings = TrainingConfig(scheduler=scheduler, warmup_steps=20, final_lr_fraction=0.1)
     rates = [build_schedule(settings).get_lr(1.0, step, 100) for step in range(101)]
