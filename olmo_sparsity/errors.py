@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
-# Zero-width joiners stay; Persian, Indic scripts and emoji are written with them.
-MARKS = dict.fromkeys("\n\r\u2028\u2029", "\u21b5") | {"\t": "\u2192", "\u200c": "\u200c", "\u200d": "\u200d"}
+MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
+JOINERS = "\u200c\u200d"  # zero-width; Persian, Indic scripts and emoji are written with them
 
 
 class UserError(Exception):
@@ -18,7 +18,7 @@ class Interrupted(Exception):
 
 def printable(text: str) -> str:
     """Return a text on one line: line breaks and tabs become arrows; what controls the terminal or is no character, U+FFFD."""
-    return "".join(MARKS.get(c, c if unicodedata.category(c)[0] != "C" else "\ufffd") for c in text)
+    return "".join(MARKS.get(c, c if c in JOINERS or unicodedata.category(c)[0] != "C" else "\ufffd") for c in text)
 
 
 def printable_lines(text: str) -> str:
