@@ -16,17 +16,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from conftest import write_corpus
 from quick_pictures import draw_quickly
+from shown_commands import with_own_configuration
 from started_commands import ROOT, TIMEOUT, Started, run_command
 from tiny_gguf import save_gguf
-
-from olmo_sparsity import config
 
 LINKED = ("Makefile", "pyproject.toml", "requirements.lock", "analysis", "scripts")
 SMOLLM2 = "data/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -74,9 +73,11 @@ def _small(config: dict[str, Any]) -> dict[str, Any]:
 def run_small_command(arguments: tuple[str, ...]) -> None:
     """Run a command of the package in this process, with the configurations of the current directory, on few windows."""
     draw_quickly()
-    config.config_folder = lambda: Path("configs")
     few = str(SIZES["influence"]["num_windows"])
-    run_command(tuple(few if before == "--num-windows" else word for before, word in pairwise(("", *arguments))))
+    words = [few if before == "--num-windows" else word for before, word in pairwise(("", *arguments))]
+    options = list(takewhile(lambda word: word.startswith("-"), words))
+    command = words[len(options) :]
+    run_command((*options, *(with_own_configuration(command) if command else [])))
 
 
 def run_figure(module: str, arguments: tuple[str, ...]) -> None:

@@ -23,6 +23,7 @@ import typer
 
 from olmo_sparsity import __version__
 from olmo_sparsity.cli import measuring, training, viewing
+from olmo_sparsity.cli.options import option
 from olmo_sparsity.errors import Interrupted, UserError, printable, printable_lines
 from olmo_sparsity.torchrun import current_process
 
@@ -75,14 +76,13 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit()
 
 
+Version = Annotated[bool, option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+Verbose = Annotated[bool, option("--verbose", "-v", help="Show more messages, with time and module.")]
+Quiet = Annotated[bool, option("--quiet", "-q", help="Show only warnings and results.")]
+
+
 @app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show more messages, with time and module.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only warnings and results.")] = False,
-) -> None:
+def _root(version: Version = False, verbose: Verbose = False, quiet: Quiet = False) -> None:
     set_up_messages(verbose=verbose, quiet=quiet)
 
 
@@ -190,9 +190,7 @@ def error_line(error: Exception) -> Optional[str]:
     if of_rust and (type(error) is Exception or type(error).__name__ == "SafetensorError"):
         number = int(of_rust[1])
     if number in DISK_FULL:
-        return (
-            f"cannot write to disk ({os.strerror(number)}); free some space and run the same command again, to continue"
-        )
+        return f"cannot write to disk ({os.strerror(number)}); free some space and run the same command again"
     if isinstance(error, OSError) and number is not None:
         name = None if isinstance(error.filename, (int, type(None))) else os.fsdecode(error.filename)
         advice = "wait, and run the same command again" if number == errno.ESTALE else "choose another, or correct it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -59,14 +59,11 @@ def influence(
 
 
 def explore(
-    text: Annotated[Path, opt.option("--text", metavar="FILE", help="File with one document.")],
+    text: Annotated[Path, opt.option("--text", help="File with one document.")],
     config: opt.ConfigFile = None,
     run: opt.Run = None,
     model: opt.Model = None,
-    at: Annotated[
-        Optional[int],
-        opt.option("--at", metavar="OFFSET", help="Print the place of this character, and write no page."),
-    ] = None,
+    at: Annotated[opt.Number, opt.option("--at", help="Print the place of this character, and write no page.")] = None,
     k: opt.K = None,
     selector: opt.Selectors = None,
     unit: opt.Unit = None,
@@ -121,9 +118,7 @@ def explore(
 
 def merge(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of tables.", show_default=False)],
-    out: Annotated[
-        Optional[Path], opt.option("--out", metavar="DIR", help="Folder to merge into; an earlier merge is continued.")
-    ] = None,
+    out: Annotated[opt.File, opt.option("--out", help="Folder to merge into; an earlier merge is continued.")] = None,
     check: Annotated[bool, opt.option("--check", help="Only check each folder, and print its problems.")] = False,
 ) -> None:
     """Merge parts that were measured on machines without a common file system, or --check that a folder is complete."""

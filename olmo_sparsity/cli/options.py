@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 
 RUNS, DEMO = Path("runs"), Path("runs/demo")
 logger = logging.getLogger(__name__)
-
-
-def option(*names: str, help: str, **more: Any) -> Any:
-    """Return a ``typer.Option`` whose help says the default in words, or not at all."""
-    return typer.Option(*names, help=help, show_default=False, **more)
+option: Any = partial(typer.Option, show_default=False)  # the help says the default in words, or not at all
 
 
 def _show_all(context: typer.Context, asked: bool) -> None:
@@ -37,52 +34,32 @@ def _show_all(context: typer.Context, asked: bool) -> None:
         raise typer.Exit()
 
 
-ConfigFile = Annotated[
-    Optional[Path],
-    option("--config", metavar="FILE", help="YAML configuration. Default: that of the run, or demo.yaml."),
-]
-Run = Annotated[Optional[Path], option("--run", metavar="DIR", help="Folder of the run. Default: runs/NAME.")]
-Model = Annotated[
-    Optional[str],
-    option("--model", metavar="MODEL", help="In place of a run: a Hugging Face folder or name, or a .gguf file."),
-]
-Keys = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="KEY=VALUE", help="Changes to the configuration, such as training.steps=200."),
-]
+File = Optional[Path]
+Files = Optional[list[Path]]
+Number = Optional[int]
+Word = Optional[str]
+Words = Optional[list[str]]
+ConfigFile = Annotated[File, option("--config", metavar="FILE", help="YAML. Default: that of the run, or demo.yaml.")]
+Run = Annotated[File, option("--run", metavar="DIR", help="Folder of the run. Default: runs/NAME.")]
+Model = Annotated[Word, option("--model", help="In place of a run: a Hugging Face folder or name, or a .gguf file.")]
+Keys = Annotated[Words, typer.Argument(metavar="KEY=VALUE", help="Changed keys, such as training.steps=200.")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace what exists.")]
-Selectors = Annotated[
-    Optional[list[str]],
-    option("--selector", metavar="NAME", help="Selector to measure: a name, all, or FILE.py:NAME. May be repeated."),
-]
-Windows = Annotated[Optional[int], option("--num-windows", help="Windows to measure.")]
-Source = Annotated[Optional[str], option("--data", metavar="SOURCE", help="Text: builtin, c4, a file, folder or glob.")]
-K = Annotated[
-    Optional[str],
-    option(
-        "--k", metavar="K", help="Tokens to unmask. 8: 1, 2, 4, 8. 1,3,5: these. all: every k. geometric: 1, 2, 4, ..."
-    ),
-]
-Unit = Annotated[Optional[str], option("--unit", help="What k counts: token, word, sentence, or block:N.")]
-LocalLen = Annotated[Optional[int], option("--local-len", help="Local tokens. Default: those of the run.")]
-FullLen = Annotated[Optional[int], option("--full-len", help="Length of the full context.")]
-Visibility = Annotated[
-    Optional[configuration.Visibility],
-    option("--visibility", help="Which tokens do not see hidden ones: all, or local ones."),
-]
-Seed = Annotated[Optional[int], option("--seed", hidden=True, help="Seed of the windows and the controls.")]
+Selectors = Annotated[Words, option("--selector", metavar="NAME", help="A name, all, or FILE.py:NAME. Repeatable.")]
+Windows = Annotated[Number, option("--num-windows", help="Windows to measure.")]
+Source = Annotated[Word, option("--data", help="Text: builtin, c4, a file, folder or glob.")]
+K = Annotated[Word, option("--k", help="Tokens to unmask. 8: 1, 2, 4, 8. 1,3,5: these. all: 1 to M. geometric.")]
+Unit = Annotated[Word, option("--unit", help="What k counts: token, word, sentence, or block:N.")]
+LocalLen = Annotated[Number, option("--local-len", help="Local tokens. Default: those of the run.")]
+FullLen = Annotated[Number, option("--full-len", help="Length of the full context.")]
+Visible = Optional[configuration.Visibility]
+Visibility = Annotated[Visible, option("--visibility", help="Which tokens do not see hidden ones: all, or local ones.")]
+Seed = Annotated[Number, option("--seed", hidden=True, help="Seed of the windows and the controls.")]
 Precision = Annotated[Optional[configuration.Precision], option("--precision", hidden=True, help="Of the losses.")]
 Train = Annotated[bool, option("--train", hidden=True, help="Train the run first, even if it is not runs/NAME.")]
-Shard = Annotated[
-    Optional[str], option("--shard", metavar="I/N", hidden=True, help="Measure share I of N, I from 0 to N - 1.")
-]
-Out = Annotated[
-    Optional[Path], option("--out", metavar="PATH", hidden=True, help="Where to write. Default: in the run.")
-]
+Shard = Annotated[Word, option("--shard", metavar="I/N", hidden=True, help="Measure share I of N, from 0 to N - 1.")]
+Out = Annotated[File, option("--out", hidden=True, help="Where to write. Default: in the run.")]
 Json = Annotated[bool, option("--json", help="Print every number as JSON.")]
-HelpAll = Annotated[
-    bool, option("--help-all", is_eager=True, expose_value=False, callback=_show_all, help="Show all options.")
-]
+HelpAll = Annotated[bool, option("--help-all", is_eager=True, callback=_show_all, help="Show all options.")]
 
 
 class Named(NamedTuple):
@@ -94,21 +71,13 @@ class Named(NamedTuple):
 
 
 def keys_of(*, k: Optional[str], selector: Optional[Sequence[str]], **given: Any) -> dict[str, Any]:
-    """Return the keys of ``influence`` that options give; a user's files of selectors are run.
-
-    ``--k 8`` is [1, 2, 4, 8], ``6`` [1, 2, 4, 6], ``1,3,5`` these, a name a grid.
-
-    Raises:
-        UserError: ``k`` or a selector is unusable.
-    """
+    """Return the keys of ``influence`` that options give; a user's files of selectors are run. ``--k 6`` is [1, 2, 4, 6]."""
     keys = {f"influence.{name}": value for name, value in given.items() if value is not None}
     if k in ("all", "geometric"):
         keys["influence.k_grid"] = k
     elif k is not None:
         if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", k):
-            raise UserError(
-                f"--k {k}: must be a number, such as 8 (1, 2, 4, 8), a list, such as 1,3,5, or all, or geometric"
-            )
+            raise UserError(f"--k {k}: must be a number, such as 8 (1, 2, 4, 8), a list, as 1,3,5, all or geometric")
         values = [int(part) for part in k.split(",")]
         keys["influence.k"] = sorted(set(values)) if "," in k else powers_up_to(values[0])
     if selector:
@@ -128,11 +97,7 @@ def resolve(
     model: Optional[str] = None,
     keys: Mapping[str, Any] = {},
 ) -> Named:
-    """Return what options name. The file is that of ``--config``, else the folder's own, else one of the package.
-
-    Raises:
-        UserError: the configuration is unusable, or a key is given twice.
-    """
+    """Return what options name. The file is that of ``--config``, else the folder's own, else one of the package."""
     keys = {**keys, **({} if model is None else {"pretrained.model": model})}
     for override in overrides or ():
         for dotted in parsed(override):
@@ -149,11 +114,7 @@ def resolve(
 
 
 def shown_folder(run: Optional[Path], model: Optional[str]) -> Path:
-    """Return the folder whose results are shown; where ``--model`` is given, it must hold the results of this model.
-
-    Raises:
-        UserError: it holds those of another model.
-    """
+    """Return the folder whose results are shown; where ``--model`` is given, it must hold the results of this model."""
     if model is None:
         return run or DEMO
     from olmo_sparsity.files import manifest_of_kind
@@ -180,9 +141,6 @@ def train_first(
     """Train the run unless it is trained; of a trained run, check that it is the same experiment.
 
     Without ``--train`` only the folder that the configuration names is trained in: any other may be a slip of the pen.
-
-    Raises:
-        UserError: the run is another experiment, or is not to be trained here, or what follows the training would fail.
     """
     config, run, file = named
     if config.pretrained.model is not None:
@@ -199,16 +157,12 @@ def train_first(
         named_run = f"name it with --run {run}, which reads its own configuration, or {ANOTHER}"
         check_same_experiment(run, manifest, config, remedy=named_run)
         if not is_trained(run, manifest):
-            raise UserError(
-                f"{run}: this run has lost its last checkpoint; bring it back, or train again with `{command}`"
-            )
+            raise UserError(f"{run}: this run has lost its last checkpoint; bring it back, or run `{command}`")
         return None
     if num_processes > 1:
         raise UserError(f"{run}: this run is not trained; run `{command}` alone, then measure with several processes")
     if manifest is None and not (asked or task or run.resolve() == (RUNS / config.name).resolve()):
-        raise UserError(
-            f"{run}: this run is not trained; train it with `{command}`, or let this command do it with --train"
-        )
+        raise UserError(f"{run}: this run is not trained; train it with `{command}`, or add --train to this command")
     if out is not None:
         manifest_of_kind(out, "synthetic" if task else "influence")  # refuses another folder before the training
     if not task:
@@ -222,25 +176,19 @@ def train_first(
 
 def train_run(config: configuration.Config, run: Path, *, overwrite: bool = False, task: bool = False) -> None:
     """Train a run on text or on a synthetic task, or continue."""
-    from olmo_sparsity.train.loop import train
+    from olmo_sparsity.synthetic.tasks import open_task
+    from olmo_sparsity.train.loop import open_training_text, train
 
     with interruptible():
-        if task:
-            from olmo_sparsity.synthetic.tasks import open_task
-
-            train(config, run, overwrite=overwrite, open_data=open_task)
-        else:
-            train(config, run, overwrite=overwrite)
+        train(config, run, overwrite=overwrite, open_data=open_task if task else open_training_text)
 
 
 def finish_share(tables: Path, share: Share) -> bool:
     """Report how far a measurement is, and return whether this process prints its results."""
     from olmo_sparsity.tables import finalize
 
-    if missing := finalize(tables):
-        typer.echo(
-            f"{tables}: share {share.index} of {share.count} is done; {missing} parts are left to others", err=True
-        )
-    elif not share.is_leader:
-        typer.echo(f"{tables}: share {share.index} of {share.count} is done, and with it all parts", err=True)
+    missing = finalize(tables)
+    if missing or not share.is_leader:
+        rest = f"; {missing} parts are left to others" if missing else ", and with it all parts"
+        typer.echo(f"{tables}: share {share.index} of {share.count} is done{rest}", err=True)
     return not missing and share.is_leader

@@ -13,9 +13,7 @@ from olmo_sparsity.config import PretrainedConfig, config_folder, load_config, s
 from olmo_sparsity.errors import UserError
 
 logger = logging.getLogger(__name__)
-Task = Annotated[
-    str, typer.Argument(metavar="[TASK]", help="A configuration in configs/synthetic/, or that of --config.")
-]
+Task = Annotated[str, typer.Argument(metavar="[TASK]", help="A name in configs/synthetic/, or that of --config.")]
 
 
 def prepare(config: opt.ConfigFile = None, run: opt.Run = None, overrides: opt.Keys = None) -> None:
@@ -49,10 +47,8 @@ def show_config(config: opt.ConfigFile = None, run: opt.Run = None, overrides: o
 
 
 def export_hf(
-    run: Annotated[
-        Path, typer.Argument(metavar="[RUN]", help="A trained run, whose newest checkpoint is used.")
-    ] = opt.DEMO,
-    out: Annotated[Optional[Path], typer.Argument(metavar="[DIR]", help="Folder to write. Default: RUN/hf.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="[RUN]", help="A trained run.")] = opt.DEMO,
+    out: Annotated[opt.File, typer.Argument(metavar="[DIR]", help="Folder to write. Default: RUN/hf.")] = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Write model and tokenizer as a Hugging Face folder, which transformers loads without code of this package."""
@@ -75,9 +71,7 @@ def _task(task: str, config: Optional[Path], run: Optional[Path], overrides: Opt
         raise UserError(f"synth: no task is named {task!r}; there are {names}; or give a configuration with --config")
     loaded = load_config(file, overrides or ())
     if loaded.name != task:
-        raise UserError(
-            f"{file}: this configuration is of {loaded.name!r}, not of {task!r}; name that, or another --run"
-        )
+        raise UserError(f"{file}: this configuration is of {loaded.name!r}, not of {task!r}; name it, or another --run")
     if loaded.pretrained != PretrainedConfig():
         raise UserError("pretrained: synthetic tasks do not use the keys of this section; leave them out")
     return opt.Named(loaded, folder, file)
@@ -118,10 +112,7 @@ def synth_eval(
 
 
 def synth_summary(
-    runs: Annotated[
-        Optional[list[Path]],
-        opt.option("--run", metavar="DIR", help="May be repeated. Default: runs/synthetic/parity."),
-    ] = None,
+    runs: Annotated[opt.Files, opt.option("--run", help="May be repeated. Default: runs/synthetic/parity.")] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Print the accuracies of runs by length and k, and how many seeds have learned their task."""

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional, get_args
+from typing import Annotated, Literal, Optional, get_args
 
 import typer
 
 from olmo_sparsity.cli import options as opt
 from olmo_sparsity.errors import UserError, printable
 
-Tables = Annotated[
-    Optional[Path],
-    opt.option("--tables", metavar="DIR", help="Influence folder, or the end of its name. Default: newest."),
-]
+Tables = Annotated[opt.File, opt.option("--tables", help="Influence folder, or the end of its name. Or newest.")]
 Every = Annotated[bool, opt.option("--every", help="Print every number.")]
-
-
-class Context(str, Enum):
-    real = "real"
-    null = "null"
 
 
 def _shown_tables(tables: Optional[Path], run: Optional[Path], model: Optional[str]) -> Path:
@@ -48,9 +39,7 @@ def list_runs(
 
 
 def summary(
-    run: Annotated[
-        Optional[list[Path]], opt.option("--run", metavar="DIR", help="A run, or several seeds of one: their mean.")
-    ] = None,
+    run: Annotated[opt.Files, opt.option("--run", help="A run, or several seeds of one: their mean.")] = None,
     model: opt.Model = None,
     tables: Tables = None,
     every: Every = False,
@@ -126,16 +115,11 @@ def report(
 
 
 def show(
-    arguments: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="[RUN] [WINDOW]", help="A run or influence folder, and the number of a window."),
-    ] = None,
+    arguments: Annotated[opt.Words, typer.Argument(metavar="[RUN] [WINDOW]", help="Default: runs/demo 0.")] = None,
     model: opt.Model = None,
-    selector: Annotated[Optional[str], opt.option("--selector", metavar="NAME", help="Whose choice is shown.")] = None,
-    k: Annotated[
-        Optional[int], opt.option("--k", help="A measured k. Default: at most a quarter of all tokens.")
-    ] = None,
-    context: Annotated[Context, opt.option("--context", help="real, or null: the null context.")] = Context.real,
+    selector: Annotated[opt.Word, opt.option("--selector", help="Whose choice is shown.")] = None,
+    k: Annotated[opt.Number, opt.option("--k", help="A measured k. Default: at most a quarter of all tokens.")] = None,
+    context: Annotated[Literal["real", "null"], opt.option("--context", help="null: the null context.")] = "real",
 ) -> None:
     """Show one window in the terminal: its words, the picked tokens, the losses."""
     from olmo_sparsity.tables import find_tables
@@ -147,13 +131,11 @@ def show(
     if len(words) + (model is not None) > 1:
         raise UserError(f"show {' '.join(words)}: give a run and the number of a window, such as show runs/demo 17")
     folder = Path(words[0]) if words else opt.shown_folder(None, model)
-    show_window(find_tables(folder), number, console=SafeConsole(), selector=selector, k=k, context=context.value)
+    show_window(find_tables(folder), number, console=SafeConsole(), selector=selector, k=k, context=context)
 
 
 def compare(
-    first: Annotated[
-        str, typer.Argument(metavar="A", help="A run or influence folder; RUN:kl compares the selector kl.")
-    ],
+    first: Annotated[str, typer.Argument(metavar="A", help="A run or influence folder. RUN:kl: its selector kl.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one, or another selector of the same.")],
     every: Every = False,
     as_json: opt.Json = False,
@@ -166,15 +148,8 @@ def compare(
 
 
 def hypothesis(
-    runs: Annotated[
-        Optional[list[Path]],
-        opt.option(
-            "--run", metavar="DIR", help="A measured run; may be repeated: seeds, a ceiling. Default: runs/demo."
-        ),
-    ] = None,
-    selector: Annotated[
-        str, opt.option("--selector", metavar="NAME", help="Whose first token tells the sparsity.")
-    ] = "kl",
+    runs: Annotated[opt.Files, opt.option("--run", help="A measured run; may be repeated: seeds, a ceiling.")] = None,
+    selector: Annotated[str, opt.option("--selector", help="Whose first token tells the sparsity.")] = "kl",
     as_json: opt.Json = False,
 ) -> None:
     """Test whether sparsity predicts length generalization: do targets with a sparse reaction to the tokens beyond the training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from olmo_sparsity.train.parallel import on_leader
 Write = Callable[[dict[str, Any]], None]
 
 
-def check_trackers(trackers: list[str]) -> None:
+def check_trackers(trackers: Sequence[str]) -> None:
     """Raise UserError if a tracker's package is not installed."""
     for name in trackers:
         spec = importlib.util.find_spec(name)

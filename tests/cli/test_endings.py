@@ -6,8 +6,11 @@ import errno
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -76,13 +79,17 @@ def test_every_width_of_a_terminal_prints_the_numbers(columns: str, folder: Path
 
 
 def test_a_user_who_interrupts_sees_one_line(folder: Path) -> None:
-    slow = "import os, signal, sys; sys.argv = ['olmo-sparsity', 'list']\n"
-    slow += "from olmo_sparsity.view import listing; listing.read_listing = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
-    slow += "from olmo_sparsity.cli.app import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", slow], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
-    )
-    assert (ended.returncode, ended.stderr) == (130, b"olmo-sparsity: interrupted\n")
+    os.mkfifo(folder / "pipe")
+    command = [sys.executable, "-m", "olmo_sparsity", "config", "--config", "pipe"]  # waits for what nobody writes
+    started = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    pipe = None
+    while pipe is None and started.poll() is None:
+        with suppress(OSError):  # the command does not read it yet
+            pipe = os.open(folder / "pipe", os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=60)
+    assert (started.returncode, err) == (130, b"olmo-sparsity: interrupted\n")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

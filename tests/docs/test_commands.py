@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TINY_YAML, made_up_text, write_corpus
-from shown_commands import PAGES, ROOT, first_block, shown_commands
+from shown_commands import PAGES, ROOT, first_block, shown_commands, with_own_configuration
 from tiny_gguf import save_gguf
 from tiny_pretrained import save_llama
 from typer import Typer
 from typer.testing import CliRunner
 
-from olmo_sparsity import config as config_files
 from olmo_sparsity.cli import options
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.tables import newest_finished
@@ -102,7 +101,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (configs / "synthetic" / f"{name}.yaml").write_text(parity)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(config_files, "config_folder", lambda: configs)
         seed1 = "demo.yaml --run runs/demo-seed1 --train training.seed=1"
         for made in ("demo.yaml", "demo-no-pose.yaml", seed1):  # that pages rest on
             must_run(f"influence --config configs/{made}")
@@ -110,7 +108,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def must_run(command: str) -> None:
-    result = CliRunner().invoke(app, command.split())
+    result = CliRunner().invoke(app, with_own_configuration(command.split()))
     assert result.exit_code == 0, (command, result.output, result.exception)
 
 
