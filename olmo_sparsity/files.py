@@ -217,7 +217,7 @@ def check_replaceable(path: Path, is_own: Callable[[bytes], object], *, what: st
     if not os.path.lexists(path):
         return False
     if path.is_symlink() or not path.is_file():
-        raise UserError(f"{path}: this is a link, a folder or a device, where a file is to be written; name another")
+        raise UserError(f"{path}: this is a symbolic link, a folder or a device, where a file should be; name another")
     with open(path, "rb") as file:
         ends = file.read(1 << 16)
         file.seek(max(len(ends), path.stat().st_size - (1 << 16)))
