@@ -108,7 +108,7 @@ def scores(
         columns["text"] = ["".join(texts[first:end]) for texts in of_batch.texts for first, end in of_batch.spans]
         for name in settings.selectors:
             one = SELECTORS[name]
-            scores_WI = one.score(of_batch.of_label(0 if one.sees_target else None)).astype(np.float32)
+            scores_WI = one.score(of_batch.for_label(0 if one.sees_target else None)).astype(np.float32)
             ids = {"window_id": np.repeat(of_batch.window_ids_W, len(first_I)), "selector": name}
             frames.append(pd.DataFrame({**ids, **columns, "score": scores_WI.ravel()}))
     return pd.concat(frames, ignore_index=True)

@@ -127,9 +127,11 @@ class Engine:
 
         Yields (rows int64 [r], their log-probabilities of the next token, nats, fp32 [r, V]) of each pass.
         """
-        for rows, row_tokens, known in self._groups(tokens_WT, windows_R, shown_RM):
-            run = functools.partial(self._run_rows, tokens_WT, windows_R, shown_RM, known)
-            yield from self.passes(rows, row_tokens, run)
+        run = functools.partial(self._run_rows, tokens_WT, windows_R, shown_RM)
+        return itertools.chain.from_iterable(
+            self.passes(rows, row_tokens, functools.partial(run, known))
+            for rows, row_tokens, known in self._groups(tokens_WT, windows_R, shown_RM)
+        )
 
     def _groups(
         self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor
@@ -241,11 +243,7 @@ class Engine:
 
     @torch.inference_mode()
     def observed(self, tokens_WT: torch.Tensor, needs: frozenset[str]) -> dict[str, Any]:
-        """Values of layers and heads under full context, by name, fp32 [W, layers, ...] as NumPy arrays.
-
-        Raises:
-            UserError: the attention cannot be read.
-        """
+        """Values of layers and heads under full context, by name, fp32 [W, layers, ...] as NumPy arrays."""
         full_len, first = tokens_WT.shape[1] + self.num_anchors, self.num_anchors
 
         def run(some_w: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -278,11 +276,7 @@ class Engine:
         return torch.cat([part for _, part in self.passes(self._every(tokens_WT), row_tokens, run)], dim=-2)
 
     def patching(self, tokens_WT: torch.Tensor, shown_WM: torch.Tensor, loss_function: LossFunction) -> torch.Tensor:
-        """Estimate by attribution patching how unmasking each position beside the visible ones changes a loss; fp32 [W, M].
-
-        Raises:
-            UserError: the attention cannot be read.
-        """
+        """Estimate by attribution patching how unmasking each position beside the visible ones changes a loss; fp32 [W, M]."""
         assert self.visibility == "contextual", "under hidden visibility the visible tokens would read what is unmasked"
         estimates = self._first_order(tokens_WT, shown_WM, loss_function, "patching")
         if estimates is None:

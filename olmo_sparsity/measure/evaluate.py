@@ -10,6 +10,7 @@ Letters of shapes: W windows, I candidates, S chosen ones, K numbers of unmasked
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Optional
 
 import numpy as np
@@ -55,24 +56,28 @@ class Measurement:
             size = 1  # each has candidates of its own
         elif self.engine.has_prefix or self.needs:
             size = self.engine.windows_per_batch(self.lengths.full_len)  # prefixes and readings of a batch are kept
-        parts: dict[str, list[pa.Table]] = {"windows": [], "selections": []}
+        windows, selections = [], []
         for begin in range(0, len(window_ids_W), size):
-            scores = self.scores(window_ids_W[begin : begin + size])
-            parts["selections"].append(self._selections(scores))
-            parts["windows"].append(self._windows(scores))
-        return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+            ids_W = window_ids_W[begin : begin + size]
+            scores = self.scores(ids_W)
+            choices = self._selections(scores["real"]) + self._selections(scores["null"])
+            tables = [table for _, table in sorted(choices, key=itemgetter(0))]
+            by_window = np.arange(len(tables) * len(ids_W)).reshape(len(tables), -1).T.ravel()
+            selections.append(pa.concat_tables(tables).combine_chunks().take(by_window).combine_chunks())
+            windows.append(self._table("windows", self._text_columns(ids_W) | self._loss_columns(**scores)))
+        return {"windows": pa.concat_tables(windows), "selections": pa.concat_tables(selections)}
+
+    def _table(self, name: str, columns: dict[str, Any]) -> pa.Table:
+        schema = schemas(self.lengths.num_long_range, self.settings.unit)[name]
+        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
     def try_selectors(self) -> None:
-        """Run selectors that can fail on a model or in a user's code on the first window, before anything long.
-
-        Raises:
-            UserError: the model cannot give what a selector needs, or a user's selector fails.
-        """
+        """Run selectors that can fail on a model or in a user's code on the first window, before anything long."""
         risky = [name for name in self.settings.selectors if SELECTORS[name].source or SELECTORS[name].needs]
         if risky and len(self.null_contexts.windows):
             scores = self.scores(np.array([0]))["real"]
             for name in risky:
-                SELECTORS[name].score(scores.of_label(0 if SELECTORS[name].sees_target else None))
+                SELECTORS[name].score(scores.for_label(0 if SELECTORS[name].sees_target else None))
 
     def scores(self, window_ids_W: np.ndarray) -> dict[str, Scores]:
         """Predictions for windows under each context, with the drawn labels."""
@@ -85,22 +90,13 @@ class Measurement:
         draws = {"real": settings.resampled_draws, "null": NULL_DRAWS}
         return {
             context: Scores(
-                self.engine,
-                tokens_WT=with_target_WT[:, :-1].contiguous(),
-                labels_WA=torch.cat([rows_WT[:, -1:], drawn_WA[:, : draws[context]]], dim=1),
-                window_ids_W=window_ids_W,
-                spans=self._spans(with_target_WT),
-                log_p_short_WV=log_p_short_WV,
-                context=context,
-                seed=settings.seed,
-                max_k=max(settings.k),
-                lasso_masks=settings.lasso_masks,
-                needs=self.needs,
-                tokenizer=self.tokenizer,
-                store=windows.store,
+                self.engine, with_target_WT[:, :-1].contiguous(),
+                torch.cat([rows_WT[:, -1:], drawn_WA[:, : draws[context]]], dim=1),
+                window_ids_W, self._spans(with_target_WT), log_p_short_WV, context, settings.seed, max(settings.k),
+                settings.lasso_masks, self.needs, self.tokenizer, windows.store,
             )
             for context, with_target_WT in zip(CONTEXTS, (rows_WT, null_WT), strict=True)
-        }
+        }  # fmt: skip
 
     def _spans(self, with_target_WT: torch.Tensor) -> list[tuple[int, int]]:
         """The candidates, which are the same in all windows of a batch."""
@@ -111,40 +107,40 @@ class Measurement:
 
     # The table ``selections``.
 
-    def _selections(self, scores: dict[str, Scores]) -> pa.Table:
-        """A row for each window, selector, context and label; the rows of a window stay together."""
-        schema, parts = schemas(self.lengths.num_long_range, self.settings.unit)["selections"], []
-        for context, of_context in scores.items():
-            for selector, label, scores_WI, order_WS, readings in self._choices(of_context):
-                columns = self._columns(of_context, selector, label, scores_WI, order_WS, readings)
-                table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
-                place = self.settings.selectors.index(selector), label > 0, CONTEXTS.index(context), label
-                parts.append((place, table))
-        tables = [table for _, table in sorted(parts, key=lambda part: part[0])]
-        by_window = np.arange(sum(map(len, tables))).reshape(len(tables), -1).T.ravel()
-        return pa.concat_tables(tables).combine_chunks().take(by_window).combine_chunks()
+    def _selections(self, scores: Scores) -> list[tuple[Any, pa.Table]]:
+        """Tables of one selector, context and label, in which windows are rows; each with its place among them.
 
-    def _choices(self, scores: Scores) -> list[tuple[str, int, np.ndarray, np.ndarray, Readings]]:
-        """(selector, label, its scores [W, I], its choice [W, S], readings of J_k [K, W]); labels are choices made again."""
-        choices: list[tuple[str, int, np.ndarray, np.ndarray]] = []
+        Labels are choices made again: with one drawn label after another in place of the target.
+        """
+        choices: list[tuple[str, int, np.ndarray, np.ndarray]] = []  # selector, label, scores [W, I], choice [W, S]
         chosen: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for label in range(scores.labels_WA.shape[1]):
             for name in self.settings.selectors:
                 selector = SELECTORS[name]
                 if label == 0 or selector.sees_target:
-                    scores_WI = selector.score(scores.of_label(label if selector.sees_target else None))
+                    scores_WI = selector.score(scores.for_label(label if selector.sees_target else None))
                     chosen[name] = scores_WI, rank(scores_WI)[:, : scores.max_k]
                 elif name != RESAMPLED_CONTROL:
                     continue
                 choices.append((name, label, *chosen[name]))
-        ks = self.settings.k
-        shown = np.zeros((len(choices), len(ks), scores.num_windows, scores.num_candidates), dtype=bool)
+        ks, num_windows = self.settings.k, scores.num_windows
+        shown = np.zeros((len(choices), len(ks), num_windows, scores.num_candidates), dtype=bool)
         for place, (_, _, _, order_WS) in enumerate(choices):
             for i, k in enumerate(ks):
                 np.put_along_axis(shown[place, i], order_WS[:, :k], True, axis=1)
-        windows_R = np.tile(np.arange(scores.num_windows), len(choices) * len(ks))
-        readings = scores.read(windows_R, shown.reshape(len(windows_R), -1)).reshaped(*shown.shape[:3])
-        return [(*choice, Readings(*(of[place] for of in readings))) for place, choice in enumerate(choices)]
+        windows_R = np.tile(np.arange(num_windows), len(choices) * len(ks))
+        readings = scores.read(windows_R, shown.reshape(len(windows_R), -1)).reshaped(
+            len(choices), len(ks), num_windows
+        )
+        return [
+            (
+                (self.settings.selectors.index(name), label > 0, CONTEXTS.index(scores.context), label),
+                self._table(
+                    "selections", self._columns(scores, name, label, scores_WI, order_WS, Readings(*of_choice))
+                ),
+            )
+            for (name, label, scores_WI, order_WS), *of_choice in zip(choices, *readings, strict=True)
+        ]
 
     def _columns(
         self, scores: Scores, name: str, label: int, scores_WI: np.ndarray, order_WS: np.ndarray, readings: Readings
@@ -176,11 +172,6 @@ class Measurement:
         }
 
     # The table ``windows``.
-
-    def _windows(self, scores: dict[str, Scores]) -> pa.Table:
-        schema = schemas(self.lengths.num_long_range, self.settings.unit)["windows"]
-        columns = self._text_columns(scores["real"].window_ids_W) | self._loss_columns(scores["real"], scores["null"])
-        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
     def _text_columns(self, window_ids_W: np.ndarray) -> dict[str, Any]:
         windows, num_far, overlap_W = self.null_contexts.windows, self.lengths.num_long_range, self.train_overlap_W

@@ -54,12 +54,9 @@ class Trial:
 
     model: CausalLM
     tokens_WT: torch.Tensor
+    longest_1T: torch.Tensor  # one of them, of which more tokens run than a mask is made for
     local_len: int
     anchor_id: Optional[int]
-
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCE_NATS[self.model.dtype]
 
     @property
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,26 +117,22 @@ class Trial:
         other = dataclasses.replace(self, tokens_WT=torch.where(shown_T, self.tokens_WT, self.tokens_WT.flip(1)))
         return expected_difference(self.sets("masked", "hidden", 1), other.sets("masked", "hidden", 1))
 
-    def everything(self, num_tokens: int = 0) -> float:
-        """The model's own attention over whole windows, or their last tokens, against a causal mask."""
-        tokens_WT, positions_WT = (of[:, -num_tokens:] for of in self.rows)
-        length = tokens_WT.shape[1]
-        causal_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_WT.device).tril()
-        masked = self.model.logits(tokens_WT, positions_WT, causal_TT.expand(len(tokens_WT), -1, -1))
-        return expected_difference(masked, self.model.logits(tokens_WT, positions_WT))
+    def everything(self) -> float:
+        """The model's own attention over the longest window, against a causal mask."""
+        tokens_1T, positions_1T = with_anchor(self.longest_1T, self.anchor_id)
+        causal_1TT = torch.ones(1, *2 * [tokens_1T.shape[1]], dtype=torch.bool, device=tokens_1T.device).tril()
+        masked = self.model.logits(tokens_1T, positions_1T, causal_1TT)
+        return expected_difference(masked, self.model.logits(tokens_1T, positions_1T))
 
     def rows_with_gaps(self) -> float:
         return expected_difference(self.sets("masked", "hidden", 2), self.sets("plain", "hidden", 2))
 
-    def compact_rows(self) -> float:
-        return self._between("plain", "compact")
-
-    def chosen_entries(self) -> float:
-        return self._between("masked", "plain")
-
-    def _between(self, first: str, second: str) -> float:
-        of_both = [[self.sets(path, visibility) for path in (first, second)] for visibility in ("hidden", "contextual")]
-        return expected_difference(*(torch.cat(of) for of in zip(*of_both, strict=True)))
+    def between(self, *paths: str) -> float:
+        """Two paths against each other."""
+        of_both = (
+            torch.cat([self.sets(path, visibility) for visibility in ("hidden", "contextual")]) for path in paths
+        )
+        return expected_difference(*of_both)
 
     def gates(self) -> float:
         """The largest derivative by a gate under a mask."""
@@ -169,23 +162,19 @@ class Trial:
 
 
 class Check(NamedTuple):
-    """One property of a model: an experiment, and the most or the least that it may give."""
+    """One property of a model: an experiment, and the most that it may give, or the least."""
 
     name: str  # in the manifest
     experiment: Callable[[Trial], float]
     reason: str  # why a model that fails cannot be measured
-    at_most: Optional[float] = None  # neither this nor ``at_least``: the tolerance
-    at_least: Optional[float] = None
+    limit: Optional[float] = None  # None: what rounding may cause
+    at_least: bool = False
 
 
-WINDOW = (
-    "it attends to the last {attended} tokens only (a sliding window), fewer than a window has; choose a shorter "
-    "influence.full_len"
-)
 # In this order: a check that fails would make later ones fail, too.
 CHECKS = (
-    Check("weights that are no numbers", Trial.weights, "its weights are not all numbers", at_most=0.0),
-    Check("logits that are no numbers", Trial.finite, "its logits are not all numbers", at_most=0.0),
+    Check("weights that are no numbers", Trial.weights, "its weights are not all numbers", 0.0),
+    Check("logits that are no numbers", Trial.finite, "its logits are not all numbers", 0.0),
     Check(
         "explicit position IDs against the model's own, nats", Trial.own_positions,
         "position IDs from 0 are not its own (it counts them otherwise), so measuring would run another model",
@@ -194,36 +183,38 @@ CHECKS = (
     Check(
         "effect of other position IDs, nats", Trial.positions,
         "it ignores position IDs (as with ALiBi, or without positions), so hiding tokens would move the others",
-        at_least=LEAST_EFFECT,
+        at_least=True,
     ),
     Check(
         "effect of hidden tokens, nats", Trial.hidden_tokens,
         "hidden tokens change its prediction, so something besides attention carries them (a recurrent state)",
     ),
-    Check("full context against a causal mask, nats", Trial.everything, WINDOW),
+    Check(
+        "full context against a causal mask, nats", Trial.everything,
+        "its last token does not attend to a whole window (a sliding window); choose a shorter influence.full_len",
+    ),
     Check(
         "rows with gaps against masked, nats", Trial.rows_with_gaps,
         "it does not honour gaps in position IDs: a row of the visible tokens alone predicts something else than the window "
         "with the others hidden",
     ),
     Check(
-        "entries of a prefix against masked, nats", Trial.chosen_entries,
+        "entries of a prefix against masked, nats", lambda trial: trial.between("masked", "plain"),
         "its keys and values cannot be chosen from: local tokens behind a part of them predict something else than in the window "
         "with the others hidden",
     ),
     Check(
-        "shared against plain rows, nats", Trial.compact_rows,
+        "shared against plain rows, nats", lambda trial: trial.between("plain", "compact"),
         "its layers are not those of its family; use influence.path=plain",
     ),
-    Check("largest derivative by a gate", Trial.gates, "its attention has no derivative", at_least=1e-37),
+    Check("largest derivative by a gate", Trial.gates, "its attention has no derivative", 1e-37, at_least=True),
     Check("attention read beside, nats", Trial.tapped, "its logits change where its attention is read"),
     Check("layers read beside, nats", Trial.observed, "its logits change where its layers are read"),
     Check(
         "attention of the last token, sum", Trial.attention,
-        "the attention that it reports is not a distribution over its tokens", at_most=1.01,
+        "the attention that it reports is not a distribution over its tokens", 1.01,
     ),
 )  # fmt: skip
-LONGEST = Check("longest row against a causal mask, nats", Trial.everything, WINDOW)
 
 
 @torch.no_grad()
@@ -233,9 +224,6 @@ def check_fit(
     """Check that a model can be measured, and return what the manifest says about each check.
 
     ``tokens_WT`` are windows with their targets, on the model's device; the last tokens of the first few are used.
-
-    Raises:
-        UserError: the model does not fit; the message says which check failed, and by how much.
     """
     row_len = tokens_WT.shape[1] - (anchor_id is None)  # a window and its anchor
     if row_len > model.max_position:
@@ -243,20 +231,14 @@ def check_fit(
             f"{name} cannot be measured: it has {model.max_position} positions, and a window takes {row_len}; choose a shorter "
             "influence.full_len"
         )
-    latest_WT = tokens_WT[:CHECKED_WINDOWS, -1 - LONGEST_MASKED : -1]
-    local_len = min(local_len, LONGEST_MASKED // 2)  # some tokens must be hidden, even of the latest alone
-    trial = Trial(model, varied_windows(latest_WT, model.vocab_size), local_len, anchor_id)
-    trials = [(check, trial) for check in CHECKS]
-    if tokens_WT.shape[1] - 1 > LONGEST_MASKED:
-        trials.append((LONGEST, dataclasses.replace(trial, tokens_WT=tokens_WT[:1, -1 - LONGEST_CHECKED : -1])))
-        if tokens_WT.shape[1] - 1 >= LONGEST_CHECKED:
-            logger.warning(f"{name}: a sliding window longer than {LONGEST_CHECKED:,} tokens would not be noticed")
-    results = []
-    with progress_bar("fit", " checks", total=len(trials), leave=False, delay=1) as bar:
-        for check, of_trial in trials:
-            results.append(_result(check, of_trial, name))
-            bar.update()
-    return results
+    if tokens_WT.shape[1] > LONGEST_CHECKED:
+        logger.warning(f"{name}: a sliding window longer than {LONGEST_CHECKED:,} tokens would not be noticed")
+    few_WT = varied_windows(tokens_WT[:CHECKED_WINDOWS, -1 - LONGEST_MASKED : -1], model.vocab_size)
+    longest_1T = varied_windows(tokens_WT[:1, -1 - LONGEST_CHECKED : -1], model.vocab_size)
+    # Some tokens must be hidden, even of the latest alone.
+    trial = Trial(model, few_WT, longest_1T, min(local_len, LONGEST_MASKED // 2), anchor_id)
+    with progress_bar("fit", " checks", iterable=CHECKS, total=len(CHECKS), leave=False, delay=1) as bar:
+        return [_result(check, trial, name) for check in bar]
 
 
 def _result(check: Check, trial: Trial, name: str) -> dict[str, Any]:
@@ -266,30 +248,15 @@ def _result(check: Check, trial: Trial, name: str) -> dict[str, Any]:
         raise
     except Exception as error:  # models raise what they happen to raise
         logger.debug(f"{name}: {check.name}", exc_info=True)
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        raise UserError(
-            f"{name} cannot be measured: it cannot be run to measure {check.name} ({type(error).__name__}: {first_line[:160]})"
-        ) from error
-    if check.at_least is not None:
-        limit = check.at_least * (trial.tolerance if check.at_least == LEAST_EFFECT else 1.0)
-        fits = value >= limit
-    else:
-        limit = trial.tolerance if check.at_most is None else check.at_most
-        fits = value <= limit  # False also of NaN
-    if not fits:
-        attended = _attended_tokens(trial) if check.reason == WINDOW else 0
-        numbers = f"{check.name}: {value:.3g}, must be at {'most' if check.at_least is None else 'least'} {limit:.3g}"
-        raise UserError(f"{name} cannot be measured: {check.reason.format(attended=attended)} ({numbers})")
-    return {"name": check.name, "found": value, "limit": limit, "at_least": check.at_least is not None}
-
-
-def _attended_tokens(trial: Trial) -> int:
-    """Over how many of the latest tokens the model's own attention is that of a causal mask."""
-    agree, differ = 1, trial.rows[0].shape[1]
-    while differ - agree > 1:
-        middle = (agree + differ) // 2
-        agree, differ = (middle, differ) if trial.everything(middle) <= trial.tolerance else (agree, middle)
-    return agree
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+        raise UserError(f"{name} cannot be measured: it cannot be run to measure {check.name} ({reason})") from error
+    limit = check.limit
+    if limit is None:
+        limit = TOLERANCE_NATS[trial.model.dtype] * (LEAST_EFFECT if check.at_least else 1)
+    if not (value >= limit if check.at_least else value <= limit):  # so is NaN
+        numbers = f"{check.name}: {value:.3g}, must be at {'least' if check.at_least else 'most'} {limit:.3g}"
+        raise UserError(f"{name} cannot be measured: {check.reason} ({numbers})")
+    return {"name": check.name, "found": value, "limit": limit, "at_least": check.at_least}
 
 
 def expected_difference(logits_WV: torch.Tensor, others_WV: torch.Tensor) -> float:

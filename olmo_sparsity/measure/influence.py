@@ -11,17 +11,10 @@ from typing import Any, Optional
 
 from olmo_sparsity.config import Config, InfluenceConfig, Lengths, fingerprint, to_dict
 from olmo_sparsity.files import exclusive_lock, make_folder, read_json, write_json
+from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.evaluate import Measurement
 from olmo_sparsity.measure.opening import OpenedModel, draw_windows, open_model, open_text
-from olmo_sparsity.measure.parts import (
-    WHOLE,
-    Share,
-    begin_pretrained,
-    finished,
-    is_measured,
-    measure_parts,
-    request_of,
-)
+from olmo_sparsity.measure.parts import WHOLE, Share, begin_pretrained
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
 from olmo_sparsity.tables import SCHEMA_VERSION
@@ -44,21 +37,12 @@ def measure(
 ) -> Path:
     """Measure the influence of long-range tokens on a model, and return the folder of the tables.
 
-    A finished measurement is left as it is; of an interrupted one the missing parts are measured.
-
-    Args:
-        config: what to measure (``config.influence``), the lengths, and the model where it is not the run's.
-        run: folder of the trained run, or of the results of a pretrained model.
-        out: folder of the tables; None: one inside the run, named after what is measured.
-        overwrite: delete finished tables and measure again.
-        share: the parts that this process measures.
-
-    Raises:
-        UserError: the text, the model, the run or the folder is not usable.
+    A finished measurement is left as it is, unless it is to be overwritten; of an interrupted one the missing parts are
+    measured. ``out``: folder of the tables; None: one inside the run, named after what is measured.
     """
-    if not overwrite and (tables := finished(config, run, out)) is not None:
+    if not overwrite and (tables := parts.finished(config, run, out)) is not None:
         return tables
-    request, config = request_of(config), config.with_measured_k()
+    request, config = parts.request_of(config), config.with_measured_k()
     settings = config.influence
     opened = open_model(config, run)
     text = open_text(opened)
@@ -66,20 +50,15 @@ def measure(
     # The folder's name stays when the source of a user's selector changes: a resume with another source is then refused.
     name_id = influence_run_id(settings, opened, text.store, with_sources=False)
     folder = out or run / "influence" / default_name(settings, opened, text.source, text.split, run_id=name_id)
-    if not overwrite and is_measured(folder, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
+    if not overwrite and parts.is_measured(folder, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
         return folder
 
     lengths = opened.lengths
 
     def draw(num_windows: int) -> Windows:
         of_number = dataclasses.replace(settings, num_windows=num_windows)
-        return draw_windows(
-            text.store,
-            of_number,
-            full_len=lengths.full_len,
-            tokenizer=opened.tokenizer,
-            exclude_ids=text.excluded_ids_G,
-        )
+        given: Any = {"full_len": lengths.full_len, "tokenizer": opened.tokenizer, "exclude_ids": text.excluded_ids_G}
+        return draw_windows(text.store, of_number, **given)
 
     windows = draw(settings.num_windows)
     if len(windows) < settings.num_windows:
@@ -112,15 +91,10 @@ def measure(
     )
     if opened.record is not None:
         begin_pretrained(config, run, record=opened.record, tokenizer=opened.tokenizer)
-    measure_parts(
-        folder,
-        manifest,
-        part_size=part_size(settings, lengths),
-        measure_part=measurement.tables_of,
-        tokens_per_window=tokens_per_window(settings, lengths),
-        overwrite=overwrite,
-        share=share,
-    )
+    parts.measure_parts(
+        folder, manifest, part_size=part_size(settings, lengths), measure_part=measurement.tables_of,
+        tokens_per_window=tokens_per_window(settings, lengths), overwrite=overwrite, share=share,
+    )  # fmt: skip
     return folder
 
 
@@ -145,40 +119,32 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, source: str, sp
     Lengths, unit, visibility and anchor are in it where they are not those of the run, or the default.
     """
     lengths, trained, ks = opened.lengths, opened.config.context, settings.k
-    parts = [re.sub(r"[^A-Za-z0-9]+", "-", Path(source).name).strip("-")[:40] or "text", split]
+    words = [re.sub(r"[^A-Za-z0-9]+", "-", Path(source).name).strip("-")[:40] or "text", split]
     if opened.record is not None or (lengths.local_len, lengths.full_len) != (trained.local_len, trained.full_len):
-        parts.append(f"{lengths.local_len}of{lengths.full_len}")
+        words.append(f"{lengths.local_len}of{lengths.full_len}")
     if settings.unit != "token":
-        parts.append(settings.unit.replace(":", ""))
+        words.append(settings.unit.replace(":", ""))
     if settings.visibility != "hidden":
-        parts.append(settings.visibility)
+        words.append(settings.visibility)
     if opened.anchor is not None:
-        parts.append("bos")
+        words.append("bos")
     names = "-".join(map(str, ks)) if len(ks) <= MANY_K else f"{ks[0]}to{ks[-1]}of{len(ks)}"
-    return "-".join([*parts, f"n{settings.num_windows}", f"k{names}", f"seed{settings.seed}", run_id[:6]])
+    return "-".join([*words, f"n{settings.num_windows}", f"k{names}", f"seed{settings.seed}", run_id[:6]])
 
 
 def shared_fit(opened: OpenedModel, windows: Windows, share: Share) -> dict[str, Any]:
-    """The manifest's entry about a pretrained model's checks, which take minutes; the first process makes them for all.
-
-    Raises:
-        UserError: the model does not do what the measurement takes for granted.
-    """
+    """The manifest's entry about a pretrained model's checks, which take minutes; the first process makes them for all."""
     if opened.record is None:
         return {}
     run, key = opened.folder, fingerprint(opened.identity(), windows.sha256)
     path = run / "checks" / f"{key[:16]}.json"
-    lock: Any = contextlib.nullcontext()
-    if share.count > 1:
-        lock = exclusive_lock(run.parent / f".{run.name}.checks.lock")
-    with lock:
-        if path.is_file():
-            return {"fit": read_json(path)}
-        fit = opened.fit(windows)
-        begin_pretrained(opened.config, run, record=opened.record, tokenizer=opened.tokenizer)
-        make_folder(path.parent)
-        write_json(path, fit["fit"])
-    return fit
+    with exclusive_lock(run.parent / f".{run.name}.checks.lock") if share.count > 1 else contextlib.nullcontext():
+        if not path.is_file():
+            fit = opened.fit(windows)["fit"]
+            begin_pretrained(opened.config, run, record=opened.record, tokenizer=opened.tokenizer)
+            make_folder(path.parent)
+            write_json(path, fit)
+        return {"fit": read_json(path)}
 
 
 def manifest_of(
@@ -187,12 +153,8 @@ def manifest_of(
     """The manifest of a measurement before it begins; ``source``: of the text."""
     windows, settings, lengths = measurement.null_contexts.windows, measurement.settings, opened.lengths
     pose = None if opened.record is not None else opened.config.pose
-    context: dict[str, Any] = {
-        "local_len": lengths.local_len,
-        "full_len": lengths.full_len,
-        "train_len": lengths.train_len,
-        "max_position": opened.max_position,
-    }
+    context: dict[str, Any] = {name: getattr(lengths, name) for name in ("local_len", "full_len", "train_len")}
+    context["max_position"] = opened.max_position
     if pose is not None:
         context |= {"pose_method": pose.method, "num_chunks": pose.num_chunks, "pose_contents": pose.contents}
     elif lengths.train_len is not None:

@@ -64,17 +64,14 @@ class OpenedModel:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
         return folder_name(self.folder)
 
     @property
     def lengths(self) -> Lengths:
-        """Lengths of its windows."""
         return self.config.measured_lengths
 
     @property
     def visibility(self) -> Visibility:
-        """From which tokens hidden tokens are hidden."""
         return self.config.influence.visibility
 
     @property
@@ -84,12 +81,10 @@ class OpenedModel:
 
     @cached_property
     def tokenizer_sha256(self) -> str:
-        """Hash of the tokenizer's JSON text."""
         return sha256_text(self.tokenizer.to_str())
 
     @property
     def anchor_id(self) -> Optional[int]:
-        """Token ID of the anchor; None: there is none."""
         return None if self.anchor is None else self.anchor.id
 
     def engine(self, settings: InfluenceConfig) -> Engine:
@@ -100,9 +95,9 @@ class OpenedModel:
 
     def identity(self) -> list[Any]:
         """The part of a measurement's fingerprint that says which model it is, and how its losses are defined."""
-        scaling = None if self.record is None else self.record.rope_scaling
         fields = ("local_len", "full_len", "train_len", "max_position", "num_long_range")
         lengths = {name: getattr(self.lengths, name) for name in fields}
+        scaling = None if self.record is None else self.record.rope_scaling
         identity = [self.weights_sha256, lengths, self.visibility, self.anchor_id, self.precision]
         return identity if scaling is None else [*identity, scaling]
 
@@ -110,28 +105,24 @@ class OpenedModel:
         """Check on a few windows that a pretrained model can be measured; an entry of the manifest (of a run none).
 
         The checks run once. First tokens are compared again when there are more windows.
-
-        Raises:
-            UserError: the model does not do what the measurement takes for granted.
         """
         full_len, local_len, known = self.lengths.full_len, self.lengths.local_len, self._fit.get("fit")
         number = min(num_compared_windows(full_len), len(windows))
         if self.record is None or (known and (known["anchor"] is None or number <= known["anchor"]["num_windows"])):
             return dict(self._fit)
         tokens_WT = torch.from_numpy(np.ascontiguousarray(windows.tokens(np.arange(number)))).to(self.model.device)
-        if known:
-            checks = known["checks"]
-        else:
+        if known is None:
             name = self.record.name
             logger.info(f"{name}: checking on windows of {full_len:,} tokens whether it can be measured")
             checks = check_fit(self.model, tokens_WT, name=name, local_len=local_len, anchor_id=self.anchor_id)
-        compared = None
+            known = {"checks": checks, "anchor": None}
         if full_len < self.model.max_position:  # else a BOS does not fit in front
-            document_W = windows.document_W[:number]
+            document_W, chosen = windows.document_W[:number], self.anchor_id
             compared = compare_first_tokens(
-                self.model, tokens_WT, document_W, bos=self.bos, chosen=self.anchor_id, local_len=local_len
+                self.model, tokens_WT, document_W, bos=self.bos, chosen=chosen, local_len=local_len
             )
-        self._fit["fit"] = {"checks": checks, "anchor": compared}
+            known = {**known, "anchor": compared}
+        self._fit["fit"] = known
         return dict(self._fit)
 
 
@@ -139,9 +130,6 @@ def open_model(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]
     """Open the model that ``pretrained.model`` names, or otherwise a run's newest checkpoint.
 
     ``in_memory``: (model, tokenizer) of transformers in place of the named model.
-
-    Raises:
-        UserError: the model or the run is not usable, or has too few positions.
     """
     device = pick_device(config.training.device)
     if config.training.threads is not None:
@@ -152,16 +140,12 @@ def open_model(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]
 
 
 def check_before_training(config: Config) -> None:
-    """Check before a run is trained, which takes long, that it can be measured afterwards.
-
-    Raises:
-        UserError: a key of a pretrained model is set, the text to measure is missing, or the windows do not fit into the
-            positions.
-    """
+    """Check before a run is trained, which takes long, that it can be measured afterwards."""
     if config.influence.data is not None:
         list_files(dataclasses.replace(config.data, source=config.influence.data))
-    anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)
-    _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
+    _anchor_of(
+        config, Anchor(0, config.data.eos_token), automatic=config.context.bos, max_position=config.num_positions
+    )
 
 
 def _open_run(config: Config, run: Path, device: torch.device) -> OpenedModel:
@@ -172,8 +156,7 @@ def _open_run(config: Config, run: Path, device: torch.device) -> OpenedModel:
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     # In the text of training this token precedes every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
-    anchor = _anchor_of(bos, config.influence.anchor, automatic=config.context.bos)
-    _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
+    anchor = _anchor_of(config, bos, automatic=config.context.bos, max_position=config.num_positions)
     model = CausalLM(open_run(latest).to(device))
     dtype = torch.bfloat16 if config.influence.precision == "bf16" else torch.float32
     return OpenedModel(
@@ -190,57 +173,49 @@ def _open_pretrained(
         opened = open_pretrained(config.pretrained, device=device, precision=precision, longest=full_len + 1)
     else:
         opened = from_memory(*in_memory, name=str(config.pretrained.model))
+    record = opened.record
     if manifest_of_kind(run, "pretrained"):
-        check_same_model(run, opened.record)
+        check_same_model(run, record)
     # Under `contextual` the entry that attention rests on would be hidden without a BOS.
     automatic = opened.adds_bos or config.influence.visibility == "contextual"
     if opened.rows_have_bos is not None:
         automatic = opened.rows_have_bos  # as where the run of this export is measured
     bos = Anchor(opened.bos_id, opened.bos_text)
-    anchor = _anchor_of(bos, config.influence.anchor, automatic=automatic)
-    if opened.can_be_longer:
-        _warn_of_longer(opened.record, config.pretrained.train_len or 0, longest=full_len + (anchor is not None))
-    else:
-        _check_positions(
-            full_len,
-            anchor,
-            max_position=opened.record.max_position,
-            remedy="; longer windows need a model with rotary positions (not scaled by dynamic NTK or LongRoPE) whose training "
-            "row is stated (pretrained.train_len)",
-        )
-    return OpenedModel(
-        config, run, opened.model, opened.tokenizer, opened.eos_token, bos, anchor, opened.record.weights_sha256,
-        opened.record.num_parameters, opened.record.max_position, record=opened.record,
+    anchor = _anchor_of(
+        config, bos, automatic=automatic, max_position=None if opened.can_be_longer else record.max_position,
+        remedy="; longer windows need a model with rotary positions (not scaled by dynamic NTK or LongRoPE) whose training "
+        "row is stated (pretrained.train_len)",
     )  # fmt: skip
-
-
-def _warn_of_longer(record: ModelRecord, train_len: int, *, longest: int) -> None:
+    longest, train_len = full_len + (anchor is not None), config.pretrained.train_len or 0
     limits = {"its stated training row": train_len, "its positions": record.max_position}
-    if beyond := " and ".join(what for what, limit in limits.items() if longest > limit):
+    beyond = " and ".join(what for what, limit in limits.items() if longest > limit)
+    if beyond and opened.can_be_longer:
         logger.warning(
             f"{record.name}: rows of up to {longest:,} tokens go beyond {beyond}: the row has {train_len:,} tokens "
             f"(pretrained.train_len), and the model {record.max_position:,} positions (max_position_embeddings)"
         )
+    return OpenedModel(
+        config, run, opened.model, opened.tokenizer, opened.eos_token, bos, anchor, record.weights_sha256,
+        record.num_parameters, record.max_position, record=record,
+    )  # fmt: skip
 
 
-def _anchor_of(bos: Anchor, setting: str, *, automatic: bool) -> Optional[Anchor]:
-    """The anchor for ``influence.anchor``; ``automatic``: whether ``auto`` is ``bos`` for this model."""
-    return bos if setting == "bos" or (setting == "auto" and automatic) else None
+def _anchor_of(
+    config: Config, bos: Anchor, *, automatic: bool, max_position: Optional[int], remedy: str = ""
+) -> Optional[Anchor]:
+    """The anchor for ``influence.anchor``; ``automatic``: whether ``auto`` is ``bos``.
 
-
-def _check_positions(full_len: int, anchor: Optional[Anchor], *, max_position: int, remedy: str = "") -> None:
-    """Check that windows, with the anchor in front, fit into the positions of training.
-
-    Raises:
-        UserError: they do not.
+    With it, windows must fit into the positions of training, unless ``max_position`` is None.
     """
-    num_anchors = 0 if anchor is None else 1
-    with_anchor = f" with the anchor {anchor.text!r} in front" if anchor is not None else ""
-    if full_len + num_anchors > max_position:
+    setting, full_len = config.influence.anchor, config.measured_lengths.full_len
+    anchor = bos if setting == "bos" or (setting == "auto" and automatic) else None
+    if max_position is not None and full_len > (longest := max_position - (anchor is not None)):
+        with_anchor = f" with the anchor {anchor.text!r} in front" if anchor is not None else ""
         raise UserError(
             f"full_len = {full_len}{with_anchor}: the model was trained on {max_position} positions; measure at most as many, "
-            f"with --full-len {max_position - num_anchors} or less{remedy}"
+            f"with --full-len {longest} or less{remedy}"
         )
+    return anchor
 
 
 # The text.
@@ -257,11 +232,7 @@ class MeasuredText(NamedTuple):
 
 
 def open_text(opened: OpenedModel) -> MeasuredText:
-    """Open the text to measure a model on: documents that a run was not trained on, or text for a pretrained model.
-
-    Raises:
-        UserError: the text is not usable, or the training text has changed.
-    """
+    """Open the text to measure a model on: documents that a run was not trained on, or text for a pretrained model."""
     config, run = opened.config, opened.folder
     if opened.record is None:
         return _text_of_run(config.data, config.influence, run=run)
@@ -316,25 +287,12 @@ def _data_to_measure(data: DataConfig, settings: InfluenceConfig) -> DataConfig:
 
 
 def draw_windows(
-    store: TokenStore,
-    settings: InfluenceConfig,
-    *,
-    full_len: int,
-    tokenizer: Tokenizer,
+    store: TokenStore, settings: InfluenceConfig, *, full_len: int, tokenizer: Tokenizer,
     exclude_ids: Optional[np.ndarray] = None,
-) -> Windows:
-    """Windows of ``full_len`` tokens as the configuration draws them, without documents of ``exclude_ids`` (uint64).
-
-    Raises:
-        UserError: the text has no such window.
-    """
+) -> Windows:  # fmt: skip
+    """Windows of ``full_len`` tokens as the configuration draws them, without documents of ``exclude_ids`` (uint64)."""
     return sample_windows(
-        store,
-        full_len,
-        num_windows=settings.num_windows,
-        max_per_document=settings.max_windows_per_document,
-        seed=settings.seed,
-        min_preceding=max(full_len, settings.min_preceding or 0),
-        exclude_ids=exclude_ids,
+        store, full_len, num_windows=settings.num_windows, max_per_document=settings.max_windows_per_document,
+        seed=settings.seed, min_preceding=max(full_len, settings.min_preceding or 0), exclude_ids=exclude_ids,
         target_table_V=word_start_table(tokenizer) if settings.targets == "word-start" else None,
-    )
+    )  # fmt: skip

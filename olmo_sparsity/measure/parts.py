@@ -70,11 +70,7 @@ WHOLE = Share()  # all parts, measured by one process
 
 
 def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mapping[str, str] = os.environ) -> Share:
-    """The share of this process: ``--shard I/N`` (None: all), split further among the processes of torchrun.
-
-    Raises:
-        UserError: these contradict one another, or several processes would overwrite one another's parts.
-    """
+    """The share of this process: ``--shard I/N`` (None: all), split further among the processes of torchrun."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", "0/1" if shard is None else shard)
     if match is None or int(match[1]) >= int(match[2]):
         raise UserError(
@@ -139,11 +135,7 @@ def _log_finished(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
-    """Whether the folder holds the finished measurement with this fingerprint, with all its parts.
-
-    Raises:
-        UserError: the folder holds another measurement, or something else.
-    """
+    """Whether the folder holds the finished measurement with this fingerprint, with all its parts."""
     if not manifest_of_kind(folder, kind):
         return False
     manifest = read_manifest_of(folder, "num_windows")
@@ -161,11 +153,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) 
 
 
 def _check_same(folder: Path, manifest: dict[str, Any], *, run_id: str, sources: Sources) -> None:
-    """Check that tables that were begun are those of this measurement, with the same selectors of the user's.
-
-    Raises:
-        UserError: they are of another, or it cannot be known.
-    """
+    """Check that tables that were begun are those of this measurement, with the same selectors of the user's."""
     begun = manifest.get("own_selectors", {})
     reason = "these tables were measured with other settings, another model or other text"
     if changed := [name for name, sha256 in sources if name in begun and begun[name].get("sha256") != sha256]:
@@ -186,31 +174,20 @@ def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenize
     """Create the folder of a pretrained model with its manifest, configuration and tokenizer, unless it exists.
 
     The configuration has the model, the text and the lengths; each measurement in the folder records its own settings.
-
-    Raises:
-        UserError: another process has begun it with another model.
     """
     make_folder(run)
     manifest = {"kind": "pretrained", "status": "complete", "model": dataclasses.asdict(record)}
     write_manifest(run, manifest, once=True)  # first, because it marks the folder as ours
     check_same_model(run, record)
-    kept = dataclasses.replace(
-        config,
-        name=folder_name(run),
-        pretrained=dataclasses.replace(config.pretrained, train_len=None),
-        influence=InfluenceConfig(),
-    )
+    pretrained = dataclasses.replace(config.pretrained, train_len=None)
+    kept = dataclasses.replace(config, name=folder_name(run), pretrained=pretrained, influence=InfluenceConfig())
     for name, content in (("config.yaml", to_yaml(kept)), ("tokenizer.json", tokenizer.to_str())):
         if not (run / name).is_file():
             write_text(run / name, content)
 
 
 def check_same_model(run: Path, record: ModelRecord) -> None:
-    """Check that the folder of results, where it exists, is that of this model.
-
-    Raises:
-        UserError: it holds the results of another model, or of the same one with other positions.
-    """
+    """Check that the folder of results, where it exists, is that of this model."""
     model = read_manifest_of(run, "model")["model"]
     scaling, reason = model.get("rope_scaling") or "none", None
     if scaling != (record.rope_scaling or "none"):
@@ -236,18 +213,8 @@ def measure_parts(
 ) -> None:
     """Measure the missing parts of a share, write each when it is done, and close the measurement if it is complete.
 
-    Args:
-        folder: of the tables.
-        manifest: describes the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` and more.
-        part_size: windows of one part; a measurement that was begun before keeps its own.
-        measure_part: measures the windows of one part.
-        tokens_per_window: about how many tokens the model runs for a window; moves the bar within a part.
-        overwrite: delete the folder's tables first; never with several processes.
-        share: the parts of this process.
-        activity: what the bar says; None: the kind.
-
-    Raises:
-        UserError: the folder holds another measurement, or something else.
+    ``manifest`` describes the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` and more. One that was begun before
+    keeps its size of parts. ``tokens_per_window``, about how many tokens the model runs for one, moves the bar within a part.
     """
     assert not (overwrite and share.count > 1)
     begun = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
@@ -261,37 +228,26 @@ def measure_parts(
         _write_session(folder, share, device=manifest.get("device"))
     total, left = (sum(len(windows[part]) for part in some) for some in (own, missing))
     with progress_bar(activity or kind, " windows", total=total, initial=total - left) as bar:
+        ran = 0
+
+        def move(num_tokens: int) -> None:
+            nonlocal ran
+            ran += num_tokens
+            if tokens_per_window:  # the end of a part is reached when it is written
+                done = min(ran / tokens_per_window, len(windows[part]) - 0.1)
+                bar.update(max(0.0, round(begin + done - bar.n, 1)))
+
         for part in missing:
-            progress = PartProgress(bar, len(windows[part]), tokens_per_window)
-            with listening(progress.tokens_ran):
+            begin, ran = bar.n, 0
+            with listening(move):
                 tables = measure_part(windows[part])
-            tokens_per_window = progress.finish()
             for table in reversed(KINDS[kind].tables):  # the first table last: its part vouches for the others
                 if table in tables:
                     write_part(folder, table, part=part, content=tables[table], metadata=metadata)
+            tokens_per_window = ran // len(windows[part]) or tokens_per_window
+            bar.update(begin + len(windows[part]) - bar.n)
+            bar.n = begin + len(windows[part])  # a sum of fractions may be off in its last digit
     finalize(folder)
-
-
-class PartProgress:
-    """Moves a bar of windows while a part is measured, by the tokens that the model has run."""
-
-    def __init__(self, bar: Any, num_windows: int, tokens_per_window: Optional[int]):
-        self.bar, self.num_windows, self.tokens_per_window = bar, num_windows, tokens_per_window
-        self.begin, self.ran = bar.n, 0
-
-    def tokens_ran(self, num_tokens: int) -> None:
-        """Move the bar; it reaches the end of the part only when the part is measured."""
-        self.ran += num_tokens
-        if self.tokens_per_window:
-            done = min(self.ran / self.tokens_per_window, self.num_windows - 0.1)
-            digits = 0 if self.num_windows >= 100 else 1
-            self.bar.update(max(0.0, round(self.begin + done - self.bar.n, digits)))
-
-    def finish(self) -> Optional[int]:
-        """Move the bar to the end of the part; return the tokens that a window took."""
-        self.bar.update(self.begin + self.num_windows - self.bar.n)
-        self.bar.n = self.begin + self.num_windows  # a sum of fractions may be off in its last digit
-        return max(1, self.ran // self.num_windows) if self.ran and self.tokens_per_window else self.tokens_per_window
 
 
 def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite: bool) -> dict[str, Any]:

@@ -11,10 +11,9 @@ Letters of shapes: W windows, I candidates, M long-range positions, T tokens of 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional, TypeVar
+from functools import cached_property
+from typing import NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from olmo_sparsity.text.units import group_numbers
 
 CONTEXTS = ("real", "null")  # the window's own long-range tokens, or those of its null context
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
-T = TypeVar("T")
 
 
 class UndeclaredTargetError(Exception):
@@ -43,20 +41,8 @@ class Readings(NamedTuple):
     kl_from_short: np.ndarray  # KL(p_{}, p_S), [...]; NaN without drawn labels
 
     def reshaped(self, *shape: int) -> Readings:
-        """The same readings in another shape."""
-        return Readings(self.losses.reshape(*shape, -1), self.kl.reshape(shape), self.kl_from_short.reshape(shape))
-
-
-def kept(function: Callable[[Scores], T]) -> Any:
-    """A property that is computed once for all labels of a batch."""
-
-    def get(self: Scores) -> T:
-        if function.__name__ not in self._kept:
-            self._kept[function.__name__] = function(self)
-        value: T = self._kept[function.__name__]
-        return value
-
-    return property(get, doc=function.__doc__)
+        """The same rows in another shape."""
+        return Readings(*(of.reshape(*shape, *of.shape[1:]) for of in self))
 
 
 @dataclass(eq=False)
@@ -69,7 +55,7 @@ class Scores:
     window_ids_W: np.ndarray  # int64, their numbers in the table
     spans: list[
         tuple[int, int]
-    ]  # first position of each candidate and the one behind its last; all M positions in order
+    ]  # of each candidate, its first position and the one behind its last; M positions in order
     log_p_short_WV: torch.Tensor  # with the local tokens alone, the same under every context
     context: str = "real"
     seed: int = 0
@@ -78,44 +64,36 @@ class Scores:
     needs: frozenset[str] = frozenset()  # of layers and heads (``observed``), so that one pass serves all selectors
     tokenizer: Optional[Tokenizer] = None
     store: Optional[TokenStore] = None  # the measured text
-    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
     _label: Optional[int] = None
+    _observed: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
-    def of_label(self, label: Optional[int]) -> Scores:
-        """The same windows for another label; None: for a selector that does not see it."""
-        other = copy.copy(self)
-        other._label = label
-        return other
+    def for_label(self, label: Optional[int]) -> Scores:
+        """Answer for another label from now on, and return self; None: for a selector that does not see it."""
+        self._label = label
+        return self
 
     @property
     def num_windows(self) -> int:
-        """W."""
         return len(self.window_ids_W)
 
     @property
     def num_candidates(self) -> int:
-        """I."""
         return len(self.spans)
 
     @property
     def num_long_range(self) -> int:
-        """M."""
         return self.spans[-1][1]
 
     @property
     def label(self) -> int:
-        """The number of the label.
-
-        Raises:
-            UndeclaredTargetError: the selector has not declared that it sees one.
-        """
+        """The number of the label, for selectors that have declared to see it."""
         if self._label is None:
             raise UndeclaredTargetError("losses and the target are for selectors with sees_target=True")
         return self._label
 
     # Predictions with nothing and with everything visible.
 
-    @kept
+    @cached_property
     def log_p_long_WV(self) -> torch.Tensor:
         """Log-probabilities of the next token with everything visible, fp32 [W, V]."""
         if "attention" in self.needs:
@@ -123,34 +101,31 @@ class Scores:
         everything_WM = self.tokens_WT.new_ones(self.num_windows, self.num_long_range, dtype=torch.bool)
         return self.engine.predictions(self.tokens_WT, everything_WM)
 
-    @kept
+    @cached_property
     def _long_and_attention(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.engine.long_and_attention(self.tokens_WT)
 
-    @kept
-    def _p_long_WV(self) -> torch.Tensor:
-        return self.log_p_long_WV.exp()
+    @cached_property
+    def _probabilities(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """With everything visible and with nothing, fp32 [W, V] each."""
+        return self.log_p_long_WV.exp(), self.log_p_short_WV.exp()
 
-    @kept
-    def _p_short_WV(self) -> torch.Tensor:
-        return self.log_p_short_WV.exp()
-
-    @kept
+    @cached_property
     def kl_short(self) -> np.ndarray:
         """KL(p_all, p_{}), [W]."""
         return divergence(self.log_p_long_WV, self.log_p_short_WV).cpu().numpy()
 
-    @kept
+    @cached_property
     def kl_short_to_long(self) -> np.ndarray:
         """KL(p_{}, p_all), [W]."""
         return divergence(self.log_p_short_WV, self.log_p_long_WV).cpu().numpy()
 
-    @kept
+    @cached_property
     def losses_short_WA(self) -> np.ndarray:
         """loss({}) of each label."""
         return surprisals(self.log_p_short_WV, self.labels_WA).cpu().numpy()
 
-    @kept
+    @cached_property
     def losses_long_WA(self) -> np.ndarray:
         """loss(all) of each label."""
         return surprisals(self.log_p_long_WV, self.labels_WA).cpu().numpy()
@@ -167,10 +142,10 @@ class Scores:
 
     # Predictions under visible sets: one candidate, all but one, any.
 
-    @kept
+    @cached_property
     def singles(self) -> Readings:
         """Predictions with each candidate alone; [W, I] and [W, I, A]."""
-        return self._of_every_window(np.eye(self.num_candidates, dtype=bool))
+        return self._run(*self._in_every_window(np.eye(self.num_candidates, dtype=bool))).reshaped(self.num_windows, -1)
 
     @property
     def loss_single(self) -> np.ndarray:
@@ -182,22 +157,24 @@ class Scores:
         """KL(p_all, p_{i}) of each candidate, [W, I]."""
         return self.singles.kl
 
-    @kept
+    @cached_property
     def _all_but_one(self) -> Readings:
-        return self._of_every_window(~np.eye(self.num_candidates, dtype=bool))
+        return self._run(*self._in_every_window(~np.eye(self.num_candidates, dtype=bool))).reshaped(
+            self.num_windows, -1
+        )
 
     @property
     def loss_without(self) -> np.ndarray:
         """loss(all but i) of each candidate, [W, I]."""
         return self._all_but_one.losses[:, :, self.label]
 
-    @kept
+    @cached_property
     def lasso_sets(self) -> np.ndarray:
         """Random visible sets, each candidate with probability 1/2, bool [W, N, I]."""
         size = (self.lasso_masks, self.num_candidates)
         return np.stack([generator.random(size) < 0.5 for generator in self.generators(LASSO_MASKS)])
 
-    @kept
+    @cached_property
     def _lasso_losses_WNA(self) -> np.ndarray:
         return self._of_windows(self.lasso_sets).losses
 
@@ -215,15 +192,12 @@ class Scores:
         losses = np.full_like(readings.kl, np.nan) if self._label is None else readings.losses[:, :, self._label]
         return losses, readings.kl
 
-    def _of_every_window(self, shown_NI: np.ndarray) -> Readings:
-        shown_RI = np.tile(shown_NI, (self.num_windows, 1))
-        windows_R = np.repeat(np.arange(self.num_windows), len(shown_NI))
-        return self._run(windows_R, shown_RI).reshaped(self.num_windows, len(shown_NI))
+    def _in_every_window(self, shown_NI: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.repeat(np.arange(self.num_windows), len(shown_NI)), np.tile(shown_NI, (self.num_windows, 1))
 
     def _of_windows(self, shown_WNI: np.ndarray) -> Readings:
-        num_windows, number, _ = shown_WNI.shape
-        windows_R = np.repeat(np.arange(num_windows), number)
-        return self.read(windows_R, shown_WNI.reshape(num_windows * number, -1)).reshaped(num_windows, number)
+        windows_R = np.repeat(np.arange(self.num_windows), shown_WNI.shape[1])
+        return self.read(windows_R, shown_WNI.reshape(-1, self.num_candidates)).reshaped(self.num_windows, -1)
 
     def read(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> Readings:
         """Predictions of rows: windows under visible sets of candidates, of any sizes.
@@ -234,7 +208,7 @@ class Scores:
         _, first_r, places_R = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         windows_r, shown_rI = windows_R[first_r], shown_RI[first_r]
         is_all_r = shown_rI.all(axis=1)
-        is_single_r = (shown_rI.sum(axis=1) == 1) & ~is_all_r & ("singles" in self._kept)
+        is_single_r = (shown_rI.sum(axis=1) == 1) & ~is_all_r & ("singles" in vars(self))
         readings = self._empty(len(first_r))
         long = self.losses_long_WA, np.zeros(self.num_windows, dtype=np.float32), self.kl_short_to_long
         for values, of_long in zip(readings, long, strict=True):
@@ -256,10 +230,10 @@ class Scores:
             at = rows_r.cpu().numpy()
             windows_r = windows_R[at]
             readings.losses[at] = surprisals(log_p_rV, self.labels_WA[windows_r]).cpu().numpy()
-            long = self.log_p_long_WV[windows_r], log_p_rV, self._p_long_WV[windows_r]
+            long = self.log_p_long_WV[windows_r], log_p_rV, self._probabilities[0][windows_r]
             readings.kl[at] = divergence(*long).cpu().numpy()
             if has_draws:  # optimism needs it
-                short = self.log_p_short_WV[windows_r], log_p_rV, self._p_short_WV[windows_r]
+                short = self.log_p_short_WV[windows_r], log_p_rV, self._probabilities[1][windows_r]
                 readings.kl_from_short[at] = divergence(*short).cpu().numpy()
         return readings
 
@@ -275,7 +249,7 @@ class Scores:
 
     # First-order estimates and attention.
 
-    @kept
+    @cached_property
     def _gradients_AWM(self) -> np.ndarray:
         def losses(windows: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
             labels = self.labels_WA[windows].unbind(1)
@@ -290,7 +264,7 @@ class Scores:
 
     def patching_beside(self, shown_WI: np.ndarray) -> np.ndarray:
         """The effect of unmasking each candidate beside the visible ones on KL(p_all, p), by attribution patching, [W, I]."""
-        p_long_WV = self._p_long_WV  # a pass of its own, which must not run while attention is read
+        p_long_WV, _ = self._probabilities  # a pass of its own, which must not run while attention is read
 
         def cross_entropy(windows: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(logits_wV.clamp(min=LOWEST), p_long_WV[windows], reduction="sum")
@@ -304,19 +278,12 @@ class Scores:
         """Attention of the last token to each candidate under full context, mean over heads and layers, [W, I]."""
         return self.per_candidate(self._long_and_attention[1].cpu().numpy())
 
-    @kept
-    def _observed(self) -> dict[str, np.ndarray]:
-        return {}
-
     def observed(self, name: str) -> np.ndarray:
         """Values of layers and heads in one pass under full context, [W, layers, heads, ...].
 
         ``attention_of_heads``, ``accumulated_attention`` and ``observed_attention`` [.., M] are the attention of the last
         token, of all tokens, and of the last 32 local ones; ``queries`` [.., E] of the last token; ``keys`` and ``values`` [..,
         M, E].
-
-        Raises:
-            UserError: the attention cannot be read.
         """
         if name not in self._observed:
             of_pass = (self.needs | {name}) - {"attention"}
@@ -326,7 +293,7 @@ class Scores:
 
     # The text.
 
-    @kept
+    @cached_property
     def token_ids(self) -> np.ndarray:
         """The tokens without the anchor, int64 [W, T]; the long-range ones are the first M."""
         return self.tokens_WT.cpu().numpy()
@@ -336,13 +303,13 @@ class Scores:
         """The position ID of the first token of each candidate under full context, int64 [I]."""
         return self.engine.num_anchors + np.array([first for first, _ in self.spans])
 
-    @kept
+    @cached_property
     def texts(self) -> list[list[str]]:
         """The text of each token, T of each window."""
         assert self.tokenizer is not None
         return [token_texts(self.tokenizer, tokens_T) for tokens_T in self.token_ids]
 
-    @kept
+    @cached_property
     def sentence_starts(self) -> np.ndarray:
         """Which tokens begin a sentence, bool [W, T]; the one that began before the window has no beginning here."""
         assert self.tokenizer is not None
@@ -350,7 +317,7 @@ class Scores:
         numbers_WT = group_numbers(self.tokenizer, tokens_WT, num_long_range=tokens_WT.shape[1], unit="sentence")
         return np.diff(numbers_WT, axis=1, prepend=numbers_WT[:, :1]) != 0
 
-    @kept
+    @cached_property
     def frequencies(self) -> np.ndarray:
         """How often each token occurs in the measured text, int64 [W, T]."""
         assert self.store is not None

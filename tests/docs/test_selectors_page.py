@@ -111,7 +111,7 @@ def test_from_python_it_gives_the_same_choices(
 
 
 def test_the_page_names_what_a_selector_can_ask() -> None:
-    inner = {"of_label", "label", "read", "singles", "losses_short_WA", "losses_long_WA"}
+    inner = {"for_label", "label", "read", "singles", "losses_short_WA", "losses_long_WA"}
     inner |= {"context", "seed", "lasso_masks", "tokenizer", "store"}
     asked = {name for name in vars(Scores) if name[0] != "_"} - inner - {"kl_short_to_long"}
     named = re.findall(r"`(\w+)(?:\(\w+\))?`", PAGE.read_text(encoding="utf-8"))

@@ -47,7 +47,7 @@ def test_losses_and_divergences(spans: Any, visibility: str, anchor_id: Any) -> 
     assert scores.kl_short_to_long == pytest.approx(kl(short, long), abs=CLOSE)
     assert scores.kl_single == pytest.approx(kl(long[:, None], single), abs=CLOSE)
     for label in (0, 1):
-        asked, labels_W = scores.of_label(label), scores.labels_WA[:, label]
+        asked, labels_W = scores.for_label(label), scores.labels_WA[:, label]
 
         def loss(log_p: torch.Tensor, labels_W: torch.Tensor = labels_W) -> np.ndarray:
             return -np.stack([log_p[w, ..., label].numpy() for w, label in enumerate(labels_W.tolist())])
@@ -73,7 +73,8 @@ def test_losses_and_divergences(spans: Any, visibility: str, anchor_id: Any) -> 
 @visible
 def test_estimates_of_candidates_are_sums_over_their_tokens(spans: Any, visibility: str) -> None:
     asked = {
-        name: scores_of(spans=of, visibility=visibility).of_label(1) for name, of in (("of", spans), ("tokens", TOKENS))
+        name: scores_of(spans=of, visibility=visibility).for_label(1)
+        for name, of in (("of", spans), ("tokens", TOKENS))
     }
 
     def sums(values_WM: np.ndarray) -> np.ndarray:
@@ -112,16 +113,16 @@ ASKED: dict[str, Callable[[Scores], Any]] = {
 def test_labels_share_passes_and_a_blind_selector_is_refused(name: str) -> None:
     scores, ran = scores_of(), []
     with pytest.raises(UndeclaredTargetError, match="for selectors with sees_target=True"):
-        ASKED[name](scores.of_label(None))
-    first = np.array(ASKED[name](scores.of_label(0)))
+        ASKED[name](scores.for_label(None))
+    first = np.array(ASKED[name](scores.for_label(0)))
     with listening(ran.append):
-        second = ASKED[name](scores.of_label(1))
-        again = ASKED[name](scores.of_label(0))
+        second = ASKED[name](scores.for_label(1))
+        again = ASKED[name](scores.for_label(0))
     assert ran == [] and (again == first).all() and (second != first).any()
 
 
 def test_a_blind_selector_has_divergences_of_any_sets_and_no_losses() -> None:
-    losses_WN, kl_WN = scores_of().of_label(None).evaluate(np.eye(M, dtype=bool)[None].repeat(W, axis=0))
+    losses_WN, kl_WN = scores_of().for_label(None).evaluate(np.eye(M, dtype=bool)[None].repeat(W, axis=0))
     assert np.isnan(losses_WN).all() and (kl_WN > 0).all()
 
 

@@ -31,7 +31,7 @@ def score(name: str, **answers: Any) -> list[float]:
 @pytest.mark.parametrize(("name", "visibility"), [*PLANTED, ("greedy-patching", "contextual")])
 def test_a_planted_token_is_found(name: str, visibility: str) -> None:
     tokens_WT, labels_WA, places_W = planted_windows()
-    scores = scores_of(reader(), tokens_WT=tokens_WT, labels_WA=labels_WA, visibility=visibility).of_label(0)
+    scores = scores_of(reader(), tokens_WT=tokens_WT, labels_WA=labels_WA, visibility=visibility).for_label(0)
     assert (scores.loss_short - scores.loss_long).min() > 1  # it is worth finding
     assert rank(SELECTORS[name].score(scores))[:, 0].tolist() == places_W.tolist()
 
@@ -105,7 +105,7 @@ def test_a_gradient_has_the_sign_of_the_gain() -> None:
     tokens_WT, labels_WA, places_W = planted_windows()
     other_WA = (labels_WA - 9) % 4 + 10  # the answer of another planted token, which the planted one makes less likely
     of = scores_of(reader(), tokens_WT=tokens_WT, labels_WA=torch.cat([labels_WA, other_WA], dim=1))
-    right, wrong = (SELECTORS["gradient"].score(of.of_label(label))[np.arange(8), places_W] for label in (0, 1))
+    right, wrong = (SELECTORS["gradient"].score(of.for_label(label))[np.arange(8), places_W] for label in (0, 1))
     assert (right > 0).all() and (wrong < 0).all()
 
 
