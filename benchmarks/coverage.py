@@ -33,6 +33,7 @@ from scipy.stats import norm
 from tqdm import tqdm
 
 from benchmarks.results import mistakes_in_one_line
+from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics import intervals
 from olmo_sparsity.statistics.frames import read_frames
@@ -322,8 +323,8 @@ def main() -> None:
     with mistakes_in_one_line():
         if asked.experiments < 1 or asked.experiments % AT_ONCE:
             raise UserError(f"--experiments {asked.experiments}: {AT_ONCE} run at once; give a multiple of it")
-        if (fewest := min(asked.documents)) < intervals.MIN_DOCUMENTS:
-            raise UserError(f"--documents {fewest}: an interval takes at least {intervals.MIN_DOCUMENTS}")
+        if (fewest := min(asked.documents)) < MIN_DOCUMENTS:
+            raise UserError(f"--documents {fewest}: an interval takes at least {MIN_DOCUMENTS}")
         for of, windows, n in product(list(experiments(asked.parts)), asked.windows, asked.documents):
             simulate(of, num_documents=n, num_windows=windows, num=asked.experiments, seed=asked.seed)
         for n in asked.documents if asked.tables else ():

@@ -47,6 +47,7 @@ Scheduler = Literal[
     "cosine_linear_envelope", "constant_with_warmup",
 ]  # fmt: skip
 Place = Literal["inside", "beyond"]  # of planted values: in the last test_row_len tokens of a prompt, or before them
+MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and a gate would pass by chance
 
 
 def key(default: Any, meaning: str) -> Any:

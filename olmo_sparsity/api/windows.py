@@ -18,7 +18,7 @@ from olmo_sparsity.measure.opening import draw_windows
 from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.places import EncodedText, encode_around, encode_text, place_at
 from olmo_sparsity.text.tokenizer import token_texts
-from olmo_sparsity.text.windows import Windows, document_of_text, document_of_tokens, store_of, windows_before
+from olmo_sparsity.text.windows import Windows, id_of_text, id_of_tokens, store_of, windows_before
 
 SPLIT = "own"  # how tables name the text
 
@@ -63,11 +63,11 @@ def windows_from_texts(
     ``min_preceding``, and the seed if it is None.
     """
     settings = settings_of(model, num_windows=num_windows, seed=seed).influence
-    encoded = [encode_text(model.tokenizer, text) for text in texts]
-    documents = [document_of_text(of.text, of.token_ids, source="texts") for of in encoded if len(of)]
-    if not documents:
+    encoded = [of for of in (encode_text(model.tokenizer, text) for text in texts) if len(of)]
+    if not encoded:
         raise UserError("texts: there is no text with a token in it")
-    store = store_of(documents, split=SPLIT)
+    ids = [id_of_text(of.text) for of in encoded]
+    store = store_of([of.token_ids for of in encoded], ids, source="texts", split=SPLIT)
     windows = draw_windows(store, settings, full_len=model.lengths.full_len, tokenizer=model.tokenizer)
     return _chosen(model, windows, seed, drawn=settings)
 
@@ -99,11 +99,9 @@ def windows_from_tokens(
     names = [None] * len(rows) if doc_ids is None else doc_ids
     if len(names) != len(rows) or (doc_ids is not None and pd.isna(pd.Series(names, dtype=object)).any()):
         raise UserError(f"doc_ids: must name the document of each of the {len(rows):,} windows")
-    documents = [
-        document_of_tokens(np.array(row), source="tokens", name=None if name is None else str(name))
-        for row, name in zip(rows, names, strict=True)
-    ]
-    store, number_W = store_of(documents, split=SPLIT), np.arange(len(rows))
+    documents, number_W = [np.array(row) for row in rows], np.arange(len(rows))
+    ids = [id_of_tokens(row, None if name is None else str(name)) for row, name in zip(documents, names, strict=True)]
+    store = store_of(documents, ids, source="tokens", split=SPLIT)
     windows = windows_before(store, full_len, document_W=number_W, target_W=np.full_like(number_W, full_len))
     return _chosen(model, windows, seed)
 
@@ -121,7 +119,7 @@ def windows_of_text(
     model: Model, encoded: EncodedText, target_W: np.ndarray, seed: Optional[int], source: str
 ) -> ChosenWindows:
     """The windows in front of some tokens of one text."""
-    store = store_of([document_of_text(encoded.text, encoded.token_ids, source=source)], split=SPLIT)
+    store = store_of([encoded.token_ids], [id_of_text(encoded.text)], source=source, split=SPLIT)
     full_len, document_W = model.lengths.full_len, np.zeros_like(target_W)
     return _chosen(model, windows_before(store, full_len, document_W=document_W, target_W=target_W), seed)
 

@@ -54,20 +54,20 @@ def measure(
         return folder
 
     lengths = opened.lengths
-
-    def draw(num_windows: int) -> Windows:
-        of_number = dataclasses.replace(settings, num_windows=num_windows)
-        given: Any = {"full_len": lengths.full_len, "tokenizer": opened.tokenizer, "exclude_ids": text.excluded_ids_G}
-        return draw_windows(text.store, of_number, **given)
-
-    windows = draw(settings.num_windows)
+    windows = draw_windows(
+        text.store,
+        settings,
+        full_len=lengths.full_len,
+        tokenizer=opened.tokenizer,
+        exclude_ids=text.excluded_ids_G,
+    )
     if len(windows) < settings.num_windows:
         logger.info(
             f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
             f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
         )
     percent = config.data.validation_percent if text.split == "validation" else None
-    if few := few_documents(windows.store.doc_ids_G[windows.eligible_g], percent, draw, settings.num_windows):
+    if few := few_documents(windows.store.doc_ids_G[windows.eligible_g], percent, windows):
         logger.warning(few)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     if null_contexts.kind != settings.null_context:

@@ -21,12 +21,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from olmo_sparsity.config import read_config_of
+from olmo_sparsity.config import MIN_DOCUMENTS, read_config_of
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import folder_name
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.statistics.frames import CONTEXTS
-from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS, Sums, bootstrap, document_units, with_seeds
+from olmo_sparsity.statistics.intervals import Sums, bootstrap, document_units, with_seeds
 from olmo_sparsity.statistics.quantities import COLUMNS
 from olmo_sparsity.statistics.seeds import SAME_WINDOWS, TrainedModel, is_pretrained, trained_models
 from olmo_sparsity.tables import lengths_of, list_finished, read_manifest, read_parts, read_table

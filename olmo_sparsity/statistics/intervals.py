@@ -22,11 +22,12 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 import pandas as pd
 
+from olmo_sparsity.config import MIN_DOCUMENTS
+
 CONFIDENCE = 0.95
 NORMAL_ERRORS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)  # from the middle of a normal interval to its ends
 NUM_RESAMPLES = 2000
 SEED = 0
-MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and a gate would pass by chance
 MAX_UNITS = 10_000
 POOL_SEED = 1  # of the assignment of documents to groups
 BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies

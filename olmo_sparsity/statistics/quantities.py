@@ -19,12 +19,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import written_whole
 from olmo_sparsity.selectors import CONTROLS
 from olmo_sparsity.statistics.frames import CONTEXTS, LISTS, NUMBERS, PREFIX, Frames, read_frames
 from olmo_sparsity.statistics.intervals import (
-    MIN_DOCUMENTS,
     Estimates,
     Ratio,
     Share,

@@ -1,9 +1,7 @@
 """Classifies the target of a window: exact repetitions, closing marks, numbers, names, function words.
 
-Only the window and the target are used. The unit is the BPE token, which may be only a part of a word: " Golo" may be a ``name``
-and the "wich" after it ``continues-word``. Repetitions are found by token ID. All other classes depend on the decoded texts and
-on the conventions of English. A token that is only a part of a character decodes to U+FFFD, which counts as neither letter nor
-digit nor punctuation.
+Only the window and the target are used, a BPE token that may be only a part of a word: " Golo" may be a ``name`` and the "wich"
+after it ``continues-word``. Repetitions are found by token ID, other classes by the decoded texts and the conventions of English.
 """
 
 # ruff: noqa: RUF001, RUF002, SIM905  (curly quotation marks are meant; word lists are read best as text)
@@ -60,33 +58,21 @@ def _is_mark(character: str) -> bool:
 
 
 def _without_marks(text: str) -> str:
-    while _is_mark(text[-1:]):
-        text = text[:-1]
-    return text
+    return _without_marks(text[:-1]) if _is_mark(text[-1:]) else text
 
 
 def _closes(before: str, text: str) -> bool:
     """Return True if a text begins with a closing bracket or quotation mark, perhaps after punctuation.
 
-    A mark that differs from its opening counterpart closes even if that lies before the window. A straight " closes if the window
-    holds an odd number of them, which is wrong if one was opened before it. Two of ' close, as in ``LaTeX''``; one may be an
-    apostrophe. So may a ’: it closes after anything but a letter or a space, or if the last ‘ of the window is still open.
+    A straight " closes if the window holds an odd number of them. Two of ' close, as in ``LaTeX''``; one may be an apostrophe. So
+    may a ’: it closes after anything but a letter or a space, or if the last ‘ of the window is still open.
     """
     match = CLOSING.match(text)
-    if match is None:
-        return False
-    if match["straight"]:
-        return before.count('"') % 2 == 1
-    if match["curly"]:
-        leading = before + text[: match.start("curly")]
-        is_open = "‘" in leading and not re.search(r"’(?!\w)", leading[leading.rindex("‘") :])
-        return is_open or not (leading == "" or _without_marks(leading)[-1:].isalpha() or leading[-1].isspace())
-    return True
-
-
-def _is_number(word: str) -> bool:
-    """Return True for digits, with nothing but . , - : / % $ beside them; "19th" in one token is none."""
-    return any(c.isdigit() for c in word) and all(c.isdigit() or c in ".,-:/%$" for c in word)
+    if match is None or not match["curly"]:
+        return match is not None and (not match["straight"] or before.count('"') % 2 == 1)
+    leading = before + text[: match.start("curly")]
+    is_open = "‘" in leading and not re.search(r"’(?!\w)", leading[leading.rindex("‘") :])
+    return is_open or not (leading == "" or _without_marks(leading)[-1:].isalpha() or leading[-1].isspace())
 
 
 def _continues_word(before: str, text: str) -> bool:
@@ -117,22 +103,15 @@ def target_class(
     before, word = "".join(token_texts), target_text.strip()
     continues_word = _continues_word(before, target_text)
     is_function_word = word.lower() in FUNCTION_WORDS and not continues_word  # not the "in" of "prote" + "in"
-    is_inflection = target_text.lower().replace("’", "'") in INFLECTIONS
-    if len(local) > 0:
-        bigram = (local[-1], target_id)
-        if bigram in pairwise(long_range) and bigram not in pairwise(local):
-            return "induction"
-    if (
-        target_id in long_range
-        and target_id not in local
-        and any(map(str.isalnum, word))
-        and not is_function_word
-        and not is_inflection
-    ):
+    bigram = (local[-1] if len(local) else -1, target_id)
+    if len(local) > 0 and bigram in pairwise(long_range) and bigram not in pairwise(local):
+        return "induction"
+    is_repeated = target_id in long_range and target_id not in local and any(map(str.isalnum, word))
+    if is_repeated and not is_function_word and target_text.lower().replace("’", "'") not in INFLECTIONS:
         return "repeat"
     if _closes(before, target_text):
         return "closing"
-    if _is_number(word):
+    if any(map(str.isdigit, word)) and all(c.isdigit() or c in ".,-:/%$" for c in word):
         return "number"
     if continues_word:
         return "continues-word"

@@ -5,9 +5,7 @@ Shape letters: W windows, M long-range positions; g, w: some documents, some win
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -15,7 +13,6 @@ from olmo_sparsity.config import NullContext
 from olmo_sparsity.text.windows import Windows
 
 STRETCHES, SHUFFLES = 2, 22  # purposes of random generators; a change would change the null contexts
-Draw = Callable[[int, np.random.Generator], Optional[int]]
 
 
 @dataclass(frozen=True)
@@ -61,40 +58,25 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: NullConte
     It is drawn as for a window of ``min_preceding`` tokens, and its last M tokens are taken. So the null contexts of the same
     targets at several lengths are ends of one text, as their long-range tokens are; ``shuffled`` has another order at each.
     """
-    doc_id_g = windows.store.doc_ids_G[windows.eligible_g]
-    if kind == "shuffled" or not (doc_id_g != doc_id_g[0]).any():
-        return NullContexts(windows, num_long_range, seed, windows.start_W.astype(np.int64), "shuffled")
-    of_source, of_any = _drawer(windows, by_source=True), _drawer(windows, by_source=False)
-    start_W = np.empty(len(windows), dtype=np.int64)
-    for window in range(len(windows)):
-        rng = np.random.default_rng([seed, STRETCHES, window])
-        start = of_source(window, rng)
-        if start is None:  # no document of another text in this source
-            start = of_any(window, rng)
-        assert start is not None, "there is a document of another text"
-        start_W[window] = start + windows.min_preceding - windows.full_len
-    return NullContexts(windows, num_long_range, seed, start_W, "document")
-
-
-def _drawer(windows: Windows, *, by_source: bool) -> Draw:
-    """Return what draws the first of the tokens that precede a target of another document; None: the source has no other text."""
     store, eligible_g = windows.store, windows.eligible_g
-    source_g = store.source_numbers(eligible_g) if by_source else np.zeros(len(eligible_g), dtype=np.int64)
-    source_W = store.source_numbers(windows.document_W) if by_source else np.zeros(len(windows), dtype=np.int64)
-    order_g = np.argsort(source_g, kind="stable")
-    document_g, source_g = eligible_g[order_g], source_g[order_g]
-    doc_id_g = store.doc_ids_G[document_g]
-    begin_W, end_W = (np.searchsorted(source_g, source_W, side=side) for side in ("left", "right"))
-    changes_g = np.cumsum(np.append(True, doc_id_g[1:] != doc_id_g[:-1]))  # rises where a text is not the one before
-
-    def draw(window: int, rng: np.random.Generator) -> Optional[int]:
-        begin, end = int(begin_W[window]), int(end_W[window])
-        if changes_g[begin] == changes_g[end - 1]:
-            return None
-        own = store.doc_ids_G[windows.document_W[window]]
-        while doc_id_g[drawn := begin + int(rng.integers(end - begin))] == own:
-            pass
-        first, last = int(store.begins_G[document_g[drawn]]), int(store.ends_G[document_g[drawn]])
-        return first + int(rng.integers(last - first - 1 - windows.min_preceding))
-
-    return draw
+    if kind == "shuffled" or len(np.unique(store.doc_ids_G[eligible_g])) == 1:
+        return NullContexts(windows, num_long_range, seed, windows.start_W.astype(np.int64), "shuffled")
+    source_g = store.source_numbers(eligible_g)
+    numbers, first = np.unique(np.sort(source_g), return_index=True)
+    of_sources = np.split(eligible_g[np.argsort(source_g, kind="stable")], first[1:])
+    # A source whose documents are all one text lends from all of them.
+    lenders = {
+        number: own_g if len(np.unique(store.doc_ids_G[own_g])) > 1 else eligible_g
+        for number, own_g in zip(numbers.tolist(), of_sources, strict=True)
+    }
+    start_W = np.empty(len(windows), dtype=np.int64)
+    for window, (document, source) in enumerate(
+        zip(windows.document_W.tolist(), store.source_numbers(windows.document_W).tolist(), strict=True)
+    ):
+        rng, from_g = np.random.default_rng([seed, STRETCHES, window]), lenders[source]
+        lender = document
+        while store.doc_ids_G[lender] == store.doc_ids_G[document]:
+            lender = int(from_g[rng.integers(len(from_g))])
+        num_places = store.ends_G[lender] - store.begins_G[lender] - 1 - windows.min_preceding
+        start_W[window] = store.begins_G[lender] + rng.integers(num_places) + windows.min_preceding - windows.full_len
+    return NullContexts(windows, num_long_range, seed, start_W, "document")

@@ -2,14 +2,14 @@
 
 Thirteen tokens are the length that others use to find test text in training text. Sequences are compared by 64-bit hashes: of a
 million, none is expected to match one of 10^10 others by chance (5e-4 such pairs). Only the sequences that are looked for are
-kept, sorted; the training text is hashed block by block, in one pass.
+kept; the training text is hashed block by block, in one pass.
 
 Shape letters: W windows, N sequences, S distinct sequences; G documents of a store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from olmo_sparsity.text.windows import Windows
 NGRAM = 13
 SCANNED_TOKENS = 1 << 16  # hashed at a time; the arrays of a block stay in the processor's cache
 TABLE_BITS = 22  # of the table that rules most sequences out, indexed by the first bits of their hash
-WINDOWS_AT_ONCE = 1 << 14
 MULTIPLIER = np.uint64(0xD1342543DE82EF95)
 MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
@@ -40,35 +39,28 @@ def ngram_hashes(tokens: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _are_in_documents(store: TokenStore, index_n: np.ndarray) -> np.ndarray:
-    """Return whether the sequences that begin at these tokens lie within a document of the store, without its EOS."""
-    document_n = store.document_of(index_n)
-    return np.asarray((document_n >= 0) & (index_n + NGRAM < store.ends_G[document_n]))
-
-
 def windows_in_training(windows: Windows, training: TokenStore) -> np.ndarray:
     """Return True for windows that hold, with their target, a sequence that training text contains; bool [W]."""
-
-    def hashed_blocks() -> Iterator[np.ndarray]:
-        for begin in range(0, len(windows), WINDOWS_AT_ONCE):
-            yield ngram_hashes(windows.tokens(np.arange(begin, min(begin + WINDOWS_AT_ONCE, len(windows)))))
-
-    found_S = _hashes_in(training, hashed_blocks)
-    return np.concatenate([np.isin(hashes_wN, found_S).any(axis=1) for hashes_wN in hashed_blocks()])
+    blocks = np.array_split(np.arange(len(windows)), 1 + len(windows) * windows.full_len // SCANNED_TOKENS)
+    hashes = [ngram_hashes(windows.tokens(window_ids_w)) for window_ids_w in blocks]
+    found_S = _hashes_in(training, hashes)
+    return np.concatenate([np.isin(hashes_wN, found_S).any(axis=1) for hashes_wN in hashes])
 
 
 def documents_in_training(store: TokenStore, training: TokenStore) -> np.ndarray:
     """Return True for documents of a store that hold a sequence that training text contains; bool [G]."""
-
-    def hashed_blocks() -> Iterator[np.ndarray]:
-        return (hashes_N for _, hashes_N in _blocks(store))
-
-    found_S = _hashes_in(training, hashed_blocks)
+    found_S = _hashes_in(training, [hashes_N for _, hashes_N in _blocks(store)])
     is_in_training_G = np.zeros(store.num_documents, dtype=bool)
     for begin, hashes_N in _blocks(store):
         index_n = np.flatnonzero(np.isin(hashes_N, found_S)) + begin
         is_in_training_G[store.document_of(index_n[_are_in_documents(store, index_n)])] = True
     return is_in_training_G
+
+
+def _are_in_documents(store: TokenStore, index_n: np.ndarray) -> np.ndarray:
+    """Return whether the sequences that begin at these tokens lie within a document of the store, without its EOS."""
+    document_n = store.document_of(index_n)
+    return np.asarray((document_n >= 0) & (index_n + NGRAM < store.ends_G[document_n]))
 
 
 def _blocks(store: TokenStore) -> Iterator[tuple[int, np.ndarray]]:
@@ -77,22 +69,21 @@ def _blocks(store: TokenStore) -> Iterator[tuple[int, np.ndarray]]:
         yield begin, ngram_hashes(store.tokens[begin : begin + SCANNED_TOKENS + NGRAM - 1])
 
 
-def _hashes_in(training: TokenStore, hashed: Callable[[], Iterator[np.ndarray]]) -> np.ndarray:
+def _hashes_in(training: TokenStore, hashes: list[np.ndarray]) -> np.ndarray:
     """Return those of some hashes that a document of the training text has, uint64, rising."""
-    hashes_S = np.unique(np.concatenate([np.zeros(0, dtype=np.uint64), *(block.ravel() for block in hashed())]))
-    if len(hashes_S) == 0:
-        return hashes_S
+    hashes_S = np.unique(np.concatenate([block.ravel() for block in hashes]))
     is_found_S = np.zeros(len(hashes_S), dtype=bool)
     shift = np.uint64(64 - TABLE_BITS)
     is_possible = np.zeros(1 << TABLE_BITS, dtype=bool)
     is_possible[hashes_S >> shift] = True
-    total = len(training.tokens)
-    with progress_bar("overlap with training text", " tokens", total=total, unit_scale=True, leave=False) as bar:
+    with progress_bar(
+        "overlap with training text", " tokens", total=len(training.tokens), unit_scale=True, leave=False
+    ) as bar:
         for begin, hashes_N in _blocks(training):
             possible_n = np.flatnonzero(is_possible[hashes_N >> shift])
-            place_n = np.minimum(np.searchsorted(hashes_S, hashes_N[possible_n]), len(hashes_S) - 1)
-            is_equal_n = hashes_S[place_n] == hashes_N[possible_n]
+            place_n = np.searchsorted(hashes_S, hashes_N[possible_n])
+            is_equal_n = hashes_S[np.minimum(place_n, len(hashes_S) - 1)] == hashes_N[possible_n]
             is_own_n = _are_in_documents(training, possible_n[is_equal_n] + begin)
             is_found_S[place_n[is_equal_n][is_own_n]] = True
-            bar.update(min(SCANNED_TOKENS, total - begin))
+            bar.update(SCANNED_TOKENS)
     return hashes_S[is_found_S]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Optional
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
 
-BLOCK = 1 << 18  # characters that are encoded at once; the library takes some 250 bytes for each
+BLOCK = 1 << 16  # characters that are encoded at once; the library takes some 250 bytes for each
 OVERLAP = 1 << 12  # characters that neighbouring blocks share
 LONGEST_AT_ONCE = 1 << 25  # characters, for which the library takes some 8 GB
 
@@ -50,25 +49,24 @@ class EncodedText:
 def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
     """Encode a text, and keep the characters of each token.
 
-    A long text is encoded block by block. Neighbouring blocks overlap, and are joined where both have the same tokens through the
-    middle half of the overlap. Where they have not, as in a word longer than the overlap, the text is encoded at once.
+    A long text is encoded in blocks that overlap, and of each block the middle is kept. Where two of them have other tokens
+    around the place where they are joined, as in a word longer than the overlap, the text is encoded at once.
     """
-    kept: list[np.ndarray] = []
-    block = _encode(tokenizer, text, 0, BLOCK)
-    for begin in range(BLOCK - OVERLAP, len(text) - OVERLAP, BLOCK - OVERLAP):
-        following = _encode(tokenizer, text, begin, begin + BLOCK)
-        joint = _joint(block, following, begin)
-        if joint is None and len(text) > LONGEST_AT_ONCE:
-            raise UserError(
-                f"the text has {len(text):,} characters, and tokens around character {begin:,} depend on text far away, so that "
-                f"it cannot be encoded in pieces; give at most {LONGEST_AT_ONCE:,} characters"
-            )
-        if joint is None:
-            kept, block = [], _encode(tokenizer, text, 0, len(text))
+    parts: list[np.ndarray] = []
+    previous = None
+    for begin in range(0, max(len(text), 1), BLOCK):
+        block = _encode(tokenizer, text, max(0, begin - OVERLAP), begin + BLOCK + OVERLAP)
+        if previous is not None and not _agree(previous, block, begin):
+            if len(text) > LONGEST_AT_ONCE:
+                raise UserError(
+                    f"the text has {len(text):,} characters, and tokens around character {begin:,} depend on text far away, so "
+                    f"that it cannot be encoded in pieces; give at most {LONGEST_AT_ONCE:,} characters"
+                )
+            parts = [_encode(tokenizer, text, 0, len(text))]
             break
-        kept.append(block[:, : joint[0]].copy())
-        block = following[:, joint[1] :]
-    token_ids, begins, ends = np.concatenate([*kept, block], axis=1)
+        parts.append(block[:, (block[1] >= begin) & (block[1] < begin + BLOCK)])
+        previous = block
+    token_ids, begins, ends = np.concatenate(parts, axis=1)
     return EncodedText(text, token_ids.astype(np.int32), begins, ends)
 
 
@@ -92,41 +90,27 @@ def _encode(tokenizer: Tokenizer, text: str, begin: int, end: int) -> np.ndarray
     return np.stack([np.array(encoding.ids, dtype=np.int64), offsets[:, 0] + begin, offsets[:, 1] + begin])
 
 
-def _joint(first: np.ndarray, second: np.ndarray, begin: int) -> Optional[tuple[int, int]]:
-    """Return the numbers in two blocks of one token in the overlap that starts at ``begin``, if they agree around it."""
-    low, middle, high = (begin + OVERLAP * quarter // 4 for quarter in (1, 2, 3))
-    around = [block[:, (block[1] >= low) & (block[1] < high)] for block in (first, second)]
-    if around[0].shape != around[1].shape or (around[0] != around[1]).any():
-        return None
-    at = [int(np.searchsorted(block[1], middle)) for block in (first, second)]
-    is_start = at[0] < first.shape[1] and at[1] < second.shape[1] and first[1, at[0]] < high
-    return (at[0], at[1]) if is_start else None
+def _agree(first: np.ndarray, second: np.ndarray, place: int) -> bool:
+    """Return True if two blocks have the same tokens around a place."""
+    around = [block[:, np.abs(block[1] - place) < OVERLAP // 2] for block in (first, second)]
+    return around[0].size > 0 and np.array_equal(around[0], around[1])
 
 
 def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> int:
     """Return the index of the token that holds a character, or of the first token behind it if no token holds it."""
     length = len(encoded.text)
     if not 0 <= offset < length:
-        raise UserError(
-            f"offset {offset}: the text has {length:,} characters, numbered from 0; choose one of them with --at"
+        raise UserError(f"offset {offset}: the text has {length:,} characters, numbered from 0; choose one with --at")
+    token = int(np.count_nonzero(np.maximum.accumulate(encoded.ends) <= offset))
+    if token == len(encoded):
+        raise UserError(f"offset {offset}: no token of the text holds it or follows; choose an earlier one with --at")
+    if token < full_len:
+        later = len(encoded) > full_len
+        remedy = (
+            f"a place from character {encoded.begin_of(full_len)} on" if later else f"a text of over {full_len} tokens"
         )
-    is_behind = encoded.ends > offset
-    if not is_behind.any():
+        shorter = f" or a shorter context (--full-len {token})" if token > local_len else ""
         raise UserError(
-            f"offset {offset}: the tokenizer drops the end of the text, and no token follows; choose an earlier one with --at"
+            f"offset {offset}: {token} tokens before it, and the full context has {full_len}; choose {remedy}{shorter}"
         )
-    token = int(is_behind.argmax())  # the first
-    if token >= full_len:
-        return token
-    remedies = []
-    if token > local_len:
-        remedies.append(f"a shorter full context (--full-len {token})")
-    elif token >= 2:
-        remedies.append(f"shorter lengths (--local-len {token // 2} --full-len {token})")
-    if len(encoded) > full_len:
-        remedies.append(f"a place from character {encoded.begin_of(full_len)} on")
-    else:
-        remedies.append(f"a longer text (this one has {len(encoded)} tokens)")
-    raise UserError(
-        f"offset {offset}: {token} tokens before it, and the full context has {full_len}; choose {' or '.join(remedies)}"
-    )
+    return token

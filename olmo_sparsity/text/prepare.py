@@ -17,9 +17,9 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 BATCH_CHARACTERS = 1 << 20  # the encodings of a batch take about 100 bytes a token until they are arrays
 BATCH_RECORDS = 4096
 BATCH_DECODED = 32  # documents of a batch that are decoded again
-SCANNED_TOKENS = 1 << 22  # of a token file at a time
+SCANNED_TOKENS = 1 << 20  # of a token file at a time
 
 
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
@@ -73,7 +73,7 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
 
 
 def describe(folder: Path) -> list[str]:
-    """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
+    """Return lines about a finished preparation: what it holds, how fast it was, and what was left out."""
     manifest = store.read_manifest(folder)
     splits = manifest.splits.items()
     lines = [f"{folder / split}: {entry.documents:,} documents, {entry.tokens:,} tokens" for split, entry in splits]
@@ -81,10 +81,8 @@ def describe(folder: Path) -> list[str]:
     lines.append(f"read: {manifest.bytes / 1e6:,.1f} MB in {manifest.seconds:,.1f} s, {speed:,.1f} MB/s")
     if manifest.empty:
         lines.append(f"skipped: {manifest.empty:,} documents without text")
-    if manifest.overlapping:
-        lines.append(
-            f"left out of validation: {manifest.overlapping:,} documents that share {NGRAM} tokens in a row with training"
-        )
+    if number := manifest.overlapping:
+        lines.append(f"left out of validation: {number:,} documents that share {NGRAM} tokens in a row with training")
     return lines + [f"{name}: its last document has no EOS; it is kept" for name in manifest.unclosed]
 
 
@@ -94,27 +92,36 @@ def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> 
     pieces = sources.list_pieces(data)
     manifest = _unfinished(folder) or _begin(data, folder, tokenizer_file)
     remove_leftovers(folder, *(folder / split for split in manifest.splits), seconds=0)
-    tokenizer, first = read_tokenizer(folder / "tokenizer.json"), next(iter(manifest.splits.values()))
+    for path, size in _counted(folder, manifest).items():
+        path.touch()
+        os.truncate(path, size)  # what an interrupted piece left behind
+    tokenizer = read_tokenizer(folder / "tokenizer.json")
     try:
         with progress_bar("prepare", " documents", unit_scale=True) as bar:
-            for piece in pieces[len(first.pieces) :]:
+            for piece in pieces[manifest.pieces :]:
                 if _is_full(data, manifest):
                     break
                 begun = time.perf_counter()
-                writers = {split: _Writer(folder, split, manifest) for split in manifest.splits}
-                if manifest.made_from == "text":
-                    source = None
-                    _encode(data, manifest, writers, piece, tokenizer=tokenizer, bar=bar)
-                else:
-                    source = _scan(data, manifest, writers, piece[0], bar=bar)
-                for writer in writers.values():
-                    writer.close(source)
+                is_text = manifest.made_from == "text"
+                begins = {split: entry.tokens for split, entry in manifest.splits.items()}
+                for batch in _encoded(data, manifest, piece, tokenizer) if is_text else _scanned(manifest, piece[0]):
+                    _add(data, folder, manifest, batch)
+                    bar.update(len(batch))
+                    if _is_full(data, manifest):  # what comes behind a limit, be it an error, does not count
+                        break
+                for path in _counted(folder, manifest):
+                    with open(path, "rb") as file:
+                        os.fsync(file.fileno())
+                for split, begin in begins.items() if is_text else ():
+                    added = store.map_array(folder / split / "tokens.bin", manifest.dtype)[begin:]
+                    manifest.splits[split].piece_sha256.append(hashlib.sha256(added.data).hexdigest())
+                manifest.pieces += 1
                 manifest.seconds = round(manifest.seconds + time.perf_counter() - begun, 3)
                 store.write_manifest(folder, manifest)
         _finish(data, folder, manifest)
     except (UserError, OSError) as error:
-        is_useless = isinstance(error, UserError) and len(first.pieces) == len(pieces)
-        if not first.pieces or is_useless:  # nothing is left of a source that failed at once, or holds nothing
+        is_useless = isinstance(error, UserError) and manifest.pieces == len(pieces)
+        if manifest.pieces == 0 or is_useless:  # nothing is left of a source that failed at once, or holds nothing
             shutil.rmtree(folder)
         raise
 
@@ -124,11 +131,22 @@ def _unfinished(folder: Path) -> Optional[store.Manifest]:
     if not (folder / "manifest.json").is_file():
         return None
     manifest = store.read_manifest(folder)
-    sizes = {path: size for split in manifest.splits for path, size in _sizes(folder, split, manifest).items()}
-    if any(path.stat().st_size < size for path, size in sizes.items()):
-        logger.warning(f"{folder}: files are shorter than their manifest says; the text is prepared again")
-        return None
-    return manifest
+    if manifest.format == store.FORMAT and all(
+        path.is_file() and path.stat().st_size >= size for path, size in _counted(folder, manifest).items()
+    ):
+        return manifest
+    logger.warning(f"{folder}: files are shorter than their manifest says; the text is prepared again")
+    return None
+
+
+def _counted(folder: Path, manifest: store.Manifest) -> dict[Path, int]:
+    """Return how many bytes of each file that grows the manifest counts."""
+    sizes: dict[Path, int] = {}
+    for split, entry in manifest.splits.items():
+        sizes |= {folder / split / f"{name}.bin": 8 * entry.documents for name in store.INDEX}
+        if manifest.made_from == "text":
+            sizes[folder / split / "tokens.bin"] = entry.tokens * np.dtype(manifest.dtype).itemsize
+    return sizes
 
 
 def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> store.Manifest:
@@ -156,96 +174,64 @@ def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> st
 
 def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     """Return True if a limit is reached; ``max_tokens`` counts the first split."""
-    tokens = next(iter(manifest.splits.values())).tokens
-    return (data.max_documents is not None and _num_documents(manifest) >= data.max_documents) or (
-        data.max_tokens is not None and tokens >= data.max_tokens
-    )
+    first = next(iter(manifest.splits.values()))
+    counted = ((data.max_documents, _num_documents(manifest)), (data.max_tokens, first.tokens))
+    return any(limit is not None and number >= limit for limit, number in counted)
 
 
 def _num_documents(manifest: store.Manifest) -> int:
     return sum(entry.documents for entry in manifest.splits.values())
 
 
-class _Writer:
-    """Appends the documents of one piece to the files of a split, and counts them in its entry of the manifest."""
+class _Encoded(NamedTuple):
+    """A document and its tokens."""
 
-    def __init__(self, folder: Path, split: str, manifest: store.Manifest) -> None:
-        self.entry, self._folder, self._split = manifest.splits[split], folder, split
-        self._begin = self.entry.stored_tokens
-        self._num_tokens, self._digest = 0, hashlib.sha256()  # of what this piece adds to the token file
-        self._tokens: list[np.ndarray] = []
-        self._index: list[tuple[int, int, int]] = []
-        self._paths = _sizes(folder, split, manifest)
-        for path, size in self._paths.items():
-            path.touch()
-            os.truncate(path, size)  # what an interrupted piece left behind
+    tokens: np.ndarray
+    doc_id: int
+    group: bytes  # decides its split
+    source: str
+    num_bytes: int
+    begin: Optional[int] = None  # where it begins in the token files that are the source, and is not copied
 
-    def add(self, tokens: np.ndarray, doc_id: int, *, source: str, begin: Optional[int] = None) -> None:
-        """Add a document; ``begin``: where it begins in the token file that is the source, so that it is not copied."""
-        if begin is None:
-            begin = self._num_tokens
-            self._num_tokens += len(tokens)
-            self._tokens.append(tokens)
-        begin += self._begin
-        self._index.append((begin, begin + len(tokens), doc_id))
-        entry = self.entry
+
+def _add(data: DataConfig, folder: Path, manifest: store.Manifest, batch: list[Optional[_Encoded]]) -> None:
+    """Append documents to the files of their splits until a limit is reached, and count them."""
+    tokens: dict[str, list[np.ndarray]] = {split: [] for split in manifest.splits}
+    index: dict[str, list[tuple[int, int, int]]] = {split: [] for split in manifest.splits}
+    for document in batch:
+        if document is None:
+            manifest.empty += 1
+            continue
+        is_measured = "measured" in manifest.splits
+        split = "measured" if is_measured else sources.split_of(document.group, data.validation_percent)
+        entry, length = manifest.splits[split], len(document.tokens)
+        begin = entry.tokens if document.begin is None else document.begin
+        index[split].append((begin, begin + length, document.doc_id))
+        if document.begin is None:
+            tokens[split].append(document.tokens)
         entry.documents += 1
-        entry.tokens += len(tokens)
-        if entry.sources and entry.sources[-1][0] == source:
-            entry.sources[-1] = (source, entry.sources[-1][1] + 1)
-        else:
-            entry.sources.append((source, 1))
-
-    def flush(self) -> None:
-        """Write what was added since the last call."""
-        if self._tokens:
-            self._append("tokens", tokens := np.concatenate(self._tokens))
-            self._digest.update(tokens.data)
-        if self._index:
-            for (name, dtype), values in zip(store.INDEX.items(), zip(*self._index, strict=True), strict=True):
-                self._append(name, np.array(values, dtype=dtype))
-        self._tokens, self._index = [], []
-
-    def _append(self, name: str, values: np.ndarray) -> None:
-        with open(self._folder / self._split / f"{name}.bin", "ab") as file:
-            file.write(values.data)
-
-    def close(self, source: Optional[store.Piece] = None) -> None:
-        """Put the piece on the disk; it is what was written, or the token file that is the source."""
-        self.flush()
-        for path in self._paths:
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-        written = store.Piece(f"{self._split}/tokens.bin", self._num_tokens, self._digest.hexdigest())
-        self.entry.pieces.append(source or written)
+        entry.tokens += length
+        manifest.bytes += document.num_bytes
+        if not entry.sources or entry.sources[-1][0] != document.source:
+            entry.sources.append((document.source, 0))
+        entry.sources[-1] = (document.source, entry.sources[-1][1] + 1)
+        if _is_full(data, manifest):
+            break
+    for split in manifest.splits:
+        arrays = {"tokens": np.concatenate(tokens[split])} if tokens[split] else {}
+        if index[split]:
+            columns = zip(store.INDEX.items(), zip(*index[split], strict=True), strict=True)
+            arrays |= {name: np.array(values, dtype=dtype) for (name, dtype), values in columns}
+        for name, array in arrays.items():
+            with open(folder / split / f"{name}.bin", "ab") as file:
+                file.write(array.data)
 
 
-def _sizes(folder: Path, split: str, manifest: store.Manifest) -> dict[Path, int]:
-    """Return how many bytes of each file of a split the manifest counts."""
-    entry = manifest.splits[split]
-    sizes = {name: 8 * entry.documents for name in store.INDEX}
-    if manifest.made_from == "text":
-        sizes["tokens"] = entry.stored_tokens * np.dtype(manifest.dtype).itemsize
-    return {folder / split / f"{name}.bin": size for name, size in sizes.items()}
-
-
-def _writer_of(group: bytes, data: DataConfig, writers: dict[str, _Writer]) -> _Writer:
-    return writers.get("measured") or writers[sources.split_of(group, data.validation_percent)]
-
-
-def _encode(
-    data: DataConfig,
-    manifest: store.Manifest,
-    writers: dict[str, _Writer],
-    piece: list[Path],
-    *,
-    tokenizer: Tokenizer,
-    bar: Any,
-) -> None:
-    """Read, encode and write a piece of text until a limit is reached; what comes behind it, be it an error, does not count."""
-    room = None if data.max_documents is None else data.max_documents - _num_documents(manifest)
-    batches = _batches(sources.read_piece(data, piece), room)
-    dtype = np.dtype(manifest.dtype)
+def _encoded(
+    data: DataConfig, manifest: store.Manifest, piece: list[Path], tokenizer: Tokenizer
+) -> Iterator[list[Optional[_Encoded]]]:
+    """Read and encode a piece of text; None stands for a document without text."""
+    batches = _batches(sources.read_piece(data, piece))
     with ThreadPoolExecutor(1, "reader") as reader:
         reading = reader.submit(next, batches, None)
         while (batch := reading.result()) is not None:
@@ -255,35 +241,21 @@ def _encode(
             decoded = tokenizer.decode_batch(encoded[:BATCH_DECODED], skip_special_tokens=False)
             manifest.decoded += len(decoded)
             manifest.changed += sum(text != found for text, found in zip(texts, decoded, strict=False))
-            ids = iter(encoded)
-            for item in batch:
-                if item is None:
-                    manifest.empty += 1
-                    continue
-                tokens = np.array([*next(ids), manifest.eos_id], dtype=dtype)
-                _writer_of(item.group, data, writers).add(tokens, item.doc_id, source=item.source)
-                manifest.bytes += item.num_bytes
-                bar.update()
-                if _is_full(data, manifest):
-                    return
-            for writer in writers.values():
-                writer.flush()
+            ids = (np.array([*of_text, manifest.eos_id], dtype=manifest.dtype) for of_text in encoded)
+            yield [
+                None if item is None else _Encoded(next(ids), item.doc_id, item.group, item.source, item.num_bytes)
+                for item in batch
+            ]
 
 
-def _batches(
-    items: Iterator[Optional[sources.Document]], room: Optional[int]
-) -> Iterator[list[Optional[sources.Document]]]:
-    """Yield what is read in batches, ``room`` documents at most; before an error of the source, what was read before it."""
+def _batches(items: Iterator[Optional[sources.Document]]) -> Iterator[list[Optional[sources.Document]]]:
+    """Yield what is read in batches; before an error of the source, what was read before it."""
     batch: list[Optional[sources.Document]] = []
-    num_documents = num_characters = 0
+    num_characters = 0
     try:
         for item in items:
             batch.append(item)
-            if item is not None:
-                num_documents += 1
-                num_characters += len(item.text)
-            if num_documents == room:
-                break
+            num_characters += 0 if item is None else len(item.text)
             if num_characters >= BATCH_CHARACTERS or len(batch) >= BATCH_RECORDS:
                 yield batch
                 batch, num_characters = [], 0
@@ -293,51 +265,41 @@ def _batches(
     yield batch
 
 
-def _scan(
-    data: DataConfig, manifest: store.Manifest, writers: dict[str, _Writer], path: Path, *, bar: Any
-) -> store.Piece:
-    """Find the documents of a token file that OLMo's or dolma's tools wrote; it is read where it is, to its end for its hash."""
-    tokens, digest = _map_tokens(path, manifest.dtype), hashlib.sha256()
+def _scanned(manifest: store.Manifest, path: Path) -> Iterator[list[Optional[_Encoded]]]:
+    """Find the documents of a token file that OLMo's or dolma's tools wrote; it is read where it is."""
+    tokens = _map_tokens(path, manifest.dtype)
+    manifest.files[str(path.absolute())] = sha256_file(path)
 
-    def add(begin: int, end: int) -> None:
-        document = tokens[begin:end]
+    def found(begin: int, end: int) -> Optional[_Encoded]:
+        if end - begin == 1 and tokens[begin] == manifest.eos_id:
+            return None
+        own = tokens[begin:end]
         # Without EOS and as 32 bits, so that the same tokens have the same hash in files of either dtype.
-        content = document[: len(document) - int(document[-1] == manifest.eos_id)].astype("<u4").tobytes()
+        content = own[: len(own) - int(own[-1] == manifest.eos_id)].astype("<u4").tobytes()
         doc_id = sources.hash64(content, b"doc_id")
-        _writer_of(content, data, writers).add(document, doc_id, source=path.name, begin=begin)
-        manifest.bytes += document.nbytes
-        bar.update()
+        return _Encoded(own, doc_id, content, path.name, own.nbytes, manifest.scanned + begin)
 
     begin = 0
     for offset in range(0, len(tokens), SCANNED_TOKENS):
         block = tokens[offset : offset + SCANNED_TOKENS]
-        digest.update(block.data)
         if block.max() >= manifest.vocab_size:
             first = int(np.argmax(block >= manifest.vocab_size))
             raise UserError(
                 f"{path}: token {offset + first} is {block[first]}, and the tokenizer has {manifest.vocab_size} entries; another "
                 "tokenizer made this file (data.tokenizer), or its tokens are of another size (data.token_dtype)"
             )
-        for end in (np.flatnonzero(block == manifest.eos_id) + offset + 1).tolist():
-            if _is_full(data, manifest):
-                break
-            if end - begin == 1:
-                manifest.empty += 1
-            else:
-                add(begin, end)
-            begin = end
-            manifest.closed += 1
-        for writer in writers.values():
-            writer.flush()
-    if begin < len(tokens) and not _is_full(data, manifest):
-        add(begin, len(tokens))
+        ends = (np.flatnonzero(block == manifest.eos_id) + offset + 1).tolist()
+        manifest.closed += len(ends)
+        yield [found(first, end) for first, end in pairwise([begin, *ends])]
+        begin = ends[-1] if ends else begin
+    if begin < len(tokens):
+        yield [found(begin, len(tokens))]
         manifest.unclosed.append(path.name)
-    return store.Piece(str(path.resolve()), len(tokens), digest.hexdigest())
+    manifest.scanned += len(tokens)
 
 
 def _map_tokens(path: Path, dtype: str) -> np.ndarray:
-    with open(sources.check_regular(path), "rb") as file:
-        sources.check_kind(path, file.read(sources.HEAD_BYTES))
+    sources.check_kind(sources.check_regular(path))
     size, itemsize = path.stat().st_size, np.dtype(dtype).itemsize
     if size % itemsize:
         raise UserError(f"{path}: {size} bytes are no whole number of {itemsize}-byte tokens; see data.token_dtype")
@@ -359,20 +321,19 @@ def _finish(data: DataConfig, folder: Path, manifest: store.Manifest) -> None:
             f"data.source = {data.source}: {data.eos_token!r} (token {manifest.eos_id}) closes no document in these token "
             "files; data.tokenizer, data.eos_token or data.token_dtype is not the one that they were written with"
         )
-    for split, entry in manifest.splits.items():
-        entry.index_sha256 = _index_hashes(folder, split)
-        hashes = [piece.sha256 for piece in entry.pieces]
-        if manifest.made_from == "token files":  # all splits have the same files
-            hashes += [entry.index_sha256["begins"], entry.index_sha256["ends"]]
-        entry.tokens_sha256 = hashes[0] if len(hashes) == 1 else sha256_text("\n".join(hashes))
     if data.source == "builtin" and "validation" in manifest.splits:
         _remove_overlap(folder, manifest)
+    of_source = [manifest.files[name] for name in manifest.token_files]
+    written = (folder / "tokenizer.json", *_counted(folder, manifest))
+    manifest.files |= {str(path.relative_to(folder)): sha256_file(path) for path in written}
+    for split, entry in manifest.splits.items():
+        begins, ends, doc_ids = (manifest.files[f"{split}/{name}.bin"] for name in store.INDEX)
+        hashes = [*of_source, begins, ends] if of_source else entry.piece_sha256
+        if data.source == "builtin" and split == "validation":  # not all its tokens are of its documents
+            hashes = [*hashes, begins, ends, doc_ids]
+        entry.tokens_sha256 = hashes[0] if len(hashes) == 1 else sha256_text("\n".join(hashes))
     manifest.status = "complete"
     store.write_manifest(folder, manifest)
-
-
-def _index_hashes(folder: Path, split: str) -> dict[str, str]:
-    return {name: sha256_file(folder / split / f"{name}.bin") for name in store.INDEX}
 
 
 def _remove_overlap(folder: Path, manifest: store.Manifest) -> None:
@@ -387,5 +348,3 @@ def _remove_overlap(folder: Path, manifest: store.Manifest) -> None:
     manifest.overlapping = entry.documents - len(kept_g)
     entry.documents, entry.tokens = len(kept_g), int(held_out.lengths_G[kept_g].sum())
     entry.sources = [(source, len(list(own))) for source, own in groupby(held_out.source_of(kept_g))]
-    entry.index_sha256 = _index_hashes(folder, "validation")
-    entry.tokens_sha256 = sha256_text("\n".join([entry.tokens_sha256, *entry.index_sha256.values()]))

@@ -34,22 +34,18 @@ C4_FILES, C4_REVISION = 1024, "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 SMALL_FILES, SMALL_BYTES = 1024, 1 << 26  # so many .txt files of so many bytes are one piece
 HEAD_BYTES = 1024
 BOM = b"\xef\xbb\xbf"
-RENAME = "rename it for what it is, or leave it out"
-GZIP, ZSTD, PARQUET = ("a gzip file", RENAME), ("a zstd file", RENAME), ("a Parquet file", RENAME)
-SIGNATURES = {
+GZIP, ZSTD, PARQUET = "a gzip file", "a zstd file", "a Parquet file"
+KINDS = {  # by their first bytes: what files are, and what to do with those that are never read
     b"\x1f\x8b": GZIP,
     b"\x28\xb5\x2f\xfd": ZSTD,
     b"\x50\x2a\x4d\x18": ZSTD,  # a frame that decoders skip
     b"PAR1": PARQUET,
-    b"ARROW1": ("an Arrow file", "write it as Parquet"),
-    b"PK\x03\x04": ("a ZIP archive", "unpack it"),
-    b"\xff\xfe": ("UTF-16 text", "write it as UTF-8"),
-    b"\xfe\xff": ("UTF-16 text", "write it as UTF-8"),
-    b"\x93NUMPY": (
-        "a NumPy file with a header",
-        "write raw tokens, as OLMo's .npy files are: numpy.load(...).tofile(...)",
-    ),
-    b"version https://git-lfs": ("a Git LFS pointer", "fetch the file it points to: git lfs pull"),
+    b"ARROW1": "an Arrow file; write it as Parquet",
+    b"PK\x03\x04": "a ZIP archive; unpack it",
+    b"\xff\xfe": "UTF-16 text; write it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; write it as UTF-8",
+    b"\x93NUMPY": "a NumPy file with a header; write raw tokens, as OLMo's .npy files are: numpy.load(...).tofile(...)",
+    b"version https://git-lfs": "a Git LFS pointer; fetch the file it points to: git lfs pull",
 }
 # Several built-in texts are parts of one article or one video and begin alike: with the title of the article, or the first
 # sentence. It decides their split, so that validation does not hold text that training has seen.
@@ -100,16 +96,17 @@ def list_files(data: DataConfig) -> list[Path]:
         files = sorted(path for path in map(check_regular, map(Path, found)) if path.is_file())
         if not files:
             raise UserError(f"{source}: no such file, folder or glob (data.source may also be builtin or c4)")
+    kinds: dict[bool, Path] = {}
     for path in files:
         if not has_ending(path, endings):
             raise UserError(f"{path}: unknown kind of file; its name should end in {', '.join(endings)}")
         if str(path) != str(path).encode(errors="ignore").decode():
             raise UserError(f"{path}: this name is not UTF-8, and could not be written into tables; rename it")
-    tokens, text = ([path for path in files if has_ending(path, TOKEN_ENDINGS) == wanted] for wanted in (True, False))
-    if tokens and text:
+        kinds.setdefault(has_ending(path, TOKEN_ENDINGS), path)
+    if len(kinds) == 2:
         raise UserError(
-            f"{source}: there are both text ({text[0].name}) and token files ({tokens[0].name}); select one kind with a glob, "
-            "for example data.source='FOLDER/*.npy'"
+            f"{source}: there are both text ({kinds[False].name}) and token files ({kinds[True].name}); select one kind with a "
+            "glob, for example data.source='FOLDER/*.npy'"
         )
     return files
 
@@ -121,10 +118,9 @@ def files_of_folder(folder: Path) -> tuple[list[Path], str]:
     """
     files, others = [], Counter[str]()
     for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue
-        if path.is_dir():
-            others["linked folder"] += path.is_symlink()
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_dir() or is_hidden:
+            others["linked folder"] += path.is_symlink() and path.is_dir() and not is_hidden
         elif has_ending(path, (*TEXT_ENDINGS, *TOKEN_ENDINGS)) and path.name not in OF_DATASETS and path.is_file():
             files.append(path)
         else:
@@ -133,7 +129,7 @@ def files_of_folder(folder: Path) -> tuple[list[Path], str]:
 
 
 def has_ending(path: Path, endings: tuple[str, ...] | str) -> bool:
-    """Return True if the name of a file ends in one of some endings, in letters of either case."""
+    """Letters of either case count."""
     return path.name.lower().endswith(endings)
 
 
@@ -170,17 +166,13 @@ def source_fingerprint(data: DataConfig) -> list[Any]:
 
 
 def read_piece(data: DataConfig, piece: list[Path]) -> Iterator[Optional[Document]]:
-    """Return the documents of some files in their fixed order; None for a record of white space alone."""
+    """Yield the documents of some files in their fixed order; None for a record of white space alone."""
     if data.source == "builtin":
-        return _builtin_documents()
-    if data.source == "c4":
-        return _documents([(_from_hub(path), "c4/en") for path in piece], data.text_field)
-    return _documents([(path, path.name) for path in piece], data.text_field)
-
-
-def _documents(files: list[tuple[Path, str]], text_field: str) -> Iterator[Optional[Document]]:
-    for path, source in files:
-        for text in read_texts(path, text_field):
+        yield from _builtin_documents()
+        return
+    for path in piece:
+        file, source = (_from_hub(path), "c4/en") if data.source == "c4" else (path, path.name)
+        for text in read_texts(file, data.text_field):
             yield make_document(text, source) if text.strip() else None
 
 
@@ -195,7 +187,7 @@ def _from_hub(path: Path) -> Path:
     except (OSError, ValueError, httpx.HTTPError) as error:
         if getattr(error, "errno", None) is not None:  # such as a full disk
             raise
-        reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+        reason = (str(error) or type(error).__name__).splitlines()[0][:100]
         raise UserError(
             f"data.source=c4: the hub cannot be reached ({reason}); go online and run the same command again, it continues "
             "where it stopped, or use local C4 files with data.source=FOLDER, or data.source=builtin"
@@ -236,38 +228,33 @@ def read_texts(path: Path, text_field: str) -> Iterator[str]:
     """Yield the texts of one file in order: of each line or row, or the whole file, character by character."""
     check_regular(path)
     if has_ending(path, LINES):
-        return _read_json_lines(path, text_field)
-    return _read_parquet(path, text_field) if has_ending(path, ".parquet") else _read_txt(path)
+        yield from _read_json_lines(path, text_field)
+    elif has_ending(path, ".parquet"):
+        yield from _read_parquet(path, text_field)
+    else:
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            check_kind(path)
+            raise UserError(f"{path}: not UTF-8 text") from None
+        if text.startswith("version https://git-lfs"):
+            check_kind(path)
+        yield text
 
 
-def check_kind(path: Path, head: bytes, expected: Optional[tuple[str, str]] = None) -> None:
+def check_kind(path: Path, expected: str = "", head: Optional[bytes] = None) -> None:
     """Check the first bytes of a file, or of what is packed in it."""
-    kind = next((kind for signature, kind in SIGNATURES.items() if head.startswith(signature)), None)
-    if kind is not None and kind != expected:
-        raise UserError(f"{path}: this is {kind[0]}; {kind[1]}")
-    if kind is None and expected is not None and head:
-        raise UserError(f"{path}: this is not {expected[0]}, as its name says; {expected[1]}")
-
-
-def _head(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(HEAD_BYTES)
-
-
-def _read_txt(path: Path) -> Iterator[str]:
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        check_kind(path, content)
-        raise UserError(f"{path}: not UTF-8 text") from None
-    if text.startswith("version https://git-lfs"):
-        check_kind(path, content)
-    yield text
+    if head is None:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    kind = next((kind for signature, kind in KINDS.items() if head.startswith(signature)), "")
+    if kind != expected and (kind or head):
+        found = f"this is {kind}" if kind else f"this is not {expected}, as its name says"
+        raise UserError(f"{path}: {found}{'' if ';' in kind else '; rename it for what it is, or leave it out'}")
 
 
 def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
-    check_kind(path, _head(path), PARQUET)
+    check_kind(path, PARQUET)
     number = 0
     try:
         with pq.ParquetFile(path.absolute()) as file:
@@ -281,7 +268,8 @@ def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
     except UnicodeDecodeError:
         raise UserError(f"{path}:{number}: not UTF-8 text") from None
     except (pa.ArrowException, OSError) as error:
-        _raise_of_system(error, path)
+        if getattr(error, "errno", None) is not None:  # of the operating system
+            raise
         raise UserError(f"{path}: cut short, or damaged near row {number + 1} ({str(error)[:80]})") from None
 
 
@@ -290,17 +278,16 @@ def _read_json_lines(path: Path, text_field: str) -> Iterator[str]:
     try:
         with _unpacked(path) as stream:
             head = stream.peek(HEAD_BYTES).removeprefix(BOM).lstrip()
-            check_kind(path, head)
+            check_kind(path, head=head)
             if head.startswith(b"[") or head.partition(b"\n")[0].strip() == b"{":
-                kind, script = ("array", ".[]") if head.startswith(b"[") else ("object over several lines", ".")
-                raise UserError(
-                    f"{path}: this is a JSON {kind}; write one object a line: jq -c {script} IN > OUT.jsonl"
-                )
+                kind, query = ("array", ".[]") if head.startswith(b"[") else ("object over several lines", ".")
+                raise UserError(f"{path}: this is a JSON {kind}; write one object a line: jq -c {query} IN > OUT.jsonl")
             for number, line in enumerate(stream, start=1):
                 if line.strip():
                     yield _parse_line(line.removeprefix(BOM), text_field, f"{path}:{number}")
     except (OSError, EOFError, zlib.error) as error:
-        _raise_of_system(error, path)
+        if getattr(error, "errno", None) is not None:  # of the operating system
+            raise
         if "too much memory" in str(error):
             raise UserError(
                 f"{path}: packed with a long window; pack it again: zstd -dc --long=31 IN | zstd > OUT"
@@ -311,18 +298,12 @@ def _read_json_lines(path: Path, text_field: str) -> Iterator[str]:
 
 def _unpacked(path: Path) -> io.BufferedReader | gzip.GzipFile:
     if has_ending(path, ".gz"):
-        check_kind(path, _head(path), GZIP)
+        check_kind(path, GZIP)
         return gzip.open(path)
     if has_ending(path, ".zst"):
-        check_kind(path, _head(path), ZSTD)
+        check_kind(path, ZSTD)
         return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
     return open(path, "rb")
-
-
-def _raise_of_system(error: Exception, path: Path) -> None:
-    """Raise an error of the operating system as Python does, with the file; errors of decoders have no number."""
-    if isinstance(error, OSError) and error.errno is not None:
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
 def _parse_line(line: bytes, text_field: str, where: str) -> str:

@@ -3,18 +3,15 @@
     SPLIT/tokens.bin   uint16 | uint32      SPLIT/begins.bin   SPLIT/ends.bin   int64      SPLIT/doc_ids.bin   uint64
 
 ``tokens.bin`` has OLMo's own format, raw little-endian token IDs, each document closed by EOS. Token files that are a source are
-read where they are, as one array, and not copied. The manifest is written after each piece of the source, and says how much of
-every file counts; ``status`` is ``complete`` at the end.
+read where they are, as one array. The manifest is written after each piece of the source, and says how much of it is done.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -23,17 +20,9 @@ import pyarrow as pa
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import check_type, read_json, sha256_file, write_json
 
-FORMAT = 3  # version of the folder's layout
+FORMAT = 4  # version of the folder's layout
 INDEX = {"begins": "<i8", "ends": "<i8", "doc_ids": "<u8"}  # the raw arrays of a split and their dtypes
 COUNTED_AT_ONCE = 2**24  # tokens
-
-
-class Piece(NamedTuple):
-    """A stretch of tokens that was written at once, or a token file that is a source."""
-
-    path: str  # relative to the folder, or absolute if the file is a source
-    tokens: int
-    sha256: str
 
 
 class Split(msgspec.Struct):
@@ -41,15 +30,9 @@ class Split(msgspec.Struct):
 
     documents: int = 0
     tokens: int = 0  # of its documents
-    tokens_sha256: str = ""  # of the only piece; of several, of their hashes
-    index_sha256: dict[str, str] = {}
-    pieces: list[Piece] = []
+    tokens_sha256: str = ""  # identifies its documents
+    piece_sha256: list[str] = []  # of the tokens of each piece of text
     sources: list[tuple[str, int]] = []  # numbers of consecutive documents of one source
-
-    @property
-    def stored_tokens(self) -> int:
-        """The tokens of its files."""
-        return sum(piece.tokens for piece in self.pieces)
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -65,6 +48,11 @@ class Manifest(msgspec.Struct, kw_only=True):
     vocab_size: int
     tokenizer_sha256: str
     splits: dict[str, Split]
+    pieces: int = 0  # of the source, that are done
+    files: dict[
+        str, str
+    ] = {}  # SHA-256 of each file: of the folder, or, with its whole path, a token file that is a source
+    scanned: int = 0  # tokens of these token files
     bytes: int = 0  # of the text
     seconds: float = 0
     empty: int = 0  # documents without text, which are left out
@@ -74,47 +62,37 @@ class Manifest(msgspec.Struct, kw_only=True):
     unclosed: list[str] = []  # token files whose last document does not
     overlapping: int = 0  # validation documents that were left out
 
+    @property
+    def token_files(self) -> list[str]:
+        """The token files that are the source."""
+        return [name for name in self.files if Path(name).is_absolute()]
+
 
 class TokenFiles:
     """Several token files, read like one NumPy array: by an integer, a slice of step 1, or an array of integers."""
 
     def __init__(self, files: Sequence[np.ndarray]) -> None:
         self._files = list(files)
-        self._ends = np.cumsum([len(file) for file in files], dtype=np.int64)
-        self._starts = self._ends - [len(file) for file in files]
+        self._starts = np.cumsum([0, *map(len, files)], dtype=np.int64)  # and, last, the end
         self.dtype = files[0].dtype
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._starts[-1])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            begin, end, step = index.indices(len(self))
-            if step != 1:
-                raise IndexError("token files can be sliced in steps of 1 only")
-            first, last = np.searchsorted(self._ends, begin, side="right"), np.searchsorted(self._starts, end)
+            begin, end, _ = index.indices(len(self))
+            first, last = np.searchsorted(self._starts, begin, side="right") - 1, np.searchsorted(self._starts, end)
             spans = zip(self._files[first:last], self._starts[first:last].tolist(), strict=True)
             pieces = [file[max(begin - start, 0) : end - start] for file, start in spans]
             return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.zeros(0, self.dtype)])
         index = np.asarray(index)
-        if index.size and not (index.min() >= 0 and index.max() < len(self)):
-            raise IndexError(f"token index outside [0, {len(self)})")
-        flat = index.ravel()
-        file_numbers = np.searchsorted(self._ends, flat, side="right")  # never that of an empty file
-        tokens = np.empty(len(flat), dtype=self.dtype)
-        order = np.argsort(file_numbers, kind="stable")
-        used, first = np.unique(file_numbers[order], return_index=True)
-        for file, (begin, end) in zip(used.tolist(), pairwise([*first.tolist(), len(flat)]), strict=True):
-            in_file = order[begin:end]
-            tokens[in_file] = self._files[file][flat[in_file] - self._starts[file]]
-        return tokens.reshape(index.shape)[()]
-
-    def take(self, index: Any) -> Any:
-        """Return the tokens at ``index``, as NumPy's ``take`` without an axis."""
-        return self[np.asarray(index)]
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        raise TypeError("token files are read in pieces; all of them at once may not fit into memory")
+        file_numbers = np.searchsorted(self._starts, index, side="right") - 1  # never that of an empty file
+        tokens = np.empty(index.shape, dtype=self.dtype)
+        for number in np.unique(file_numbers).tolist():
+            is_own = file_numbers == number
+            tokens[is_own] = self._files[number][index[is_own] - self._starts[number]]
+        return tokens[()]
 
 
 @dataclass(frozen=True)
@@ -187,7 +165,7 @@ def open_store(folder: Path, split: str) -> TokenStore:
 def split_store(folder: Path, split: str, manifest: Manifest) -> TokenStore:
     """Map the files of one split."""
     entry = manifest.splits[split]
-    paths = dict.fromkeys(piece.path for piece in entry.pieces)
+    paths = manifest.token_files or [f"{split}/tokens.bin"]
     files = [map_array(folder / path, manifest.dtype) for path in paths]
     index = {name: map_array(folder / split / f"{name}.bin", dtype) for name, dtype in INDEX.items()}
     return TokenStore(
@@ -211,40 +189,13 @@ def map_array(path: Path, dtype: Any) -> np.ndarray:
 
 
 def verify_prepared(folder: Path) -> None:
-    """Compare the tokenizer, token files and indices of a prepared text with their hashes."""
-    manifest = read_manifest(folder)
-    hashes = {"tokenizer.json": manifest.tokenizer_sha256}
-    pieces: dict[str, list[Piece]] = {}
-    for split, entry in manifest.splits.items():
-        hashes |= {f"{split}/{name}.bin": digest for name, digest in entry.index_sha256.items()}
-        pieces |= {path: list(own) for path, own in groupby(entry.pieces, key=lambda piece: piece.path)}
-    itemsize = np.dtype(manifest.dtype).itemsize
-    for name in (*hashes, *pieces):
+    """Compare all files of a prepared text with their hashes."""
+    for name, digest in read_manifest(folder).files.items():
         path = folder / name
-        if path.is_file():
-            is_right = sha256_file(path) == hashes[name] if name in hashes else _holds(path, pieces[name], itemsize)
-            if is_right:
-                continue
-        what = "other contents than were written there" if path.is_file() else "this file is gone"
-        remedy = (
-            "bring the file back, or prepare again"
-            if Path(name).is_absolute()
-            else f"delete {folder} and prepare again"
-        )
-        raise UserError(f"{path}: {what}; {remedy}")
-
-
-def _holds(path: Path, pieces: list[Piece], itemsize: int) -> bool:
-    """Return whether a file holds these pieces and nothing else."""
-    with open(path, "rb") as file:
-        for piece in pieces:
-            digest, left = hashlib.sha256(), piece.tokens * itemsize
-            while block := file.read(min(left, 1 << 20)):
-                digest.update(block)
-                left -= len(block)
-            if left or digest.hexdigest() != piece.sha256:
-                return False
-        return not file.read(1)
+        if not path.is_file() or sha256_file(path) != digest:
+            found = "other contents than were written there" if path.is_file() else "this file is gone"
+            remedy = "bring the file back, or" if Path(name).is_absolute() else f"delete {folder} and"
+            raise UserError(f"{path}: {found}; {remedy} prepare again")
 
 
 _counted: dict[tuple[str, str], np.ndarray] = {}  # by hash and split of the store

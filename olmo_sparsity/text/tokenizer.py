@@ -36,21 +36,38 @@ def read_tokenizer(path: Path) -> Tokenizer:
 def _read(path: Path) -> str:
     try:
         return check_regular(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read this tokenizer ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not a tokenizer.json (not UTF-8 text)") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a tokenizer.json ({getattr(error, 'strerror', 'not UTF-8 text')})") from None
 
 
 def parse_tokenizer(text: str, *, name: str) -> Tokenizer:
     """Return the tokenizer of the text of a ``tokenizer.json``; ``name``: where it is from, for messages."""
-    with _panics_are_mistakes(name):
+    with _silent():
         try:
             tokenizer = settled(Tokenizer.from_str(text))
-        except Exception as error:  # the Rust side raises plain Exception
-            raise UserError(f"{name}: not a tokenizer.json ({str(error)[:80]})") from None
-        tokenizer.encode(PROBE)
+            tokenizer.encode(PROBE)
+        except (
+            BaseException
+        ) as error:  # the Rust side raises plain Exception; a panic, as of a broken tokenizer, is none
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise UserError(f"{name}: not a tokenizer.json that works ({str(error)[:80]})") from None
     return tokenizer
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Set standard error aside, where a panic of the Rust side prints a trace."""
+    kept = None
+    with open(os.devnull, "wb") as nowhere, suppress(OSError):  # standard error is closed
+        kept = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def settled(tokenizer: Tokenizer) -> Tokenizer:
@@ -61,30 +78,6 @@ def settled(tokenizer: Tokenizer) -> Tokenizer:
     if isinstance(tokenizer.model, models.BPE):
         tokenizer.model.dropout = None
     return tokenizer
-
-
-@contextmanager
-def _panics_are_mistakes(name: str) -> Iterator[None]:
-    """Turn a panic of the tokenizers library, which a broken tokenizer causes, into a ``UserError``.
-
-    A panic is no ``Exception``, and prints a trace by itself: standard error is set aside meanwhile.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    kept = None
-    with suppress(OSError):  # standard error is closed
-        kept = os.dup(2)
-        os.dup2(nowhere, 2)
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise UserError(f"{name}: this tokenizer fails ({str(error)[:80]}); repair it, or name another") from None
-    finally:
-        os.close(nowhere)
-        if kept is not None:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Tokenizer:
@@ -118,9 +111,7 @@ def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
     """Return the ID of the token that ends documents."""
     eos_id = tokenizer.token_to_id(eos_token)
     if eos_id is None:
-        raise UserError(
-            f"data.eos_token = {eos_token!r}: the tokenizer has no such token; name the one that ends its texts"
-        )
+        raise UserError(f"data.eos_token = {eos_token!r}: the tokenizer has no such token; name what ends its texts")
     return int(eos_id)
 
 
@@ -133,9 +124,7 @@ def tokenizer_text(data: DataConfig) -> str:
     if match := re.fullmatch("bpe:([0-9]{1,9})", data.tokenizer):
         vocab_size = int(match.group(1))
         if not 300 <= vocab_size <= 200_000:
-            raise UserError(
-                f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 of them are bytes)"
-            )
+            raise UserError(f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 are bytes)")
         if sources.is_token_source(data):
             raise UserError(
                 f"data.tokenizer = {data.tokenizer}: {data.source} holds token files, and no tokenizer can be trained on "
@@ -160,15 +149,13 @@ def tokenizer_text(data: DataConfig) -> str:
 
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
     """Decode each token on its own. A token that is only a part of a character decodes to U+FFFD."""
-    return [_token_text(tokenizer, int(token)) for token in token_ids]
-
-
-def _token_text(tokenizer: Tokenizer, token: int) -> str:
-    text = str(tokenizer.decode([token], skip_special_tokens=False))
-    # Decoders of SentencePiece tokenizers take spaces away that begin a text, and here every token begins one.
-    piece = tokenizer.id_to_token(token) or ""
-    num_missing = (len(piece) - len(piece.lstrip("\u2581"))) - (len(text) - len(text.lstrip(" ")))
-    return " " * num_missing + text
+    texts = []
+    for token in map(int, token_ids):
+        text, entry = str(tokenizer.decode([token], skip_special_tokens=False)), tokenizer.id_to_token(token) or ""
+        # Decoders of SentencePiece tokenizers take spaces away that begin a text, and here every token begins one.
+        num_missing = (len(entry) - len(entry.lstrip("\u2581"))) - (len(text) - len(text.lstrip(" ")))
+        texts.append(" " * num_missing + text)
+    return texts
 
 
 def word_start_table(tokenizer: Tokenizer) -> np.ndarray:

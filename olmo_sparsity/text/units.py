@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import sentencex
@@ -50,27 +51,22 @@ def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedToke
     """
     ids = [int(token) for token in token_ids]
     alone = dict(zip(distinct := sorted(set(ids)), token_texts(tokenizer, distinct), strict=True))
-    begins, ends, pieces, length = [], [], [], 0
-    i = 0
-    while i < len(ids):
-        prefixes = [alone[ids[i]]]  # texts of the tokens from i on, one more token each
-        while (
-            prefixes[-1].endswith(REPLACEMENT)
-            and len(prefixes) < MAX_PIECE
-            and (following := i + len(prefixes)) < len(ids)
-            and REPLACEMENT in alone[ids[following]]
-        ):
-            prefixes.append(str(tokenizer.decode(ids[i : following + 1], skip_special_tokens=False)))
+    begins, ends, text = list[int](), list[int](), ""
+    while len(begins) < len(ids):
+        first = len(begins)
+        prefixes = [alone[ids[first]]]  # texts of the tokens from this one on, one more token each
+        for following in range(first + 1, min(first + MAX_PIECE, len(ids))):
+            if not prefixes[-1].endswith(REPLACEMENT) or REPLACEMENT not in alone[ids[following]]:
+                break
+            prefixes.append(str(tokenizer.decode(ids[first : following + 1], skip_special_tokens=False)))
         piece, begin = prefixes[-1], 0
         for prefix in prefixes:
             common = len(os.path.commonprefix([prefix, piece]))  # noqa: RUF071 (of any texts)
-            begins.append(length + begin)
-            ends.append(length + min(len(piece), common + (len(prefix) > common)))
+            begins.append(len(text) + begin)
+            ends.append(len(text) + min(len(piece), common + (len(prefix) > common)))
             begin = common
-        pieces.append(piece)
-        length += len(piece)
-        i += len(prefixes)
-    return DecodedTokens("".join(pieces), np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64))
+        text += piece
+    return DecodedTokens(text, np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64))
 
 
 def shown_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
@@ -82,26 +78,18 @@ def shown_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
     return [decoded.text[begin:end] for begin, end in pairwise([*decoded.begins_T.tolist(), len(decoded.text)])]
 
 
-def word_starts(text: str) -> np.ndarray:
-    """Return where words begin in a text, rising; int64.
-
-    A word is a run of characters that are no white space, with its punctuation; in Chinese and Japanese every character, with the
-    marks behind it.
-    """
-    return np.array([match.start() for match in WORD.finditer(text)], dtype=np.int64)
+def word_starts(text: str) -> list[int]:
+    """Return where words begin: runs of characters that are no white space; in Chinese and Japanese every character."""
+    return [match.start() for match in WORD.finditer(text)]
 
 
-def sentence_starts(text: str) -> np.ndarray:
-    """Return where sentences begin in a text, rising; int64. A blank line ends a sentence.
-
-    Source: sentencex, the sentence splitter of Wikimedia.
-    """
+def sentence_starts(text: str) -> list[int]:
+    """Return where sentences begin by sentencex, the sentence splitter of Wikimedia. A blank line ends a sentence."""
     text = OTHER_SPACE.sub(" ", text)  # the splitter panics at a capital letter, such a character and a period
     segments = sentencex.segment(LANGUAGE, text)
     assert "".join(segments) == text, "the splitter keeps every character"
-    ends = np.cumsum([len(segment) for segment in segments], dtype=np.int64)
-    starts = [end - len(segment) for segment, end in zip(segments, ends.tolist(), strict=True) if segment.strip()]
-    return np.array(starts, dtype=np.int64)
+    begins = accumulate((len(segment) for segment in segments), initial=0)
+    return [begin for begin, segment in zip(begins, segments, strict=False) if segment.strip()]
 
 
 def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range: int, unit: str) -> np.ndarray:
@@ -124,15 +112,13 @@ def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range
     return groups_WM
 
 
-def _numbers(decoded: DecodedTokens, starts: np.ndarray, *, blank_goes_back: bool) -> np.ndarray:
+def _numbers(decoded: DecodedTokens, starts: list[int], *, blank_goes_back: bool) -> np.ndarray:
     """Return the number of the word or sentence that each token belongs to, int64 [T], not falling."""
     numbers, blank = list[int](), 0  # the latest tokens of white space alone, which wait for what is behind them
     for begin, stop in zip(decoded.begins_T.tolist(), decoded.ends_T.tolist(), strict=True):
         own = decoded.text[begin:stop]
         if own.strip():
-            first = begin + len(own) - len(own.lstrip())
-            number = int(np.searchsorted(starts, first, side="right"))
-            numbers += [number] * (blank + 1)
+            numbers += [bisect_right(starts, begin + len(own) - len(own.lstrip()))] * (blank + 1)
             blank = 0
         elif blank_goes_back and numbers:
             numbers.append(numbers[-1])

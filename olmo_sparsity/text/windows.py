@@ -1,17 +1,12 @@
 """Windows of consecutive tokens inside one document, and how their targets are drawn.
 
-Each eligible target of a text has the same chance, and a document keeps only so many windows. Targets are drawn one after
-another, without repetition. A draw that falls on a document that is full keeps no window, but counts for its weight:
+Targets are drawn one after another without repetition, each eligible one with the same chance, and a document keeps only so many
+windows. A draw that falls on a full document keeps none, but counts for its weight: draws on the document / windows kept of it.
+The draw stops where it would keep one window more than wanted, which does not depend on the order of the draws; so
+sum(weight * x) / sum(weight) is an unbiased estimate of the mean of x over all eligible targets.
 
-    weight = draws that fell on the document / windows kept of it
-
-The draw stops where it would keep one window more than wanted; this last draw does not count. Whether it stops depends on how
-many draws fell on each document, not on their order, so sum(weight * x) / sum(weight) is an unbiased estimate of the mean of x
-over all eligible targets.
-
-The text may have hundreds of millions of targets, so no list of them is made. Each target has a random key, exponentially
-distributed, and targets are drawn in rising order of their keys. Only the first keys of each document are made: the smallest of n
-keys is an exponential variable divided by n, and the gaps between sorted keys are the same for n - 1, n - 2, ... keys.
+No list of targets is made. Each has an exponential random key, and they are drawn in rising order. Only the first keys of each
+document are made: the smallest of n is an exponential variable divided by n, and gaps between sorted keys the same for n - 1, ...
 
 Shape letters: W windows, T tokens of a window, G documents of the store, V vocabulary entries; in lower case some of them.
 """
@@ -21,20 +16,19 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 
+from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text.sources import hash64, make_document
+from olmo_sparsity.text.sources import hash64
 from olmo_sparsity.text.store import TokenStore
 
 KEYS, EXTRA_DRAWS, TARGETS = 7, 8, 9  # purposes of random generators; a change would change the windows
 READ_AT_ONCE = 1 << 20  # tokens or IDs of a memory-mapped file
-MIN_DOCUMENTS = 50  # fewer have no interval (statistics)
-LARGEST_DRAW = 1 << 20  # windows
 END = 0  # closes a document in memory; it belongs to no window and is never a target
 
 
@@ -99,12 +93,10 @@ def sample_windows(
         raise UserError(
             "influence.targets = word-start: no token of the text begins a word (white space and then a letter); choose all"
         )
-    draws = _kept_draws(counts_g, num_windows, max_per_document, seed)
-    target_W = np.empty(len(draws.which_W), dtype=np.int64)
-    order_W = np.argsort(
-        draws.which_W, kind="stable"
-    )  # the windows of a document side by side, in the order of the draws
-    which_d, first_d = np.unique(draws.which_W[order_W], return_index=True)
+    which_W, weight_W = _draw(counts_g, num_windows, max_per_document, seed)
+    target_W = np.empty(len(which_W), dtype=np.int64)
+    order_W = np.argsort(which_W, kind="stable")  # the windows of a document side by side, in the order of the draws
+    which_d, first_d = np.unique(which_W[order_W], return_index=True)
     for which, own_w in zip(which_d.tolist(), np.split(order_W, first_d)[1:], strict=True):
         document = int(eligible_g[which])
         rng = np.random.default_rng([seed, TARGETS, document])
@@ -113,15 +105,7 @@ def sample_windows(
         if target_table_V is not None:
             targets = targets[target_table_V[store.tokens[targets[0] : targets[-1] + 1]]]
         target_W[own_w] = targets[rank[: len(own_w)]]
-    return Windows(
-        store=store,
-        full_len=full_len,
-        min_preceding=min_preceding,
-        document_W=eligible_g[draws.which_W],
-        start_W=target_W - full_len,
-        weight_W=_weights(draws, counts_g, max_per_document, seed),
-        eligible_g=eligible_g,
-    )
+    return Windows(store, full_len, min_preceding, eligible_g[which_W], target_W - full_len, weight_W, eligible_g)
 
 
 def _eligible_documents(store: TokenStore, min_preceding: int, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
@@ -160,26 +144,17 @@ def _count_targets(
     return counts_g
 
 
-class _Draws(NamedTuple):
-    """The draws that keep a window, as many as are wanted, in order."""
-
-    which_W: np.ndarray  # int64; index of each draw's document among the eligible ones
-    key_W: np.ndarray  # float64, rising
-    stop_key: float  # key of the draw that would keep one window more; infinite if there is none
-
-
-def _kept_draws(counts_g: np.ndarray, num_windows: int, max_per_document: int, seed: int) -> _Draws:
-    """Return the draws that keep a window, for documents with these numbers of eligible targets."""
+def _draw(counts_g: np.ndarray, num_windows: int, max_per_document: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw from documents with these numbers of eligible targets: the document of each window, int64 [W], and its weight."""
     order_g = np.argsort(-counts_g, kind="stable")  # then documents that take part in late rounds come first
     ordered_g = counts_g[order_g]
     active = np.flatnonzero(ordered_g)
     last_key = np.zeros(len(active))
     which, keys = np.zeros(0, dtype=np.int64), np.zeros(0)
-    stop_key = np.inf
+    stop_key = np.inf  # key of the draw that would keep one window more
     for num_before in range(max_per_document):
         # Every document up to the last active one draws, so that the keys do not depend on which ones are active.
-        rng = np.random.default_rng([seed, KEYS, num_before])
-        drawn = rng.standard_exponential(active[-1] + 1)[active]
+        drawn = np.random.default_rng([seed, KEYS, num_before]).standard_exponential(active[-1] + 1)[active]
         last_key = last_key + drawn / (ordered_g[active] - num_before)
         which, keys = np.concatenate([which, active]), np.concatenate([keys, last_key])
         if len(keys) > num_windows:
@@ -189,83 +164,61 @@ def _kept_draws(counts_g: np.ndarray, num_windows: int, max_per_document: int, s
         active, last_key = active[goes_on], last_key[goes_on]
         if len(active) == 0:
             break
-    order = np.argsort(keys, kind="stable")[:num_windows]
-    return _Draws(order_g[which[order]], keys[order], stop_key)
-
-
-def _weights(draws: _Draws, counts_g: np.ndarray, max_per_document: int, seed: int) -> np.ndarray:
-    """Return the weight of each window, float64 [W]."""
-    which_d, document_W, kept_d = np.unique(draws.which_W, return_inverse=True, return_counts=True)
+    kept = np.argsort(keys, kind="stable")[:num_windows]
+    which_W, key_W = order_g[which[kept]], keys[kept]
+    which_d, document_W, kept_d = np.unique(which_W, return_inverse=True, return_counts=True)
     last_key_d = np.zeros(len(which_d))
-    np.maximum.at(last_key_d, document_W, draws.key_W)
+    np.maximum.at(last_key_d, document_W, key_W)
     # The keys of a full document's other targets lie behind its last one, independent of one another.
     left_d = np.where(kept_d == max_per_document, counts_g[which_d] - kept_d, 0)
-    share_d = -np.expm1(last_key_d - draws.stop_key)
-    extra_d = np.random.default_rng([seed, EXTRA_DRAWS]).binomial(left_d, share_d)
-    return np.asarray(((kept_d + extra_d) / kept_d)[document_W])
+    extra_d = np.random.default_rng([seed, EXTRA_DRAWS]).binomial(left_d, -np.expm1(last_key_d - stop_key))
+    return which_W, np.asarray(((kept_d + extra_d) / kept_d)[document_W])
 
 
 def few_documents(
-    doc_ids_g: np.ndarray,
-    percent: Optional[float] = None,
-    draw: Optional[Callable[[int], Windows]] = None,
-    num_windows: int = 0,
+    doc_ids_g: np.ndarray, percent: Optional[float] = None, windows: Optional[Windows] = None
 ) -> Optional[str]:
     """Say that too few documents hold windows for intervals, and what would do; None: there are enough.
 
     ``doc_ids_g`` are the documents that hold a window, ``percent`` is ``data.validation_percent`` where they are a run's held-out
-    ones, and ``draw`` draws so many windows of them.
+    ones, and ``windows`` are those that were drawn of them.
     """
     number = len(np.unique(doc_ids_g))
-    if number < MIN_DOCUMENTS:
-        wanted = 100 if percent is None or number == 0 else math.ceil(percent * MIN_DOCUMENTS / number)
-        remedy = f"data.validation_percent={wanted}" if wanted <= 50 else "use more or longer text, or shorter windows"
-        return f"{number} {'' if percent is None else 'held-out '}documents, {MIN_DOCUMENTS} needed for intervals: {remedy}"
-    if draw is None or (found := draw(num_windows).num_documents) >= MIN_DOCUMENTS:
-        return None
-    wanted, drawn = num_windows, 0
-    while drawn < MIN_DOCUMENTS and wanted < LARGEST_DRAW:
-        wanted *= 2
-        drawn = draw(wanted).num_documents
-    return f"{num_windows} windows of {found} documents, {MIN_DOCUMENTS} needed for intervals: influence.num_windows={wanted}"
+    documents = f"{number} {'' if percent is None else 'held-out '}documents"
+    remedy = "use more or longer text, or shorter windows"
+    if number >= MIN_DOCUMENTS:
+        if windows is None or windows.num_documents >= MIN_DOCUMENTS:
+            return None
+        documents = f"{len(windows)} windows of {windows.num_documents} documents"
+        remedy = "draw more windows (influence.num_windows)"
+    elif percent and number and percent * MIN_DOCUMENTS / number <= 50:
+        remedy = f"data.validation_percent={math.ceil(percent * MIN_DOCUMENTS / number)}"
+    return f"{documents}, {MIN_DOCUMENTS} needed for intervals: {remedy}"
 
 
-class TokenDocument(NamedTuple):
-    """One document in memory."""
-
-    token_ids: np.ndarray  # without the token that ends a document
-    doc_id: int  # 64-bit hash of its content
-    source: str
+def id_of_text(text: str) -> int:
+    """Return the ID that a text has in every corpus."""
+    return hash64(text.encode(), b"doc_id")
 
 
-def document_of_text(text: str, token_ids: np.ndarray, *, source: str) -> TokenDocument:
-    """Return a document with the ID that its text has in every corpus."""
-    return TokenDocument(token_ids, make_document(text, source).doc_id, source)
-
-
-def document_of_tokens(token_ids: np.ndarray, *, source: str, name: Optional[str] = None) -> TokenDocument:
-    """Return a document with the ID that its tokens have in token files, or that its name means.
-
-    A name of 16 hexadecimal digits is the ID itself, as tables write it; other names are hashed.
-    """
+def id_of_tokens(token_ids: np.ndarray, name: Optional[str] = None) -> int:
+    """Return the ID that tokens have in token files, or that their name means: 16 hexadecimal digits are the ID itself."""
     if name is not None and re.fullmatch(r"[0-9a-f]{16}", name):
-        return TokenDocument(token_ids, int(name, 16), source)
-    content = token_ids.astype("<u4").tobytes() if name is None else name.encode()
-    return TokenDocument(token_ids, hash64(content, b"doc_id"), source)
+        return int(name, 16)
+    return hash64(token_ids.astype("<u4").tobytes() if name is None else name.encode(), b"doc_id")
 
 
-def store_of(documents: Sequence[TokenDocument], *, split: str) -> TokenStore:
-    """Return a store of documents in memory, at least one, in the given order; ``split`` is its name in tables."""
-    pieces = [np.append(document.token_ids, END).astype(np.uint32) for document in documents]
-    ends_G = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-    tokens = np.concatenate(pieces)
+def store_of(documents: Sequence[np.ndarray], doc_ids: Sequence[int], *, source: str, split: str) -> TokenStore:
+    """Return a store of the tokens of documents in memory, at least one, in the given order."""
+    tokens = np.concatenate([np.append(document, END) for document in documents]).astype(np.uint32)
+    ends_G = np.cumsum([len(document) + 1 for document in documents], dtype=np.int64)
     return TokenStore(
         tokens=tokens,
-        begins_G=np.append(0, ends_G[:-1]).astype(np.int64),
+        begins_G=np.append(0, ends_G[:-1]),
         ends_G=ends_G,
-        doc_ids_G=np.array([document.doc_id for document in documents], dtype=np.uint64),
-        sources=[document.source for document in documents],
-        source_ends=np.arange(1, len(documents) + 1),
+        doc_ids_G=np.array(doc_ids, dtype=np.uint64),
+        sources=[source],
+        source_ends=np.array([len(documents)]),
         split=split,
         tokens_sha256=hashlib.sha256(tokens.data).hexdigest(),
     )
@@ -273,12 +226,6 @@ def store_of(documents: Sequence[TokenDocument], *, split: str) -> TokenStore:
 
 def windows_before(store: TokenStore, full_len: int, *, document_W: np.ndarray, target_W: np.ndarray) -> Windows:
     """Return the windows before chosen targets, the tokens ``target_W`` of documents ``document_W``, all with weight 1."""
-    return Windows(
-        store=store,
-        full_len=full_len,
-        min_preceding=full_len,
-        document_W=document_W,
-        start_W=store.begins_G[document_W] + target_W - full_len,
-        weight_W=np.ones(len(target_W)),
-        eligible_g=np.flatnonzero(store.lengths_G - 1 > full_len),
-    )
+    start_W = store.begins_G[document_W] + target_W - full_len
+    eligible_g = np.flatnonzero(store.lengths_G - 1 > full_len)
+    return Windows(store, full_len, full_len, document_W, start_W, np.ones(len(target_W)), eligible_g)

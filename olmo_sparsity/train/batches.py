@@ -129,8 +129,8 @@ def batch_at(
             start_B = (rng.random(num_rows) * num_starts_B).astype(np.int64)
             offsets_BT = positions_BT
     index_bT = (begin_B + start_B)[rows, None] + offsets_BT[rows]
-    tokens_bT = store.tokens.take(index_bT).astype(np.int64)
-    targets_bT = store.tokens.take(index_bT + 1).astype(np.int64)
+    tokens_bT = store.tokens[index_bT].astype(np.int64)
+    targets_bT = store.tokens[index_bT + 1].astype(np.int64)
     positions_bT = positions_BT[rows]
     if source.bos_id is not None:
         tokens_bT = np.pad(tokens_bT, ((0, 0), (1, 0)), constant_values=source.bos_id)

@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.selectors import meaning_of
 from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.frames import five_windows
-from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS
 from olmo_sparsity.statistics.quantities import (
     QUANTITIES,
     counted,

@@ -10,8 +10,8 @@ from typing import Any, Literal, Optional
 import numpy as np
 import pandas as pd
 
+from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.statistics.enough import few, share_at
-from olmo_sparsity.statistics.intervals import MIN_DOCUMENTS
 from olmo_sparsity.statistics.quantities import QUANTITIES, Gate, first_blind, gate, pick, side_of_zero, units_of
 from olmo_sparsity.statistics.spectrum import TOLERANCE
 from olmo_sparsity.tables import lengths_of, model_name

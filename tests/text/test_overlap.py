@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tiny_stores import tiny_store
 
-from olmo_sparsity.text import overlap
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training, ngram_hashes, windows_in_training
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.windows import sample_windows
@@ -25,12 +24,10 @@ def sequences(tokens: list[int]) -> set[tuple[int, ...]]:
 TRAINED = set().union(*map(sequences, random_texts(0, 60)))
 
 
-@pytest.fixture(params=[7, 50, 1 << 16])
-def training(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TokenStore:
-    """Training text whose gaps, of another split, hold 20 times token 1; it is read in blocks of several sizes."""
-    monkeypatch.setattr(overlap, "SCANNED_TOKENS", request.param)
-    monkeypatch.setattr(overlap, "WINDOWS_AT_ONCE", 7)
-    return tiny_store(random_texts(0, 60), gap=20, split="train")
+@pytest.fixture
+def training() -> TokenStore:
+    """Training text of several blocks, whose gaps, of another split, hold 3,000 times token 1."""
+    return tiny_store(random_texts(0, 60), gap=3000, split="train")
 
 
 def test_equal_sequences_and_no_others_have_equal_hashes() -> None:

@@ -7,7 +7,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text import places
 from olmo_sparsity.text.places import EncodedText, encode_around, encode_text, place_at
 from olmo_sparsity.text.tokenizer import train_bpe
 
@@ -50,39 +49,27 @@ def test_every_character_has_the_first_token_that_holds_it(tokenizer: Tokenizer)
     assert encoded.begin_of(token) == text.index("naïve")
 
 
-def test_parts_give_the_tokens_of_the_whole_text(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On random texts: words, runs of white space, characters of several bytes, words longer than the overlap."""
-    pieces = np.array(
-        ["the", " cat", "  ", "\n\n", " don't", "12,345", "naïve", "✨", "é", " ab", "\t", ";;", " ", "x" * 90]
-    )
+def test_parts_give_the_tokens_of_the_whole_text(tokenizer: Tokenizer) -> None:
+    """On random text of several blocks: words, runs of white space, characters of several bytes."""
+    pieces = ["the", " cat", "  ", "\n\n", " don't", "12,345", "naïve", "✨", "é", " ab", "\t", ";;", " ", "x" * 90]
     rng = np.random.default_rng(0)
-    for trial in range(30):
-        text = "".join(rng.choice(pieces if trial % 4 == 0 else pieces[:-1], 700))
-        monkeypatch.setattr(places, "BLOCK", 10**9)
-        whole = encode_text(tokenizer, text)
-        monkeypatch.setattr(places, "BLOCK", 400)
-        monkeypatch.setattr(places, "OVERLAP", 128)
-        found = encode_text(tokenizer, text)
-        for name in ("token_ids", "begins", "ends"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=f"{name} {trial}")
-        if trial % 4:
-            offset = int(rng.integers(len(text) // 2, len(text) - 200))
-            part = encode_around(tokenizer, text, offset, 20)
-            at, of_whole = (place_at(one, offset, full_len=20, local_len=4) for one in (part, whole))
-            assert len(part) < len(whole) // 2
-            assert part.token_ids[at - 20 : at + 1].tolist() == whole.token_ids[of_whole - 20 : of_whole + 1].tolist()
-            assert part.begins[at - 20 : at + 1].tolist() == whole.begins[of_whole - 20 : of_whole + 1].tolist()
+    text = "".join(rng.choice(pieces[:-1], 60_000))
+    expected, found = tokenizer.encode(text, add_special_tokens=False), encode_text(tokenizer, text)
+    assert len(text) > 2 << 16 and found.token_ids.tolist() == expected.ids
+    assert np.stack([found.begins, found.ends], axis=1).tolist() == list(map(list, expected.offsets))
+    for offset in (5000, 100_000, len(text) - 5000):
+        part = encode_around(tokenizer, text, offset, 20)
+        at, of_whole = (place_at(one, offset, full_len=20, local_len=4) for one in (part, found))
+        assert len(part) < len(found) // 2
+        for name in ("token_ids", "begins"):
+            of_part, wanted = getattr(part, name)[at - 20 : at + 1], getattr(found, name)[of_whole - 20 : of_whole + 1]
+            assert of_part.tolist() == wanted.tolist()
 
 
-def test_a_word_without_end_is_encoded_at_once_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_without_end_is_encoded_at_once() -> None:
     tokenizer = train_bpe(["x" * 64, "yx", TEXT] * 3, 330, eos_token="<eos>")
-    monkeypatch.setattr(places, "BLOCK", 400)
-    monkeypatch.setattr(places, "OVERLAP", 128)
-    text = "the cat sat on the mat, " * 20 + "yyy" + "x" * 900
+    text = "the cat sat on the mat, " * 2_700 + "yyy" + "x" * 9000
     assert encode_text(tokenizer, text).token_ids.tolist() == tokenizer.encode(text).ids
-    monkeypatch.setattr(places, "LONGEST_AT_ONCE", 1000)
-    with pytest.raises(UserError, match="cannot be encoded in pieces; give at most 1,000 characters"):
-        encode_text(tokenizer, text)
 
 
 CHARACTERS = EncodedText("abcdefg", np.arange(7), np.arange(7), np.arange(1, 8))  # one token a character
@@ -95,13 +82,11 @@ TOO_EARLY = [  # text, offset, full and local length, and words of the line
         3,
         "offset 0: 0 tokens before it, and the full context has 6; choose a place from character 6 on",
     ),
-    (CHARACTERS, 0, 7, 3, "choose a longer text (this one has 7 tokens)"),
-    (CHARACTERS, 1, 6, 3, "1 tokens before it, and the full context has 6; choose a place from character 6 on"),
-    (CHARACTERS, 3, 6, 3, "choose shorter lengths (--local-len 1 --full-len 3) or a place"),
-    (CHARACTERS, 4, 6, 3, "choose a shorter full context (--full-len 4) or a place"),
+    (CHARACTERS, 0, 7, 3, "choose a text of over 7 tokens"),
+    (CHARACTERS, 4, 6, 3, "choose a place from character 6 on or a shorter context (--full-len 4)"),
     (CHARACTERS, 7, 6, 3, "offset 7: the text has 7 characters, numbered from 0"),
     (CHARACTERS, -1, 6, 3, "offset -1: the text has 7 characters"),
-    (STRIPPED, 6, 2, 1, "offset 6: the tokenizer drops the end of the text"),
+    (STRIPPED, 6, 2, 1, "offset 6: no token of the text holds it or follows"),
     (STRIPPED, 8, 2, 1, "offset 8: the text has 8 characters"),
 ]
 
@@ -111,8 +96,5 @@ def test_places_without_a_window(encoded: EncodedText, offset: int, full_len: in
     with pytest.raises(UserError) as refused:
         place_at(encoded, offset, full_len=full_len, local_len=local_len)
     assert words in str(refused.value)
-
-
-def test_places_with_a_window() -> None:
     assert place_at(CHARACTERS, 6, full_len=6, local_len=3) == 6
     assert place_at(STRIPPED, 2, full_len=2, local_len=1) == 2  # of the token behind it

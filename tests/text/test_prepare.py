@@ -20,7 +20,6 @@ from tokenizers import Tokenizer, models
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text import prepare as module
 from olmo_sparsity.text.prepare import prepare, store_folder
 from olmo_sparsity.text.sources import list_pieces, make_document, read_piece, split_of
 from olmo_sparsity.text.store import (
@@ -102,17 +101,6 @@ def test_the_store_holds_every_document_once_closed_by_eos(data: DataConfig) -> 
     assert open_store(measured, "measured").num_documents == 210 and measured != folder
 
 
-def test_batches_do_not_change_the_result(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = files_of(prepare(data))
-    monkeypatch.setattr(module, "BATCH_RECORDS", 7)
-    found = files_of(prepare(elsewhere(data)))
-    decoded = [json.loads(files["manifest.json"]).pop("decoded") for files in (expected, found)]
-    assert decoded == [32 * 5, 210]
-    assert {name: content for name, content in found.items() if name != "manifest.json"} == {
-        name: content for name, content in expected.items() if name != "manifest.json"
-    }
-
-
 SCRIPT = """
 import sys
 from olmo_sparsity.config import DataConfig
@@ -129,7 +117,7 @@ def started(data: DataConfig) -> subprocess.Popen[bytes]:
 
 
 def pieces_done(folder: Path) -> int:
-    return len(read_manifest(folder).splits["train"].pieces) if (folder / "manifest.json").is_file() else 0
+    return read_manifest(folder).pieces if (folder / "manifest.json").is_file() else 0
 
 
 def test_killed_at_any_moment_nothing_is_lost(data: DataConfig) -> None:
@@ -276,10 +264,10 @@ def random_documents(seed: int, count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])
-def test_token_files_are_used_in_place(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most blocks end inside a document; empty documents are skipped, and an open end is kept."""
-    monkeypatch.setattr(module, "SCANNED_TOKENS", 37)
+def test_token_files_are_used_in_place(dtype: str, tmp_path: Path) -> None:
+    """A block ends inside a document; empty documents are skipped, and an open end is kept."""
     documents = {name: random_documents(seed, 80) for seed, name in enumerate(("a.npy", "b.npy"))}
+    documents["a.npy"].append([7] * (1 << 20) + [EOS])
     documents["c.npy"] = [[EOS], [7, 8, EOS], [EOS], documents["a.npy"][0][:-1]]
     data = token_source(tmp_path, documents, dtype)
     folder = prepare(dataclasses.replace(data, token_dtype="auto" if dtype == "<u2" else "uint32"))
@@ -304,7 +292,7 @@ def test_token_files_are_used_in_place(dtype: str, tmp_path: Path, monkeypatch: 
     other = token_source(tmp_path / "other", {"x.bin": [one for one in everything if one[-1] == EOS][::-1]})
     for split, store in zip(SPLITS, stores, strict=True):
         assert {*open_store(prepare(other), split).doc_ids_G.tolist()} == {*store.doc_ids_G.tolist()}
-    limited = dataclasses.replace(data, token_dtype=manifest.data["token_dtype"], max_documents=90)
+    limited = dataclasses.replace(data, token_dtype=manifest.data["token_dtype"], max_documents=91)
     kept = [one for split in SPLITS for one in documents_of(open_store(prepare(limited), split))]
     assert sorted(kept) == sorted([*documents["a.npy"], *documents["b.npy"][:10]])
     path = Path(data.source) / "b.npy"
@@ -347,9 +335,6 @@ def test_token_files_behave_like_one_array() -> None:
             assert files[begin:end].tolist() == array[begin:end].tolist()
     for index in (np.array(59), np.arange(60), rng.integers(60, size=(4, 3, 2)), np.zeros((0, 3), dtype=np.int64)):
         assert files[index].dtype == np.uint16 and np.array_equal(files[index], array[index])
-        assert np.array_equal(files.take(index), array.take(index))
     for outside in (60, -1):
-        with pytest.raises(IndexError, match="outside"):
+        with pytest.raises(IndexError):
             files[np.array([0, outside])]
-    with pytest.raises(TypeError, match="in pieces"):
-        np.asarray(files)

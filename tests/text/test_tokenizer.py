@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text import tokenizer as module
 from olmo_sparsity.text.tokenizer import parse_tokenizer, read_tokenizer, tokenizer_text, train_bpe, vocab_size_of
 
 
@@ -35,18 +34,6 @@ def test_ordinary_text_gives_the_tokenizer_of_the_library() -> None:
     texts = [made_up_text(np.random.default_rng(seed), 200) for seed in range(20)]
     texts += ["na\u00efve \u6cb3\u6d41 \U0001f30a\U0001f30a 12,345.67\n\n  it's", f"{longest} {longest}"]
     assert train_bpe(texts, 600, eos_token="<eos>").to_str() == trained_without_a_limit(texts, 600).to_str()
-
-
-def test_the_parts_of_a_long_word_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_WORD", 4)
-    cut, whole = (
-        train(["abcdabcdxyz"] * 3, 300)
-        for train in (lambda *a: train_bpe(*a, eos_token="<eos>"), trained_without_a_limit)
-    )
-    entries = {entry for entry in cut.get_vocab() if len(entry) > 1 and entry != "<eos>"}
-    assert {"abcd", "xyz"} <= entries and max(map(len, entries)) == 4
-    assert cut.pre_tokenizer.__getstate__() == whole.pre_tokenizer.__getstate__()
-    assert cut.decode(cut.encode("abcdabcdxyz").ids) == "abcdabcdxyz"
 
 
 def test_a_tokenizer_gives_the_same_whole_tokens_each_time(tmp_path: Path) -> None:

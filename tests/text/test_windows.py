@@ -14,16 +14,13 @@ from scipy.stats import chi2, chi2_contingency
 from tiny_stores import EOS, tiny_store
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics import intervals
-from olmo_sparsity.text import windows as module
 from olmo_sparsity.text.sources import hash64
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.windows import (
-    MIN_DOCUMENTS,
     Windows,
-    document_of_text,
-    document_of_tokens,
     few_documents,
+    id_of_text,
+    id_of_tokens,
     sample_windows,
     store_of,
     windows_before,
@@ -107,16 +104,6 @@ def test_windows_and_weights_have_the_law_of_a_draw_one_by_one() -> None:
     assert chi2_contingency(table).pvalue > RARE
 
 
-def test_text_that_runs_out_gives_each_document_its_number_of_targets() -> None:
-    for num_windows in (7, 50):
-        drawn = draw(STORE, num_windows, seed=3)
-        assert sorted(drawn.document_W.tolist()) == [0, 1, 1, 2, 2, 3, 3]
-        assert [drawn.weight_W[drawn.document_W == document].sum() for document in range(4)] == ELIGIBLE
-    everything = draw(STORE, 50, seed=3, most=10**9)
-    assert sorted((everything.start_W + FULL).tolist()) == targets_of(STORE)
-    assert (everything.weight_W == 1).all()
-
-
 def test_window_i_does_not_depend_on_the_number_of_windows() -> None:
     store = tiny_store([[2 + d] * (FULL + 1 + 3 * d % 17) for d in range(60)])
     for most in (1, 3, 100):
@@ -138,12 +125,10 @@ def test_lengths_with_the_same_preceding_tokens_share_targets_and_weights() -> N
     assert draw(store, 80, full_len=2).start_W.tolist() != shorter.start_W.tolist()
 
 
-@pytest.mark.parametrize("block", [1, 7, 1 << 20])
-def test_targets_of_a_table(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tokens are read at a time; EOS and tokens of other splits are none."""
-    monkeypatch.setattr(module, "READ_AT_ONCE", block)
+def test_targets_of_a_table() -> None:
+    """In several blocks of tokens; EOS and tokens of other splits are none."""
     rng = np.random.default_rng(5)
-    store = tiny_store([rng.integers(2, 9, int(rng.integers(3, 30))).tolist() for _ in range(40)])
+    store = tiny_store([rng.integers(2, 9, int(rng.integers(3, 30))).tolist() for _ in range(40)], gap=70_000)
     table_V = np.isin(np.arange(9), [EOS, 1, 3, 8])
     windows = draw(store, 1000, most=100, target_table_V=table_V)
     assert sorted((windows.start_W + FULL).tolist()) == targets_of(store, table_V)
@@ -189,39 +174,26 @@ def test_text_too_small_for_windows() -> None:
 def test_windows_of_documents_in_memory() -> None:
     """Their IDs are those of corpora; a name is hashed, unless it is an ID itself."""
     first, second = np.arange(10, 19), np.arange(30, 36)
-    store = store_of([document_of_text("a", first, source="x"), document_of_tokens(second, source="y")], split="own")
+    store = store_of([first, second], [id_of_text("a"), id_of_tokens(second)], source="x", split="own")
     windows = windows_before(store, 4, document_W=np.array([1, 0, 0]), target_W=np.array([5, 4, 8]))
     assert windows.tokens(np.arange(3)).tolist() == [[31, 32, 33, 34, 35], [10, 11, 12, 13, 14], [14, 15, 16, 17, 18]]
     assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
-    assert store.source_of(np.array([0, 1])) == ["x", "y"] and windows.num_documents == 2
     tokens = np.array([*first, 0, *second, 0], dtype="<u4")
-    assert (store.split, store.tokens_sha256) == ("own", hashlib.sha256(tokens.tobytes()).hexdigest())
-    for name, content in {
-        None: second.astype("<u4").tobytes(),
-        "abc": b"abc",
-        "0123456789abcdeg": b"0123456789abcdeg",
-    }.items():
-        assert document_of_tokens(second, source="y", name=name).doc_id == hash64(content, b"doc_id")
-    assert document_of_tokens(second, source="y", name="0123456789abcdef").doc_id == 0x0123456789ABCDEF
-    assert document_of_text("naïve", second, source="x").doc_id == hash64("naïve".encode(), b"doc_id")
+    assert store.tokens_sha256 == hashlib.sha256(tokens.tobytes()).hexdigest() and windows.num_documents == 2
+    for name in ("abc", "0123456789abcdeg"):
+        assert id_of_tokens(second, name) == hash64(name.encode(), b"doc_id")
+    assert id_of_tokens(second) == hash64(second.astype("<u4").tobytes(), b"doc_id")
+    assert id_of_tokens(second, "0123456789abcdef") == 0x0123456789ABCDEF
+    assert id_of_text("naïve") == hash64("naïve".encode(), b"doc_id")
 
 
 def test_too_few_documents_are_told_with_what_would_do() -> None:
-    """What is said would do: so many windows, or so large a share of the documents."""
-    assert MIN_DOCUMENTS == intervals.MIN_DOCUMENTS
     ids = np.arange(38, dtype=np.uint64)
     assert few_documents(ids, 15.0) == "38 held-out documents, 50 needed for intervals: data.validation_percent=20"
-    assert (
-        few_documents(np.repeat(ids, 3))
-        == "38 documents, 50 needed for intervals: use more or longer text, or shorter windows"
-    )
+    longer = "38 documents, 50 needed for intervals: use more or longer text, or shorter windows"
+    assert few_documents(np.repeat(ids, 3)) == longer
     assert "use more or longer text" in str(few_documents(ids[:2], 15.0)) and few_documents(ids[:0], 15.0) is not None
     store = tiny_store([[2 + d, *range(9)] for d in range(60)])
-    windows = draw(store, 20)
-    said = few_documents(store.doc_ids_G[windows.eligible_g], None, lambda number: draw(store, number), 20)
-    assert said is not None and said.startswith(
-        f"20 windows of {windows.num_documents} documents, 50 needed for intervals: "
-    )
-    wanted = int(said.rpartition("influence.num_windows=")[2])
-    assert draw(store, wanted).num_documents >= 50 > draw(store, wanted // 2).num_documents
-    assert few_documents(store.doc_ids_G, None, lambda number: draw(store, number), wanted) is None
+    said = few_documents(store.doc_ids_G, None, draw(store, 20))
+    assert said is not None and said.startswith("20 windows of ") and said.endswith("(influence.num_windows)")
+    assert few_documents(store.doc_ids_G, None, draw(store, 200)) is None
