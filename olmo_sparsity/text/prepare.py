@@ -1,9 +1,8 @@
 """Prepares a corpus: sources -> documents -> tokens -> one growing token file a split.
 
-The source is read piece by piece, in order. After each piece the manifest is written, which says how much of every file counts;
-whoever continues cuts the files to that size and goes on with the next piece. So the result is the same, byte for byte, after any
-number of interruptions. A thread reads documents while the tokenizers library encodes others, on as many cores as
-``RAYON_NUM_THREADS`` or the machine allows.
+After each piece of the source the manifest says how much of every file counts; whoever continues cuts the files to that size, so
+that the result is the same, byte for byte, after any interruptions. A thread reads documents while the tokenizers library encodes
+others, on as many cores as ``RAYON_NUM_THREADS`` or the machine allows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -38,6 +37,9 @@ BATCH_CHARACTERS = 1 << 20  # the encodings of a batch take about 100 bytes a to
 BATCH_RECORDS = 4096
 BATCH_DECODED = 32  # documents of a batch that are decoded again
 SCANNED_TOKENS = 1 << 20  # of a token file at a time
+# A document, its tokens, and where it begins in token files that are the source and are not copied; None: without text.
+Encoded = Optional[tuple[sources.Document, np.ndarray, Optional[int]]]
+Batch = list[Encoded]
 
 
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
@@ -131,9 +133,8 @@ def _unfinished(folder: Path) -> Optional[store.Manifest]:
     if not (folder / "manifest.json").is_file():
         return None
     manifest = store.read_manifest(folder)
-    if manifest.format == store.FORMAT and all(
-        path.is_file() and path.stat().st_size >= size for path, size in _counted(folder, manifest).items()
-    ):
+    sizes = _counted(folder, manifest).items()
+    if all(path.is_file() and path.stat().st_size >= size for path, size in sizes):
         return manifest
     logger.warning(f"{folder}: files are shorter than their manifest says; the text is prepared again")
     return None
@@ -172,6 +173,10 @@ def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> st
     return manifest
 
 
+def _num_documents(manifest: store.Manifest) -> int:
+    return sum(entry.documents for entry in manifest.splits.values())
+
+
 def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     """Return True if a limit is reached; ``max_tokens`` counts the first split."""
     first = next(iter(manifest.splits.values()))
@@ -179,38 +184,24 @@ def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     return any(limit is not None and number >= limit for limit, number in counted)
 
 
-def _num_documents(manifest: store.Manifest) -> int:
-    return sum(entry.documents for entry in manifest.splits.values())
-
-
-class _Encoded(NamedTuple):
-    """A document and its tokens."""
-
-    tokens: np.ndarray
-    doc_id: int
-    group: bytes  # decides its split
-    source: str
-    num_bytes: int
-    begin: Optional[int] = None  # where it begins in the token files that are the source, and is not copied
-
-
-def _add(data: DataConfig, folder: Path, manifest: store.Manifest, batch: list[Optional[_Encoded]]) -> None:
+def _add(data: DataConfig, folder: Path, manifest: store.Manifest, batch: Batch) -> None:
     """Append documents to the files of their splits until a limit is reached, and count them."""
     tokens: dict[str, list[np.ndarray]] = {split: [] for split in manifest.splits}
     index: dict[str, list[tuple[int, int, int]]] = {split: [] for split in manifest.splits}
-    for document in batch:
-        if document is None:
+    for item in batch:
+        if item is None:
             manifest.empty += 1
             continue
+        document, own, begin_in_source = item
         is_measured = "measured" in manifest.splits
         split = "measured" if is_measured else sources.split_of(document.group, data.validation_percent)
-        entry, length = manifest.splits[split], len(document.tokens)
-        begin = entry.tokens if document.begin is None else document.begin
-        index[split].append((begin, begin + length, document.doc_id))
-        if document.begin is None:
-            tokens[split].append(document.tokens)
+        entry = manifest.splits[split]
+        begin = entry.tokens if begin_in_source is None else begin_in_source
+        index[split].append((begin, begin + len(own), document.doc_id))
+        if begin_in_source is None:
+            tokens[split].append(own)
         entry.documents += 1
-        entry.tokens += length
+        entry.tokens += len(own)
         manifest.bytes += document.num_bytes
         if not entry.sources or entry.sources[-1][0] != document.source:
             entry.sources.append((document.source, 0))
@@ -227,9 +218,7 @@ def _add(data: DataConfig, folder: Path, manifest: store.Manifest, batch: list[O
                 file.write(array.data)
 
 
-def _encoded(
-    data: DataConfig, manifest: store.Manifest, piece: list[Path], tokenizer: Tokenizer
-) -> Iterator[list[Optional[_Encoded]]]:
+def _encoded(data: DataConfig, manifest: store.Manifest, piece: list[Path], tokenizer: Tokenizer) -> Iterator[Batch]:
     """Read and encode a piece of text; None stands for a document without text."""
     batches = _batches(sources.read_piece(data, piece))
     with ThreadPoolExecutor(1, "reader") as reader:
@@ -242,10 +231,7 @@ def _encoded(
             manifest.decoded += len(decoded)
             manifest.changed += sum(text != found for text, found in zip(texts, decoded, strict=False))
             ids = (np.array([*of_text, manifest.eos_id], dtype=manifest.dtype) for of_text in encoded)
-            yield [
-                None if item is None else _Encoded(next(ids), item.doc_id, item.group, item.source, item.num_bytes)
-                for item in batch
-            ]
+            yield [None if item is None else (item, next(ids), None) for item in batch]
 
 
 def _batches(items: Iterator[Optional[sources.Document]]) -> Iterator[list[Optional[sources.Document]]]:
@@ -265,19 +251,19 @@ def _batches(items: Iterator[Optional[sources.Document]]) -> Iterator[list[Optio
     yield batch
 
 
-def _scanned(manifest: store.Manifest, path: Path) -> Iterator[list[Optional[_Encoded]]]:
+def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Batch]:
     """Find the documents of a token file that OLMo's or dolma's tools wrote; it is read where it is."""
     tokens = _map_tokens(path, manifest.dtype)
     manifest.files[str(path.absolute())] = sha256_file(path)
 
-    def found(begin: int, end: int) -> Optional[_Encoded]:
+    def found(begin: int, end: int) -> Encoded:
         if end - begin == 1 and tokens[begin] == manifest.eos_id:
             return None
         own = tokens[begin:end]
         # Without EOS and as 32 bits, so that the same tokens have the same hash in files of either dtype.
         content = own[: len(own) - int(own[-1] == manifest.eos_id)].astype("<u4").tobytes()
-        doc_id = sources.hash64(content, b"doc_id")
-        return _Encoded(own, doc_id, content, path.name, own.nbytes, manifest.scanned + begin)
+        document = sources.Document(sources.hash64(content, b"doc_id"), "", path.name, content, own.nbytes)
+        return document, own, manifest.scanned + begin
 
     begin = 0
     for offset in range(0, len(tokens), SCANNED_TOKENS):
@@ -306,9 +292,7 @@ def _map_tokens(path: Path, dtype: str) -> np.ndarray:
     tokens = store.map_array(path, dtype)
     start = tokens[:SCANNED_TOKENS]
     if dtype == "<u2" and len(start) >= 16 and not start[1::2].any() and start[::2].any():
-        raise UserError(
-            f"{path}: every second token is 0, so the tokens seem to have 32 bits; set data.token_dtype=uint32"
-        )
+        raise UserError(f"{path}: every second token is 0, as if tokens had 32 bits; set data.token_dtype=uint32")
     return tokens
 
 

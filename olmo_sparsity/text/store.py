@@ -133,22 +133,17 @@ class TokenStore:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a prepared folder."""
     path = folder / "manifest.json"
     return check_type(read_json(path), Manifest, where=path)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a prepared folder, atomically."""
     write_json(folder / "manifest.json", msgspec.to_builtins(manifest))
 
 
 def is_prepared(folder: Path) -> bool:
     """Return True if a folder is a finished preparation in the present format."""
-    path = folder / "manifest.json"
-    if not path.is_file():
-        return False
-    found = read_json(path)
+    found = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
     return found.get("status") == "complete" and found.get("format") == FORMAT
 
 

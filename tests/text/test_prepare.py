@@ -188,14 +188,6 @@ def test_limits_keep_the_beginning(number: int, data: DataConfig) -> None:
             prepare(dataclasses.replace(data, max_documents=number + 1))
 
 
-def test_a_bpe_is_trained_on_the_training_documents_within_the_limit(data: DataConfig) -> None:
-    data = dataclasses.replace(data, tokenizer="bpe:300", max_documents=50)
-    documents = [document for piece in list_pieces(data) for document in read_piece(data, piece)][:50]
-    texts = [one.text for one in documents if one is not None and split_of(one.group, 30) == "train"]
-    found = (prepare(data) / "tokenizer.json").read_text()
-    assert found == train_bpe(texts, 300, eos_token="<|endoftext|>").to_str()
-
-
 def test_what_does_not_decode_to_its_text_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A BPE without bytes or a token for the unknown loses other scripts; special tokens of a text are text."""
     losing = Tokenizer(models.BPE({"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")]))
@@ -317,7 +309,7 @@ def test_files_without_valid_tokens_are_refused(tmp_path: Path) -> None:
     refused(r"'w1' \(token 1\) closes no document", eos_token="w1")
     refused("the tokenizer has no such token", eos_token="</s>")
     np.array(random_documents(0, 1)[0] * 9, dtype="<u4").tofile(path)
-    refused("every second token is 0, so the tokens seem to have 32 bits")
+    refused("every second token is 0, as if tokens had 32 bits")
     path.write_bytes(bytes(7))
     refused("7 bytes are no whole number of 2-byte tokens")
     np.save(path, np.arange(5, dtype=np.uint16))

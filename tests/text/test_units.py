@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -154,24 +152,6 @@ def test_every_token_has_its_own_bytes(text: str) -> None:
     assert decoded.ends_T.tolist() == [i + 1 for i in of_byte]
 
 
-def test_a_tokenizer_as_of_sentencepiece() -> None:
-    """Entries with the mark of a space, bytes as a fallback, and a decoder that takes the first space away."""
-    entries = ["<unk>", "▁The", "▁c", "at", ".", "▁", "▁Then", "<0xE4>", "<0xBD>", "<0xA0>", "▁end"]
-    tokenizer = Tokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, unk_token="<unk>"))
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokens = [entries.index(e) for e in ["▁The", "▁c", "at", ".", "▁Then", "<0xE4>", "<0xBD>", "<0xA0>", "▁end", "."]]
-    decoded = decode_tokens(tokenizer, tokens)
-    assert decoded.text == " The cat. Then你 end."
-    assert decoded.begins_T[5:8].tolist() == [14, 14, 14]
-    tokens_1T = np.array([tokens])
-    assert group_numbers(tokenizer, tokens_1T, num_long_range=10, unit="word")[0].tolist() == [
-        *(0, 1, 1, 1, 2, 3, 3, 3, 4, 4)
-    ]
-    assert group_numbers(tokenizer, tokens_1T, num_long_range=10, unit="sentence")[0].tolist() == [0] * 4 + [1] * 6
-
-
 @pytest.mark.parametrize(
     "decoder",
     [
@@ -189,20 +169,6 @@ def test_a_token_has_as_many_spaces_as_marks_whatever_the_decoder_takes_away(dec
     assert token_texts(tokenizer, range(8)) == [entry.replace("▁", " ") for entry in entries]
     assert token_texts(tokenizer, np.array([7, 4, 7])) == [" a", "  ", " a"]
     assert word_start_table(tokenizer).tolist() == [False, True, False, False, False, True, False, True]
-
-
-def test_groups_of_a_trained_tokenizer_are_those_of_the_text() -> None:
-    """Cut at every character that a token begins with: the same words as by ``str.split``."""
-    text = "The quick brown fox -- jumps, over\tthe lazy dog.\nIt's 3.5 km away; naïve été! " * 3
-    text = text.strip()
-    tokenizer = train_bpe([text], 320, eos_token="<eos>")
-    tokens = tokenizer.encode(text).ids
-    of_token = group_numbers(tokenizer, np.array([tokens]), num_long_range=len(tokens), unit="word")[0]
-    words = [
-        tokenizer.decode([token for token, _ in members])
-        for _, members in itertools.groupby(zip(tokens, of_token.tolist(), strict=True), key=lambda pair: pair[1])
-    ]
-    assert [word.strip() for word in words] == text.split()
 
 
 def test_characters_that_span_tokens_are_shown_once_and_whole() -> None:
