@@ -22,8 +22,7 @@ from msgspec import Meta
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import check_type, read_manifest_of
 
-# Upper limits above 100 only guard memory; they are not printed.
-Count = Annotated[int, Meta(ge=1, le=10**15)]
+Count = Annotated[int, Meta(ge=1, le=10**15)]  # upper limits above 100 only guard memory, and are not printed
 Natural = Annotated[int, Meta(ge=0, le=10**9)]
 Size = Annotated[int, Meta(ge=1, le=2**17)]
 Length = Annotated[int, Meta(ge=1, le=2**24)]  # a table of rotary frequencies of this length takes some gigabytes
