@@ -108,8 +108,6 @@ class Engine:
     def _every(self, tokens_WT: torch.Tensor) -> torch.Tensor:
         return torch.arange(len(tokens_WT), device=tokens_WT.device)
 
-    # Predictions.
-
     def predictions(self, tokens_WT: torch.Tensor, shown_WM: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the next token of each window under its visible set, nats, fp32 [W, V].
 
@@ -140,10 +138,10 @@ class Engine:
 
         A prefix is (windows, keys and values, which tokens are its entries, bool [R, M]).
         """
-        entries_RM = self._entries(shown_RM)
-        shapes_R2 = torch.stack([shown_RM.sum(dim=1), entries_RM.sum(dim=1)], dim=1)
-        has_prefix_R, full_len = shapes_R2[:, 1] > 0, tokens_WT.shape[1]
-        used_w, prefix_tokens = windows_R[has_prefix_R].unique(), shown_RM.shape[1] + self.num_anchors
+        entries_RM, num_far, full_len = self._entries(shown_RM), shown_RM.shape[1], tokens_WT.shape[1]
+        shapes_R = shown_RM.sum(dim=1) * (num_far + 1) + entries_RM.sum(dim=1)  # both sizes as one number
+        has_prefix_R = entries_RM.any(dim=1)
+        used_w, prefix_tokens = windows_R[has_prefix_R].unique(), num_far + self.num_anchors
         blocks: list[Any] = [((~has_prefix_R).nonzero()[:, 0], None)]
         prefixes = self.passes(used_w, PREFIX_MEMORY * prefix_tokens, functools.partial(self.prefix, tokens_WT))
         behind = (
@@ -151,9 +149,9 @@ class Engine:
             for some_w, prefix in prefixes
         )
         for rows_r, known in itertools.chain(blocks, behind):
-            for shape in shapes_R2[rows_r].unique(dim=0):
-                visible = full_len if self.path == "masked" else full_len - shown_RM.shape[1] + int(shape[0])
-                yield rows_r[(shapes_R2[rows_r] == shape).all(dim=1)], visible + self.num_anchors, known
+            for shape in shapes_R[rows_r].unique().tolist():
+                visible = full_len if self.path == "masked" else full_len - num_far + shape // (num_far + 1)
+                yield rows_r[shapes_R[rows_r] == shape], visible + self.num_anchors, known
 
     def _entries(self, shown_RM: torch.Tensor) -> torch.Tensor:
         """Which visible long-range tokens are entries of a prefix, bool [R, M]."""
@@ -255,8 +253,6 @@ class Engine:
 
         parts = [result for _, result in self.passes(self._every(tokens_WT), full_len, run)]
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in needs}
-
-    # Derivatives.
 
     def gradients(self, tokens_WT: torch.Tensor, loss_function: LossFunction) -> torch.Tensor:
         """The derivative of a loss by a gate on each long-range position, at gate 0; fp32 [W, M], of L losses [L, W, M].

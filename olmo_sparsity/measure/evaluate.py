@@ -105,8 +105,6 @@ class Measurement:
         first = np.flatnonzero(np.diff(numbers_M, prepend=-1)).tolist()
         return list(zip(first, [*first[1:], num_far], strict=True))
 
-    # The table ``selections``.
-
     def _selections(self, scores: Scores) -> list[tuple[Any, pa.Table]]:
         """Tables of one selector, context and label, in which windows are rows; each with its place among them.
 
@@ -170,8 +168,6 @@ class Measurement:
             "kl_sparse_nats": [None] * num_windows if is_drawn else list(readings.kl.T),
             "kl_short_to_sparse_nats": list(readings.kl_from_short.T) if is_drawn else [None] * num_windows,
         }
-
-    # The table ``windows``.
 
     def _text_columns(self, window_ids_W: np.ndarray) -> dict[str, Any]:
         windows, num_far, overlap_W = self.null_contexts.windows, self.lengths.num_long_range, self.train_overlap_W

@@ -203,10 +203,8 @@ CHECKS = (
         "its keys and values cannot be chosen from: local tokens behind a part of them predict something else than in the window "
         "with the others hidden",
     ),
-    Check(
-        "shared against plain rows, nats", lambda trial: trial.between("plain", "compact"),
-        "its layers are not those of its family; use influence.path=plain",
-    ),
+    Check("shared against plain rows, nats", lambda trial: trial.between("plain", "compact"),
+          "its layers are not those of its family; use influence.path=plain"),
     Check("largest derivative by a gate", Trial.gates, "its attention has no derivative", 1e-37, at_least=True),
     Check("attention read beside, nats", Trial.tapped, "its logits change where its attention is read"),
     Check("layers read beside, nats", Trial.observed, "its logits change where its layers are read"),
@@ -300,20 +298,15 @@ def compare_first_tokens(
         losses = {}
         for choice, anchor_id in {"bos": bos.id, "none": None}.items():
             nothing_WM = tokens_WT.new_zeros(len(tokens_WT), tokens_WT.shape[1] - 1 - number, dtype=torch.bool)
-            log_p_WV = Engine(model, number, anchor_id=anchor_id, path="plain").predictions(
-                tokens_WT[:, :-1], nothing_WM
-            )
+            engine = Engine(model, number, anchor_id=anchor_id, path="plain")
+            log_p_WV = engine.predictions(tokens_WT[:, :-1], nothing_WM)
             losses[choice] = surprisals(log_p_WV, tokens_WT[:, -1:])[:, 0].double().cpu().numpy()
         means[length] = {choice: float(of.mean()) for choice, of in losses.items()}
         lower[length] = lower_choice(losses["bos"] - losses["none"], document_W)
     return {
-        "chosen": "none" if chosen is None else "bos",
-        "text": bos.text,
-        "num_windows": len(tokens_WT),
-        "loss_short_nats": means["short"],
-        "loss_long_nats": means["long"],
-        "lower_with": lower,
-    }
+        "chosen": "none" if chosen is None else "bos", "text": bos.text, "num_windows": len(tokens_WT),
+        "loss_short_nats": means["short"], "loss_long_nats": means["long"], "lower_with": lower,
+    }  # fmt: skip
 
 
 def lower_choice(difference_W: np.ndarray, document_W: np.ndarray) -> Optional[str]:

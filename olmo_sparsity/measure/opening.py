@@ -218,9 +218,6 @@ def _anchor_of(
     return anchor
 
 
-# The text.
-
-
 class MeasuredText(NamedTuple):
     """The text to measure a model on."""
 

@@ -86,9 +86,6 @@ def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mappin
     return share
 
 
-# What is measured already.
-
-
 def request_of(config: Config) -> dict[str, Any]:
     """What was requested, and when, before anything was read: an entry of the manifest by which ``finished`` finds it."""
     sources = [*sources_of(config.influence.selectors)]
@@ -165,9 +162,6 @@ def _check_same(folder: Path, manifest: dict[str, Any], *, run_id: str, sources:
             f"{folder}: nobody knows whether these tables are of the same {', '.join(unknown)}, whose source is unknown; choose "
             "another folder, or put the selector into a file"
         )
-
-
-# Measuring.
 
 
 def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from started_commands import run_cli, start_command, starts_of_python
+from transformers_models import save
 
 from olmo_sparsity.files import read_json
 
@@ -46,6 +47,38 @@ def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> Non
     assert [task.returncode for task in tasks] == [0, 0], tasks[0].stderr
     assert tasks[0].stdout == "" and "60 windows of" in tasks[1].stdout
     assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
+
+
+def test_shares_of_a_pretrained_model_run_its_checks_once(tmp_path: Path) -> None:
+    """The second has the record of the first, and other windows have one of their own."""
+    save(tmp_path / "model")
+    (tmp_path / "text.jsonl").write_text(
+        "".join(f'{{"text": "{chr(97 + i) * 9} {"so it goes " * 9}"}}\n' for i in range(9))
+    )
+    asked = [
+        "influence",
+        "--model",
+        "model",
+        "--data",
+        "text.jsonl",
+        "--local-len",
+        "8",
+        "--full-len",
+        "20",
+        "--k",
+        "1",
+    ]
+    asked += ["--selector", "random", "influence.windows_per_part=2"]
+    told, fits = [], []
+    for share, seed in (("0/2", "0"), ("1/2", "0"), ("0/2", "1")):
+        done = run_cli(*asked, "--shard", share, "--seed", seed, "--num-windows", "8", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        told.append("whether it can be measured" in done.stderr)
+        fits.append(sorted((tmp_path / "runs" / "model" / "checks").glob("*.json")))
+    assert told == [True, False, True] and fits[0] == fits[1] and len(fits[2]) == len(fits[1]) + 1 == 2
+    manifests = [read_json(path) for path in tmp_path.glob("runs/model/influence/*/manifest.json")]
+    assert sorted(of["status"] for of in manifests) == ["complete", "running"]
+    assert all(len(of["fit"]["checks"]) > 10 for of in manifests)
 
 
 def test_processes_that_begin_and_end_at_once(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
