@@ -41,7 +41,7 @@ def eos_id(bos_config: Config, bos_run: Path) -> int:
 def test_the_model_has_a_position_more(model: OLMoWithPositions, tiny_run: Path) -> None:
     """One for the BOS."""
     plain = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-    assert (model.max_position, plain.max_position) == (FULL + 1, FULL)
+    assert (model.config.max_sequence_length, plain.config.max_sequence_length) == (FULL + 1, FULL)
 
 
 def test_losses_are_those_with_the_bos_at_position_0(

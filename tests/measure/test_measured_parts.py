@@ -118,7 +118,7 @@ def test_parts_are_not_added_to_those_of_other_columns(asked: list[str], tiny_ta
 def test_mistakes_of_shares_come_before_anything_is_written(tiny_yaml: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for options, said in (
-        (("--shard", "0/2"), "run `olmo-sparsity train` first, alone"),
+        (("--shard", "0/2"), "alone, then measure with several processes"),
         (("--shard", "2/2"), "I from 0 to N - 1"), (("--shard", "a"), "I from 0 to N - 1"),
         (("--shard", "1/2", "--overwrite"), "delete what the others measure"),
     ):  # fmt: skip
