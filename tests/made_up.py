@@ -242,7 +242,7 @@ def made_up_tables(
     lengths: dict[str, Any] = {**LENGTHS, "train_len": row_len}
     if is_pretrained:
         lengths = {**LENGTHS_OF_PRETRAINED}
-    manifest |= {"split": "validation", "num_parts": len(parts), "context": lengths, **setup}
+    manifest |= {"split": "validation", "num_parts": len(parts), "num_windows": num, "context": lengths, **setup}
     write_manifest(folder, manifest)
     return folder
 

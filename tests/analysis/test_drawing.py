@@ -117,7 +117,7 @@ def test_a_file_of_another_is_kept(tmp_path: Path, ending: str, is_picture: bool
     else:
         path.write_text("mine")
     before = path.read_bytes()
-    with pytest.raises(UserError, match=rf"gains\.{ending}: this is no figure that olmo-sparsity wrote"):
+    with pytest.raises(UserError, match=rf"gains\.{ending}: no figure that olmo-sparsity wrote"):
         save(one_axis()[0], "gains", tmp_path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 

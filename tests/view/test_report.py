@@ -161,7 +161,7 @@ def test_all_numbers_are_those_of_the_frame(tables: dict[str, Path], pages: dict
 def test_both_tables_are_those_of_the_frame(tables: dict[str, Path], pages: dict[str, Path]) -> None:
     """R by selector and k, the spectrum by k; where the gate did not pass there is neither."""
     frame, page = read_estimates(tables["passed"]), parsed(pages["passed"])
-    recovered, spectrum = table_under(page, "Gain given back"), table_under(page, "Predictions ")
+    recovered, spectrum = table_under(page, "Gain given back"), table_under(page, "Predict as all do")
     assert [name.split(",")[0] for name in recovered.iloc[:, 0]] == MAIN
     assert [name.split(",")[0] for name in spectrum.iloc[:, 0]] == ["kl", "kl", "random", "nearest"]
     for table, quantity, x in ((recovered, "recovered_fraction", None), (spectrum, "spectrum_share", 0.05)):
