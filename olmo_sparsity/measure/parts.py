@@ -229,7 +229,8 @@ def measure_parts(
             ran += num_tokens
             if tokens_per_window:  # the end of a part is reached when it is written
                 done = min(ran / tokens_per_window, len(windows[part]) - 0.1)
-                bar.update(max(0.0, round(begin + done - bar.n, 1)))
+                bar.n = max(bar.n, int(begin + done) if len(windows[part]) >= 100 else round(begin + done, 1))
+                bar.update(0)
 
         for part in missing:
             begin, ran = bar.n, 0
@@ -239,8 +240,8 @@ def measure_parts(
                 if table in tables:
                     write_part(folder, table, part=part, content=tables[table], metadata=metadata)
             tokens_per_window = ran // len(windows[part]) or tokens_per_window
-            bar.update(begin + len(windows[part]) - bar.n)
-            bar.n = begin + len(windows[part])  # a sum of fractions may be off in its last digit
+            bar.n = begin + len(windows[part])
+            bar.update(0)
     finalize(folder)
 
 
