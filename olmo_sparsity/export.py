@@ -24,7 +24,6 @@ from olmo_sparsity.files import (
     environment,
     exclusive_lock,
     manifest_of_kind,
-    need,
     partial_path,
     remove_leftovers,
     sha256_file,
@@ -64,7 +63,6 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
         raise UserError(f"{run}: there is no trained model here; train it first with `olmo-sparsity train --run {run}`")
     if "synthetic_task" in manifest:
         raise UserError(f"{run}: this run was trained on a synthetic task, not on text; choose another")
-    need(manifest, "tokenizer_sha256", where=run / "manifest.json")
     checkpoint = trained_checkpoint(run)
     info = check_checkpoint_of_run(checkpoint, manifest)
     folder = folder.resolve()

@@ -176,11 +176,13 @@ def train_first(
 
 def train_run(config: configuration.Config, run: Path, *, overwrite: bool = False, task: bool = False) -> None:
     """Train a run on text or on a synthetic task, or continue."""
-    from olmo_sparsity.synthetic.tasks import open_task
     from olmo_sparsity.train.loop import open_training_text, train
 
+    open_data = open_training_text
+    if task:
+        from olmo_sparsity.synthetic.tasks import open_task as open_data
     with interruptible():
-        train(config, run, overwrite=overwrite, open_data=open_task if task else open_training_text)
+        train(config, run, overwrite=overwrite, open_data=open_data)
 
 
 def finish_share(tables: Path, share: Share) -> bool:

@@ -40,8 +40,6 @@ def measure(
     A finished measurement is left as it is, unless it is to be overwritten; of an interrupted one the missing parts are
     measured. ``out``: folder of the tables; None: one inside the run, named after what is measured.
     """
-    if not overwrite and (tables := parts.finished(config, run, out)) is not None:
-        return tables
     request, config = parts.request_of(config), config.with_measured_k()
     settings = config.influence
     opened = open_model(config, run)
@@ -89,8 +87,6 @@ def measure(
         f"{folder}: {len(windows):,} windows of {windows.num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
-    if opened.record is not None:
-        begin_pretrained(config, run, record=opened.record, tokenizer=opened.tokenizer)
     parts.measure_parts(
         folder, manifest, part_size=part_size(settings, lengths), measure_part=measurement.tables_of,
         tokens_per_window=tokens_per_window(settings, lengths), overwrite=overwrite, share=share,
@@ -133,15 +129,18 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, source: str, sp
 
 
 def shared_fit(opened: OpenedModel, windows: Windows, share: Share) -> dict[str, Any]:
-    """The manifest's entry about a pretrained model's checks, which take minutes; the first process makes them for all."""
+    """The manifest's entry about a pretrained model's checks, which take minutes; the first process makes them for all.
+
+    The folder of its results begins here.
+    """
     if opened.record is None:
         return {}
     run, key = opened.folder, fingerprint(opened.identity(), windows.sha256)
     path = run / "checks" / f"{key[:16]}.json"
     with exclusive_lock(run.parent / f".{run.name}.checks.lock") if share.count > 1 else contextlib.nullcontext():
-        if not path.is_file():
-            fit = opened.fit(windows)["fit"]
-            begin_pretrained(opened.config, run, record=opened.record, tokenizer=opened.tokenizer)
+        fit = None if path.is_file() else opened.fit(windows)["fit"]
+        begin_pretrained(opened.config, run, record=opened.record, tokenizer=opened.tokenizer)
+        if fit is not None:
             make_folder(path.parent)
             write_json(path, fit)
         return {"fit": read_json(path)}

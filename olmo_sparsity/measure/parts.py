@@ -31,6 +31,7 @@ from olmo_sparsity.files import (
     folder_name,
     make_folder,
     manifest_of_kind,
+    need,
     read_manifest_of,
     write_json,
     write_manifest,
@@ -133,9 +134,10 @@ def _log_finished(folder: Path, manifest: dict[str, Any]) -> None:
 
 def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
     """Whether the folder holds the finished measurement with this fingerprint, with all its parts."""
-    if not manifest_of_kind(folder, kind):
+    manifest = manifest_of_kind(folder, kind)
+    if manifest is None:
         return False
-    manifest = read_manifest_of(folder, "num_windows")
+    need(manifest, "num_windows", where=folder / "manifest.json")
     _check_same(folder, manifest, run_id=run_id, sources=sources)
     if manifest.get("status") != "complete":
         return False

@@ -39,6 +39,8 @@ class UnreadableAttentionError(Exception):
 @contextmanager
 def tapped(model: Any, tap: Any) -> Iterator[None]:
     """Let a tap read the attention of a model of transformers: ``tap(q, k, v, mask, scaling)`` returns None, or the output."""
+    transformers.AttentionInterface.register(TAPPED, _attend)
+    transformers.AttentionMaskInterface.register(TAPPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
     before, token = model.config._attn_implementation, _tap.set(tap)
     model.set_attn_implementation(TAPPED)
     try:
@@ -54,10 +56,6 @@ def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, *
     scaling = options.get("scaling")
     output = _tap.get()(q, k, v, attention_mask, q.shape[-1] ** -0.5 if scaling is None else scaling)
     return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, attention_mask, **options) if output is None else output
-
-
-transformers.AttentionInterface.register(TAPPED, _attend)
-transformers.AttentionMaskInterface.register(TAPPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
 
 @dataclass
