@@ -111,6 +111,8 @@ class Started:
         self._call = (call.__name__, *arguments)
         self._streams = tempfile.TemporaryDirectory()
         streams, environment = Path(self._streams.name), dict(os.environ)
+        for stream in ("out", "err"):  # there even if the process is killed before it opens them
+            (streams / stream).touch()
         given = (call, arguments, cwd, streams, environment, largest_file, processes)
         _start_server()
         self._process = _server.Process(target=_begin, args=given)
