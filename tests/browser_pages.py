@@ -1,20 +1,18 @@
-"""Pages in Debian's Chromium. Tests of them are skipped where it or playwright is not installed."""
+"""Pages in Debian's Chromium."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from needs import CHROMIUM
+from playwright.sync_api import sync_playwright
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; `make browser` installs Debian's")
+in_browser = pytest.mark.needs("Chromium")
 FLAGS = """
     --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update
     --disable-sync --disable-dev-shm-usage
@@ -24,7 +22,7 @@ FLAGS = """
 @contextmanager
 def chromium() -> Iterator[Any]:
     """Start a browser."""
-    with playwright.sync_playwright() as started:
+    with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
@@ -50,8 +48,7 @@ def load_page(browser: Any, path: Path, complaints: list[str], address: str = ""
 
 def violations_of(page: Any) -> list[str]:
     """Return what axe finds on a page that was opened with ``bypass_csp``, in words."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response
     assert len(found["passes"]) > 20
     return [
         f"{v['impact']} {v['id']}: {v['nodes'][0]['html'][:300]} {v['nodes'][0]['failureSummary']}"

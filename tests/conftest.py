@@ -21,7 +21,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.train.loop import train
 
-pytest_plugins = ["guard_fixtures"]
+pytest_plugins = ["guard_fixtures", "needs"]
 torch.set_num_threads(1)
 # Typer builds the command line anew at each call, which takes as long as many tests of a command.
 typer.main.get_command = cache(typer.main.get_command)  # before typer.testing takes it from there

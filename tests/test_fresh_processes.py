@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -17,7 +16,7 @@ from quick_pictures import style_of
 from small_checkout import SmallCheckout, opened_small_checkout, run_figure
 from started_commands import ROOT, Started
 
-pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+pytestmark = pytest.mark.needs("make")
 
 # Target -> further arguments of make, and what it makes.
 TARGETS = {

@@ -147,10 +147,7 @@ def test_citation_and_changelog_name_the_version() -> None:
     assert f"\n## {olmo_sparsity.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None,
-    reason="mkdocs is not installed; make docs installs it",
-)
+@pytest.mark.needs("mkdocs")
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],

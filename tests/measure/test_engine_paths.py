@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -232,13 +233,16 @@ PASSES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", PASSES)
-@pytest.mark.parametrize("path", PATHS)
-@visible
+OF_THEIR_OWN = [
+    (what, path, visibility)
+    for what, path, visibility in itertools.product(PASSES, PATHS, ("hidden", "contextual"))
+    if (what, visibility) != ("patching", "hidden") and (what, path) != ("gradients", "masked")
+]
+
+
+@pytest.mark.parametrize(("what", "path", "visibility"), OF_THEIR_OWN)
 def test_passes_are_halved_where_memory_runs_out(what: str, path: str, visibility: Any) -> None:
     """Every kind of pass, on every path; the sizes that fit are kept."""
-    if (what == "patching" and visibility == "hidden") or (what == "gradients" and path == "masked"):
-        pytest.skip("not a pass of its own")
     tokens_WT, _ = windows(W)
     expected = PASSES[what](Engine(model_of("llama"), LOCAL, visibility, None, path), tokens_WT)
     model = build("llama")

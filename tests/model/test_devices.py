@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +28,7 @@ print(min(faults_of_a_tensor() for _ in range(32)))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+@pytest.mark.needs("glibc")
 def test_tensors_reuse_freed_memory() -> None:
     """The pages of a freed tensor are those of the next one, without a page fault."""
     command = [sys.executable, "-c", FAULTS_OF_TENSORS]
