@@ -62,7 +62,6 @@ COMMANDS = {
 # Keys of what depends on the clock, or on which process wrote it; the checksum of a manifest is of these, too.
 CHANGING = (
     "tokens_per_second",
-    "share_of_peak",
     "seconds",
     "finished",
     "speed",

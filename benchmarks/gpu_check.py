@@ -249,12 +249,10 @@ def speed(config: Config, folder: Path) -> Outcome:
     manifest, lines = read_json(run / "manifest.json"), _metrics(run)[2:]  # compilation takes place before
     rate, start = median(line["tokens_per_second"] for line in lines), manifest["starts"][0]
     batch_tokens = config.training.batch_rows * config.context.row_len
-    share = rate * manifest["training_flops_per_token"] / start["peak_flops_per_second"]
     message = (
         f"{manifest['num_parameters'] / 1e6:.2f}M parameters, {start['precision']}, "
         f"{'compiled' if start['compiled'] else 'not compiled'}: {1000 * batch_tokens / rate:.1f} ms per step of "
-        f"{batch_tokens:,} tokens, {rate:,.0f} tokens/s, {share:.3f} of the measured peak of "
-        f"{start['peak_flops_per_second'] / 1e12:.3g} TFLOP/s"
+        f"{batch_tokens:,} tokens, {rate:,.0f} tokens/s"
     )
     if device.type == "cuda":
         message += f", at most {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB of GPU memory"

@@ -35,7 +35,7 @@ KEYS: dict[Any, str] = {
     Parts: "num_parts windows_per_part",
     Count: "num_windows num_documents num_parameters steps tokens format eos_id vocab_size documents bytes max_sparsity modulus",
     dict: "config context environment influence splits skipped removed model own_selectors anchor fit checkpoint",
-    float: "seconds validation_loss_nats training_flops_per_token peak_flops_per_second",
+    float: "seconds validation_loss_nats",
     dict[str, str]: "files",
 }
 _optional_keys = [(key, Optional[type_], None) for type_, keys in KEYS.items() for key in keys.split()]

@@ -18,9 +18,7 @@ import olmo_sparsity.train.loop
 import olmo_sparsity.train.parallel
 import olmo_sparsity.view.report  # noqa: F401
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.train import resources
 
-resources.MATRIX_SIZE["cpu"] = 64  # each process measures the peak of the machine; these report no speed
 CliRunner().invoke(app, ["config"])  # what the first command sets up
 gc.collect()
 gc.freeze()  # what is here is shared by all

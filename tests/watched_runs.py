@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from started_commands import Started
 
-CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
+CLOCK = ("tokens_per_second", "seconds")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

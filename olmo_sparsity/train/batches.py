@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional
 
 import numpy as np
 import torch
 
 from olmo_sparsity.config import Config, PoseConfig, require
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_manifest_of
 from olmo_sparsity.text.prepare import prepare
 from olmo_sparsity.text.store import TokenStore, open_store, verify_prepared
@@ -45,7 +45,7 @@ class Batch:
         return fields if self.target_positions_BT is None else (*fields, self.target_positions_BT)
 
     def pinned(self) -> Batch:
-        """Return a copy in page-locked memory, from which a GPU copies while it computes."""
+        """A copy in page-locked memory, from which a GPU copies while it computes."""
         pinned: list[Any] = [value.pin_memory() if torch.is_tensor(value) else value for value in vars(self).values()]
         return Batch(*pinned)
 
@@ -80,23 +80,22 @@ class RowSource:
 
 
 def row_source(store: TokenStore, *, row_len: int, max_position: int, bos_id: Optional[int] = None) -> RowSource:
-    """Find the places where rows of ``row_len`` tokens fit. UserError: no document is long enough for one."""
+    """Places where rows of ``row_len`` tokens fit. UserError: no document is long enough for one."""
     num_places_G = np.maximum(store.lengths_G - row_len, 0)
     documents_g = np.flatnonzero(num_places_G)
-    if len(documents_g) == 0:
-        longest = int(store.lengths_G.max()) if store.num_documents else 0
-        raise UserError(
-            f"the {store.split} split is too small: none of its {store.num_documents:,} documents holds a row of "
-            f"{row_len} tokens and its last target (the longest has {longest}); use more or longer text, "
-            "or a smaller context.train_len"
-        )
+    require(
+        len(documents_g) > 0,
+        f"the {store.split} split is too small: none of its {store.num_documents:,} documents holds a row of {row_len} tokens "
+        f"and its last target (the longest has {store.lengths_G.max(initial=0)}); use more or longer text, or a smaller "
+        "context.train_len",
+    )
     return RowSource(store, row_len, max_position, bos_id, documents_g, np.cumsum(num_places_G[documents_g]))
 
 
 def batch_at(
     source: RowSource, pose: PoseConfig, *, num_rows: int, seed: int, step: int, rows: slice = slice(None)
 ) -> Batch:
-    """Return the batch of one step, or a process's share (``rows``) of its ``num_rows``.
+    """The batch of one step, or a process's share (``rows``) of its ``num_rows``.
 
     The random numbers of the whole batch are drawn for every share, so that the shares together are the whole batch.
 
@@ -129,23 +128,23 @@ def batch_at(
             start_B = (rng.random(num_rows) * num_starts_B).astype(np.int64)
             offsets_BT = positions_BT
     index_bT = (begin_B + start_B)[rows, None] + offsets_BT[rows]
-    tokens_bT = store.tokens[index_bT].astype(np.int64)
-    targets_bT = store.tokens[index_bT + 1].astype(np.int64)
+    tokens_bT, targets_bT = (store.tokens[at].astype(np.int64) for at in (index_bT, index_bT + 1))
     positions_bT = positions_BT[rows]
     if source.bos_id is not None:
-        tokens_bT = np.pad(tokens_bT, ((0, 0), (1, 0)), constant_values=source.bos_id)
-        positions_bT = np.pad(positions_bT + 1, ((0, 0), (1, 0)), constant_values=0)
-        targets_bT = np.pad(targets_bT, ((0, 0), (1, 0)), constant_values=IGNORE_INDEX)
+        bos = ((0, 0), (1, 0))
+        tokens_bT = np.pad(tokens_bT, bos, constant_values=source.bos_id)
+        positions_bT = np.pad(positions_bT + 1, bos)
+        targets_bT = np.pad(targets_bT, bos, constant_values=IGNORE_INDEX)
     tokens, positions, targets = map(torch.from_numpy, (tokens_bT, positions_bT, targets_bT))
     return Batch(tokens, positions, targets, num_targets=num_rows * row_len)
 
 
 def open_training_text(config: Config) -> TrainingData:
     """Prepare the text if it is not prepared yet, and open it. UserError: it is not usable, or too short."""
-    row_len, full_len, training = config.context.row_len, config.context.full_len, config.training
+    row_len, full_len, training, pose = config.context.row_len, config.context.full_len, config.training, config.pose
     require(
-        config.pose.num_chunks <= row_len,
-        f"pose.num_chunks = {config.pose.num_chunks}: must be at most {row_len}, the tokens of a training row",
+        pose.num_chunks <= row_len,
+        f"pose.num_chunks = {pose.num_chunks}: must be at most {row_len}, the tokens of a training row",
     )
     folder = prepare(config.data)
     verify_prepared(folder)
@@ -158,18 +157,19 @@ def open_training_text(config: Config) -> TrainingData:
     held_out_source = row_source(held_out, row_len=row_len, max_position=max_position, bos_id=bos_id)
 
     def draw(step: int, rows: slice) -> Batch:
-        return batch_at(source, config.pose, num_rows=training.batch_rows, seed=training.seed, step=step, rows=rows)
+        return batch_at(source, pose, num_rows=training.batch_rows, seed=training.seed, step=step, rows=rows)
 
     def draw_held_out(rows: slice) -> tuple[Batch, Optional[Batch]]:
-        num_rows, seed = training.eval_rows, VALIDATION_SEED
-        like_training = batch_at(held_out_source, config.pose, num_rows=num_rows, seed=seed, step=0, rows=rows)
+        drawn = partial(batch_at, num_rows=training.eval_rows, seed=VALIDATION_SEED, rows=rows)
+        like_training = drawn(held_out_source, pose, step=0)
         if int(held_out.lengths_G.max()) <= full_len:
             return like_training, None
         windows = row_source(held_out, row_len=full_len, max_position=full_len, bos_id=bos_id)
-        return like_training, batch_at(
-            windows, PoseConfig(num_chunks=1), num_rows=num_rows, seed=seed, step=1, rows=rows
-        )
+        return like_training, drawn(windows, PoseConfig(num_chunks=1), step=1)
 
+    described = (
+        f"rows of {row_len} tokens (from {len(source.documents_g):,} of {store.num_documents:,} documents; the others "
+    )
     return TrainingData(
         vocab_size=manifest["vocab_size"],
         eos_id=manifest["eos_id"],
@@ -181,8 +181,7 @@ def open_training_text(config: Config) -> TrainingData:
         },
         row_len=row_len,
         num_bos=int(config.context.bos),
-        described=f"rows of {row_len} tokens (from {len(source.documents_g):,} of {store.num_documents:,} documents; "
-        f"the others are shorter){', a BOS in front' * config.context.bos}",
+        described=described + "are shorter)" + ", a BOS in front" * config.context.bos,
         draw=draw,
         draw_held_out=draw_held_out,
     )
@@ -198,6 +197,5 @@ def drawn_ahead(draw: Callable[[int], Batch], steps: range, *, pin: bool) -> Ite
         upcoming = [thread.submit(drawn, step) for step in steps[:1]]
         for step in steps:
             batch = upcoming.pop().result()
-            if step + 1 in steps:
-                upcoming.append(thread.submit(drawn, step + 1))
+            upcoming += [thread.submit(drawn, next_step) for next_step in (step + 1,) if next_step in steps]
             yield batch

@@ -21,7 +21,7 @@ def check_same_experiment(run: Path, stored: dict[str, Any], config: Config, *, 
 
 
 def is_trained(run: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether the manifest of a run is that of a finished one, and its last checkpoint is there."""
+    """Whether a run with this manifest is finished, and its last checkpoint is there."""
     if manifest.get("status") != "complete":
         return False
     need(manifest, "steps", where=run / "manifest.json")
@@ -29,7 +29,7 @@ def is_trained(run: Path, manifest: dict[str, Any]) -> bool:
 
 
 def stored_manifest(run: Path, config: Config, is_synthetic: bool, *, overwrite: bool) -> Optional[dict[str, Any]]:
-    """Return the manifest of a run that is to go on; None if a new one is to begin. UserError: it is something else."""
+    """Manifest of the run that is to be resumed; None if a new one begins. UserError: the folder holds something else."""
     stored = manifest_of_kind(run, "run")
     if stored is None:
         return None

@@ -24,9 +24,8 @@ from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.torchrun import current_process
 from olmo_sparsity.train.batches import TrainingData, drawn_ahead, open_training_text
-from olmo_sparsity.train.evaluate import KEYS, evaluate
 from olmo_sparsity.train.experiment import is_trained, stored_manifest
-from olmo_sparsity.train.metrics import check_trackers, metrics_writer
+from olmo_sparsity.train.metrics import Write, check_trackers, metrics_writer
 from olmo_sparsity.train.parallel import (
     all_reduce_sum,
     device_of_process,
@@ -36,7 +35,7 @@ from olmo_sparsity.train.parallel import (
     share_of_rows,
 )
 from olmo_sparsity.train.run import Run, finish, open_run, run_lock, save
-from olmo_sparsity.train.step import build_schedule, deterministic, train_step
+from olmo_sparsity.train.step import KEYS, build_schedule, deterministic, evaluate, train_step
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def train(
     """Train the run in ``folder``, or resume its training. Returns at once if the run is finished.
 
     All processes that torchrun started train the run together. ``overwrite`` deletes an existing run and starts again.
-    Interrupted: SIGINT or SIGTERM was received, and the run is saved.
+    ``open_data`` opens what it is trained on: text, or a synthetic task. Interrupted: SIGINT or SIGTERM; the run is saved.
     """
     training, process = config.training, current_process()
     if overwrite and process.restarts > 0:
@@ -61,13 +60,12 @@ def train(
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)
-    is_synthetic = open_data is not open_training_text
     with process_group(process, device), run_lock(folder), deterministic():
+        is_synthetic = open_data is not open_training_text
         stored = on_leader(lambda: stored_manifest(folder, config, is_synthetic, overwrite=overwrite))
         if stored is not None and is_trained(folder, stored):
-            logger.info(
-                f"{folder}: already trained ({stored['steps']} steps); nothing to do (--overwrite trains it again)"
-            )
+            steps = stored["steps"]
+            logger.info(f"{folder}: already trained ({steps} steps); nothing to do (--overwrite trains it again)")
             return
         for key in ("batch_rows", "eval_rows"):  # before long work
             share_of_rows(getattr(training, key), key=f"training.{key}")
@@ -79,91 +77,88 @@ def _train(
     config: Config, folder: Path, data: TrainingData, stored: Optional[dict[str, Any]], device: torch.device
 ) -> None:
     run = open_run(config, folder, data=data, stored=stored, device=device)
-    training, start = config.training, run.manifest["starts"][-1]
-    processes = "" if num_processes() == 1 else f" on {num_processes()} processes ({training.parallel})"
+    processes = "" if num_processes() == 1 else f" on {num_processes()} processes ({config.training.parallel})"
     logger.info(
-        f"{folder}: {run.manifest['num_parameters'] / 1e6:.2f}M parameters, {training.steps} steps of {run.batch_tokens} tokens; "
-        f"{data.described}, positions below {config.num_positions}; {device.type}{processes}, {start['precision']}, "
-        f"{'compiled' if start['compiled'] else 'not compiled'}"
+        f"{folder}: {run.manifest['num_parameters'] / 1e6:.2f}M parameters, {config.training.steps} steps of "
+        f"{run.batch_tokens} tokens; {data.described}, positions below {config.num_positions}; {device.type}{processes}, "
+        f"{run.state.precision}, {'' if run.state.is_compiled else 'not '}compiled"
     )
-    _train_steps(run)
+    with (
+        stop_signals() as signals,
+        metrics_writer(folder, run.step, config=config, run_id=run.manifest["run_id"]) as write_metrics,
+        progress_bar("train", " steps", total=config.training.steps, initial=run.step) as bar,
+    ):
+        _take_steps(run, signals, write_metrics, bar)
     on_leader(lambda: finish(run))
-    logger.info(
-        f"{folder}: trained {run.step} steps, {run.step * run.batch_tokens:,} tokens; validation loss "
-        f"{run.newest_loss_nats:.3f} nats"
-    )
+    loss_nats = run.newest_loss_nats
+    logger.info(f"{folder}: trained {run.step} steps, {run.tokens:,} tokens; validation loss {loss_nats:.3f} nats")
 
 
-def _train_steps(run: Run) -> None:
+def _take_steps(run: Run, signals: list[int], write_metrics: Write, bar: Any) -> None:
     """Take the remaining steps. UserError: a loss is not finite. Interrupted: a signal was received; the run is saved."""
-    training, state = run.config.training, run.state
+    training, state, schedule = run.config.training, run.state, build_schedule(run.config.training)
     steps = range(run.step, run.step if run.ended_by else training.steps)
     rows = share_of_rows(training.batch_rows, key="training.batch_rows")
-    schedule, start = build_schedule(training), run.manifest["starts"][-1]
+    if state.is_compiled and len(steps) > 0:
+        logger.info(f"{run.folder}: compiling; the first step takes up to minutes, those after it do not")
     state.model.train()
-    with (
-        collect_stop_signals() as signals,
-        metrics_writer(run.folder, run.step, config=run.config, run_id=run.manifest["run_id"]) as write_metrics,
-        progress_bar("train", " steps", total=training.steps, initial=run.step) as bar,
-    ):
-        if start["compiled"] and len(steps) > 0:
-            logger.info(f"{run.folder}: compiling; the first step takes up to minutes, those after it do not")
-        timed_step, timed_at = run.step, time.monotonic()
-        for batch in drawn_ahead(lambda step: run.data.draw(step, rows), steps, pin=state.device.type == "cuda"):
-            run.step += 1  # OLMo's schedules count steps from 1: the first one learns, the last one has the last rate
-            learning_rate = schedule.get_lr(training.learning_rate, run.step, training.steps)
-            nats, grad_norm = train_step(state, batch, learning_rate=learning_rate)
-            bar.update()
-            is_stopped = bool(all_reduce_sum(torch.tensor(len(signals))))  # in any process
-            is_last = run.step == training.steps
-            is_evaluated = is_last or run.step % training.eval_every == 0
-            is_logged = is_evaluated or run.step % training.log_every == 0
-            is_saved = is_last or is_stopped or run.step % training.checkpoint_every == 0
-            if not (is_logged or is_saved):
-                continue
-            loss_nats, losses = float(all_reduce_sum(nats)) / batch.num_targets, dict.fromkeys(KEYS)
-            steps_per_second = (run.step - timed_step) / (time.monotonic() - timed_at)
-            if is_evaluated:
-                losses = evaluate(state, *run.held_out, num_bos=run.data.num_bos)
-                run.newest_loss_nats = losses["validation_loss_nats"]
-            numbers = (loss_nats, float(grad_norm), losses["validation_loss_nats"] or 0.0)
-            if not all(map(math.isfinite, numbers)):
-                raise UserError(
-                    f"{run.folder}: at step {run.step} the loss is {loss_nats}, the gradient norm {numbers[1]} and the "
-                    f"validation loss {numbers[2]}; lower training.learning_rate and train again, with --overwrite"
-                )
-            tokens_per_second = steps_per_second * run.batch_tokens
-            share = tokens_per_second * run.manifest["training_flops_per_token"] / start["peak_flops_per_second"]
-            line = {
-                "step": run.step,
-                "loss_nats": loss_nats,
-                **losses,
-                "learning_rate": learning_rate,
-                "grad_norm": float(grad_norm),
-                "tokens": run.step * run.batch_tokens,
-                "tokens_per_second": round(tokens_per_second),
-                "share_of_peak": round(share, 4),
-                "seconds": run.seconds,
-            }
-            validation = {} if run.newest_loss_nats is None else {"validation": f"{run.newest_loss_nats:.3f}"}
-            shown = {"loss": f"{loss_nats:.3f}", "tokens/s": f"{tokens_per_second:,.0f}", **validation}
-            bar.set_postfix(shown, refresh=False)
-            if is_logged:
-                write_metrics(line)
-            if is_saved or run.ended_by:
-                save(run)
-            timed_step, timed_at = run.step, time.monotonic()  # evaluating and saving do not count
-            if run.ended_by:
-                break
-            if is_stopped:
-                raise Interrupted(
-                    f"{run.folder}: stopped and saved at step {run.step}; the same command, without --overwrite, resumes "
-                    "from there"
-                )
+    timed_step, timed_at = run.step, time.monotonic()
+    for batch in drawn_ahead(lambda step: run.data.draw(step, rows), steps, pin=state.device.type == "cuda"):
+        run.step += 1  # OLMo's schedules count steps from 1: the first one learns, the last one has the last rate
+        learning_rate = schedule.get_lr(training.learning_rate, run.step, training.steps)
+        nats, grad_norm = train_step(state, batch, learning_rate=learning_rate)
+        bar.update()
+        is_stopped = bool(all_reduce_sum(torch.tensor(len(signals))))  # in any process
+        is_last = run.step == training.steps
+        is_evaluated = is_last or run.step % training.eval_every == 0
+        is_logged = is_evaluated or run.step % training.log_every == 0
+        is_saved = is_last or is_stopped or run.step % training.checkpoint_every == 0
+        if not (is_logged or is_saved):
+            continue
+        loss_nats, losses = float(all_reduce_sum(nats)) / batch.num_targets, dict.fromkeys(KEYS)
+        steps_per_second = (run.step - timed_step) / (time.monotonic() - timed_at)
+        if is_evaluated:
+            losses = evaluate(state, *run.held_out, num_bos=run.data.num_bos)
+            run.newest_loss_nats = losses["validation_loss_nats"]
+        line = {
+            "step": run.step,
+            "loss_nats": loss_nats,
+            **losses,
+            "learning_rate": learning_rate,
+            "grad_norm": float(grad_norm),
+            "tokens": run.tokens,
+            "tokens_per_second": round(steps_per_second * run.batch_tokens),
+            "seconds": run.seconds,
+        }
+        _check_finite(run, line)
+        shown = {"loss": f"{loss_nats:.3f}", "tokens/s": f"{line['tokens_per_second']:,}"}
+        if run.newest_loss_nats is not None:
+            shown["validation"] = f"{run.newest_loss_nats:.3f}"
+        bar.set_postfix(shown, refresh=False)
+        if is_logged:
+            write_metrics(line)
+        if is_saved or run.ended_by:
+            save(run)
+        if run.ended_by:
+            break
+        if is_stopped:
+            raise Interrupted(
+                f"{run.folder}: stopped and saved at step {run.step}; the same command, without --overwrite, resumes from there"
+            )
+        timed_step, timed_at = run.step, time.monotonic()  # evaluating and saving do not count
+
+
+def _check_finite(run: Run, line: dict[str, Any]) -> None:
+    loss_nats, grad_norm, held_out_nats = line["loss_nats"], line["grad_norm"], line["validation_loss_nats"]
+    if not all(map(math.isfinite, (loss_nats, grad_norm, held_out_nats or 0.0))):
+        raise UserError(
+            f"{run.folder}: at step {run.step} the loss is {loss_nats}, the gradient norm {grad_norm} and the validation loss "
+            f"{held_out_nats}; lower training.learning_rate and train again, with --overwrite"
+        )
 
 
 @contextmanager
-def collect_stop_signals() -> Iterator[list[int]]:
+def stop_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in the list that it yields, instead of ending the process; a context manager."""
     caught: list[int] = []
 

@@ -7,14 +7,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import check_type, decode_json, folder_name, write_text
 from olmo_sparsity.train.parallel import on_leader
 
-Write = Callable[[dict[str, Any]], None]
+Write = Callable[[dict[str, Any]], object]
+
+
+class Line(TypedDict):
+    """What is read again of a line of ``metrics.jsonl``."""
+
+    step: int
 
 
 def check_trackers(trackers: Sequence[str]) -> None:
@@ -30,38 +36,29 @@ def check_trackers(trackers: Sequence[str]) -> None:
 
 @contextmanager
 def metrics_writer(run: Path, step: int, *, config: Config, run_id: str) -> Iterator[Write]:
-    """Yield a function that writes one line to the metrics of a run that goes on behind ``step``; a context manager.
+    """Yield a function that writes a line of metrics; all processes must call it, the leader writes. A context manager.
 
-    ``metrics.jsonl`` gets all values, trackers those that are single numbers. All processes must write every line.
+    ``metrics.jsonl`` gets all values, trackers the single numbers. Lines of steps after ``step`` are removed first.
     """
     writers: list[Write] = []
     with ExitStack() as stack:
 
         def open_all() -> None:
-            writers.append(stack.enter_context(_jsonl(run, step)))
-            for name in config.training.trackers:
-                writers.append(stack.enter_context(TRACKERS[name](run, step, config, run_id)))
-
-        def write_all(line: dict[str, Any]) -> None:
-            for write in writers:
-                write(line)
+            for opened in (_jsonl, *(TRACKERS[name] for name in config.training.trackers)):
+                writers.append(stack.enter_context(opened(run, step, config, run_id)))
 
         on_leader(open_all)
-        yield lambda line: on_leader(lambda: write_all(line))
+        yield lambda line: on_leader(lambda: [write(line) for write in writers] and None)
 
 
 @contextmanager
-def _jsonl(run: Path, step: int) -> Iterator[Write]:
-    """Append to ``metrics.jsonl``; lines of steps after ``step``, and a last one that was cut short, are removed first."""
+def _jsonl(run: Path, step: int, _config: Config, _run_id: str) -> Iterator[Write]:
     path = run / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
-    kept = []
+    kept = []  # neither later steps nor a last line that was cut short
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"
-        if (
-            check_type(check_type(decode_json(line, where=where), dict, where=where).get("step"), int, where=where)
-            <= step
-        ):
+        if check_type(decode_json(line, where=where), Line, where=where)["step"] <= step:
             kept.append(f"{line}\n")
     write_text(path, "".join(kept))
     with open(path, "a", encoding="utf-8", buffering=1) as file:
@@ -73,19 +70,15 @@ def _scalars(line: dict[str, Any]) -> dict[str, float]:
 
 
 @contextmanager
-def _tensorboard(run: Path, step: int, config: Config, run_id: str) -> Iterator[Write]:
+def _tensorboard(run: Path, step: int, _config: Config, _run_id: str) -> Iterator[Write]:
     from torch.utils.tensorboard import SummaryWriter
 
-    def write(line: dict[str, Any]) -> None:
-        for key, value in _scalars(line).items():
-            writer.add_scalar(key, value, line["step"])
-
     with SummaryWriter(str(run / "tensorboard"), purge_step=step + 1) as writer:
-        yield write
+        yield lambda line: [writer.add_scalar(key, value, line["step"]) for key, value in _scalars(line).items()]
 
 
 @contextmanager
-def _wandb(run: Path, step: int, config: Config, run_id: str) -> Iterator[Write]:
+def _wandb(run: Path, _step: int, config: Config, run_id: str) -> Iterator[Write]:
     import wandb  # type: ignore[import-not-found,unused-ignore]
 
     settings = {"id": run_id, "resume": "allow", "dir": str(run), "config": to_dict(config)}

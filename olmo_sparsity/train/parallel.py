@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def device_of_process(device: torch.device, process: ProcessInfo) -> torch.device:
-    """Return the device that this process trains on: under torchrun its own GPU."""
+    """The device that this process trains on: under torchrun its own GPU."""
     if process.world_size == 1 or device.type != "cuda":
         return device
     if process.local_world_size > torch.cuda.device_count():
@@ -49,8 +49,7 @@ def process_group(process: ProcessInfo, device: torch.device) -> Iterator[None]:
     if process.world_size == 1:
         yield
         return
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise UserError(
             f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not: start the processes of a run with torchrun, which "
             "sets all of them, or unset RANK"
@@ -73,12 +72,12 @@ def process_group(process: ProcessInfo, device: torch.device) -> Iterator[None]:
 
 
 def num_processes() -> int:
-    """Return how many processes train together."""
+    """How many processes train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def share_of_rows(num_rows: int, *, key: str) -> slice:
-    """Return which rows of a batch this process computes. UserError, with the key that set ``num_rows``: no equal shares."""
+    """The rows of a batch that this process computes. UserError, with the key that set ``num_rows``: no equal shares."""
     if num_rows % num_processes():
         raise UserError(f"{key} = {num_rows}: must be a multiple of the number of processes, {num_processes()}")
     rank, rows_each = dist.get_rank() if dist.is_initialized() else 0, num_rows // num_processes()
@@ -86,7 +85,7 @@ def share_of_rows(num_rows: int, *, key: str) -> slice:
 
 
 def all_reduce_sum(value: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a tensor over all processes; it is computed in place."""
+    """Sum of a tensor over all processes; it is computed in place."""
     if dist.is_initialized():
         dist.all_reduce(value)
     return value
@@ -126,7 +125,7 @@ def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
 
 
 def gradient_accumulation(module: nn.Module, model: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
-    """Return a context for a backward pass of a step; gradients of ``model``, in ``module``, are exchanged in the last one."""
+    """Context of a backward pass of a step; gradients of ``model``, in ``module``, are exchanged in the last one."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,15 +22,13 @@ from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.train.batches import Batch, TrainingData
 from olmo_sparsity.train.parallel import (
-    all_reduce_sum,
     gather_state,
     load_state,
     num_processes,
     on_leader,
     share_of_rows,
 )
-from olmo_sparsity.train.resources import check_memory, measured_peak, training_flops_per_token
-from olmo_sparsity.train.step import TrainState, build_train_state, resolve_compile, resolve_precision
+from olmo_sparsity.train.step import TrainState, build_train_state
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +55,11 @@ class Run:
     def batch_tokens(self) -> int:
         """Tokens of a batch, over all processes."""
         return self.config.training.batch_rows * self.data.row_len
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on, as often as they were drawn."""
+        return self.step * self.batch_tokens
 
     @property
     def seconds(self) -> float:
@@ -90,34 +94,38 @@ def open_run(
     ``stored`` is the manifest of the run that is resumed; None: what is there is deleted.
     """
     training = config.training
-    if stored is not None and stored["tokens_sha256"] != data.manifest_entries["tokens_sha256"]:
-        raise UserError(f"{folder}: its text has changed since training began; choose another folder with --run DIR")
-    check_memory(config, data, device)
+    if stored is not None:
+        files.need(stored, "starts", where=folder / "manifest.json")
+        if stored["tokens_sha256"] != data.manifest_entries["tokens_sha256"]:
+            raise UserError(
+                f"{folder}: its text has changed since training began; choose another folder with --run DIR"
+            )
     held_out = data.draw_held_out(share_of_rows(training.eval_rows, key="training.eval_rows"))
     resumed = None if stored is None else on_leader(lambda: _newest_intact(folder, stored))
     model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
-    entries = {
-        **data.manifest_entries,
-        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "training_flops_per_token": training_flops_per_token(model, data, held_out[0]),
-    }
-    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    state = build_train_state(
-        model, training, device, precision=precision, compiled=compiled, few_targets=data.few_targets
-    )
-    peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())  # before it is sharded
+    state = build_train_state(model, training, device, few_targets=data.few_targets)
     start = {
         "step": 0 if resumed is None else resumed[1].step,
         "device": device_name(device),
         "processes": num_processes(),
         "parallel": training.parallel if num_processes() > 1 else None,
         "threads": torch.get_num_threads(),
-        "precision": precision,
-        "compiled": compiled,
-        "peak_flops_per_second": float(all_reduce_sum(torch.tensor(peak, dtype=torch.float64))),
+        "precision": state.precision,
+        "compiled": state.is_compiled,
         "environment": files.environment(),
     }
-    manifest = on_leader(lambda: _begin(folder, config, {**entries, "starts": [start]}, data.tokenizer_text, stored))
+    manifest = {
+        "kind": "run",
+        "status": "running",
+        "run_id": uuid.uuid4().hex[:12] if stored is None else stored["run_id"],
+        "config": to_dict(config),
+        **data.manifest_entries,
+        "num_parameters": num_parameters,
+        "starts": [*([] if stored is None else stored["starts"]), start],
+    }
+    texts = {"config.yaml": to_yaml(config), "tokenizer.json": data.tokenizer_text}
+    manifest = on_leader(lambda: _begin(folder, manifest, texts, is_new=stored is None))
     run = Run(folder, config, data, held_out, state, manifest)
     if resumed is not None:
         path, info = resumed
@@ -128,7 +136,7 @@ def open_run(
 
 
 def _newest_intact(folder: Path, stored: dict[str, Any]) -> Optional[tuple[Path, checkpoints.CheckpointInfo]]:
-    """Return the newest intact checkpoint of a run, and what it tells; None: there is none yet."""
+    """The newest intact checkpoint of a run, and what it tells; None: there is none yet."""
     saved = checkpoints.list_checkpoints(folder / "checkpoints")
     for path in reversed(saved):
         try:
@@ -142,34 +150,28 @@ def _newest_intact(folder: Path, stored: dict[str, Any]) -> Optional[tuple[Path,
     return None
 
 
-def _begin(
-    folder: Path, config: Config, entries: dict[str, Any], tokenizer_text: str, stored: Optional[dict[str, Any]]
-) -> dict[str, Any]:
-    """Create the folder of a run, or open it again; return its manifest, which lists where and with what each start trained."""
-    if stored is None and files.manifest_of_kind(folder, "run") is not None:
+def _begin(folder: Path, manifest: dict[str, Any], texts: dict[str, str], *, is_new: bool) -> dict[str, Any]:
+    """Create the folder of a run, or open it again, and return its manifest, that of the leader for all processes."""
+    if is_new and files.manifest_of_kind(folder, "run") is not None:
         logger.info(f"{folder}: deleting the earlier run (--overwrite)")
         files.clear_folder(folder)
+    for last, start in pairwise(manifest["starts"][-2:]):
+        if changed := [f"{key} {start[key]}, not {last[key]}" for key in OF_A_START if start[key] != last[key]]:
+            logger.warning(f"{folder}: resumed with {', '.join(changed)}: the last bits of its weights will differ")
     files.make_folder(folder)
-    run_id, before = (uuid.uuid4().hex[:12], []) if stored is None else (stored["run_id"], stored.get("starts", []))
-    manifest = {"kind": "run", "status": "running", "run_id": run_id, "config": to_dict(config), **entries}
-    (start,) = entries["starts"]
-    manifest["starts"] = [*before, start]
-    last = before[-1] if before else start
-    if changed := [f"{key} {start[key]}, not {last[key]}" for key in OF_A_START if start[key] != last[key]]:
-        logger.warning(f"{folder}: resumed with {', '.join(changed)}: the last bits of its weights will differ")
-    files.write_json(folder / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
-    for name, content in (("config.yaml", to_yaml(config)), ("tokenizer.json", tokenizer_text)):
+    files.write_manifest(folder, manifest)  # first, because the manifest marks the folder as ours
+    for name, text in texts.items():
         if not (folder / name).is_file():
-            files.write_text(folder / name, content)
+            files.write_text(folder / name, text)
     files.remove_leftovers(folder, folder / "checkpoints", seconds=0)
     return manifest
 
 
 def save(run: Run) -> None:
     """Write a checkpoint. All processes must call it; the leader writes."""
-    tensors, tokens = gather_state(run.state.model, run.state.optimizer), run.step * run.batch_tokens
+    tensors, loss_nats = gather_state(run.state.model, run.state.optimizer), run.newest_loss_nats
     info = checkpoints.CheckpointInfo(
-        run.step, tokens, run.seconds, run.manifest["run_id"], newest_loss_nats=run.newest_loss_nats
+        run.step, run.tokens, run.seconds, run.manifest["run_id"], newest_loss_nats=loss_nats
     )
     given = {"config": run.state.model.config, "state": tensors, "keep": KEEP_CHECKPOINTS}
     on_leader(lambda: checkpoints.save_checkpoint(run.folder / "checkpoints", info, **given))
@@ -178,17 +180,14 @@ def save(run: Run) -> None:
 def finish(run: Run) -> None:
     """Mark a run as complete."""
     folder = run.folder / "checkpoints"
-    manifest = {
-        **run.manifest,
+    checkpoints.delete_old_checkpoints(folder, keep=KEEP_CHECKPOINTS)  # a kill may have left more
+    result = {
         "status": "complete",
         "steps": run.step,
         "ended_by": run.ended_by,
-        "tokens": run.step * run.batch_tokens,
+        "tokens": run.tokens,
         "validation_loss_nats": run.newest_loss_nats,
         "seconds": run.seconds,
         "checkpoint": checkpoints.read_checkpoint_info(folder / f"step{run.step}").record,
     }
-    files.write_json(run.folder / "manifest.json", manifest)
-    checkpoints.delete_old_checkpoints(
-        folder, keep=KEEP_CHECKPOINTS
-    )  # a process that was killed here may have left more
+    files.write_manifest(run.folder, {**run.manifest, **result})
