@@ -50,6 +50,13 @@ def _print_threads() -> None:
     sys.stderr.write(f"threads at the end: {' '.join(names)}\n")  # in one write, because processes share stderr
 
 
+def exit_code(*arguments: object) -> int:
+    """Run a command in this process, and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, arguments)))
+    return int(ended.value.code or 0)
+
+
 def run_command(arguments: tuple[str, ...], with_threads: bool = False) -> None:
     """Run a command in this process; ``with_threads`` prints the threads that are alive at the end to standard error."""
     sys.argv = ["olmo-sparsity", *arguments]

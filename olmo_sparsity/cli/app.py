@@ -108,12 +108,41 @@ def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
     package.setLevel(level if current_process().is_leader else logging.ERROR)
 
 
-def main() -> None:
-    """Run the command line."""
+def main(arguments: Optional[Sequence[str]] = None) -> None:
+    """Run a command, and exit with its code. A mistake prints one line; a bug raises."""
     if sys.getfilesystemencoding() != "utf-8":  # an ASCII locale: names of files and text are UTF-8 all the same
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _set_up_process()
-    raise SystemExit(run())
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        for argument in arguments:
+            if argument != argument.encode(errors="replace").decode():
+                raise UserError(f"{argument}: this name is not UTF-8, which tables and pages need; rename it")
+        code = app(arguments, prog_name=PROGRAM, standalone_mode=False)
+        if code == INTERRUPTED:
+            raise Interrupted("interrupted; the same command, without --overwrite, continues from here")
+        sys.stdout.flush()
+    except Interrupted as error:
+        code = _end(str(error), INTERRUPTED)
+    except BrokenPipeError:
+        code = 1
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            error.show()
+            code = MISTAKE
+        else:
+            code = _end(f"error: {_usage_line(error)}")
+    except Exception as error:
+        if (line := error_line(error)) is None:
+            raise
+        logger.debug("the line below comes from here:", exc_info=error)
+        code = _end(f"error: {line}")
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:  # Python would fail again when it flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(code or 0)
 
 
 def _set_up_process() -> None:
@@ -125,6 +154,8 @@ def _set_up_process() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115, it stays open
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -133,40 +164,6 @@ def _set_up_process() -> None:
     for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
         if not re.fullmatch("0*[1-9][0-9]{0,5}", os.environ.get(name, "1")):
             del os.environ[name]
-
-
-def run(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run a command and return its exit code. A mistake prints one line; a bug raises."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    try:
-        arguments = sys.argv[1:] if arguments is None else list(arguments)
-        for argument in arguments:
-            if argument != argument.encode(errors="replace").decode():
-                raise UserError(f"{argument}: this name is not UTF-8, which tables and pages need; rename it")
-        code = app(arguments, prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
-        return int(code or 0) if code != INTERRUPTED else _end("interrupted", INTERRUPTED)
-    except Interrupted as error:
-        return _end(str(error), INTERRUPTED)
-    except BrokenPipeError:
-        return 1
-    except UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            error.show()
-            return MISTAKE
-        return _end(f"error: {_usage_line(error)}")
-    except Exception as error:
-        if (line := error_line(error)) is None:
-            raise
-        logger.debug("the line below comes from here:", exc_info=error)
-        return _end(f"error: {line}")
-    finally:
-        try:
-            sys.stdout.flush()
-        except OSError:  # Python would fail again when it flushes at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(line: str, code: int = MISTAKE) -> int:
@@ -182,7 +179,7 @@ def _usage_line(error: Any) -> str:
 
 
 def error_line(error: Exception) -> Optional[str]:
-    """Return one line about an error that is no bug: what is wrong, and what to do; None: it is one."""
+    """One line about an error that is no bug: what is wrong, and what to do; None: it is one."""
     if isinstance(error, UserError):
         return str(error)
     text, number = str(error), getattr(error, "errno", None)

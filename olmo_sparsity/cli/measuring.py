@@ -49,8 +49,7 @@ def influence(
         opt.train_first(named, num_processes=share.count, asked=train, out=out)
         from olmo_sparsity.measure.influence import measure
 
-        with opt.interruptible():
-            tables = measure(named.config, named.folder, out=out, overwrite=overwrite, share=share)
+        tables = measure(named.config, named.folder, out=out, overwrite=overwrite, share=share)
     from olmo_sparsity.statistics.quantities import read_estimates
     from olmo_sparsity.view.tables import print_summary
 
@@ -104,13 +103,12 @@ def explore(
 
     are_named = selector or any(override.startswith("influence.selectors=") for override in overrides or ())
     chosen = loaded.influence.selectors if are_named else None
-    with opt.interruptible():
-        opened = open_model(loaded, named.folder)
-        if at is not None:
-            place = explore_place(opened, document, at=at, selectors=chosen)
-            print_place(**place, title=f"{text.name}, character {at}", console=SafeConsole())
-            return
-        found = explore_document(opened, document, selectors=chosen, source=text.name, folder=named.folder / "explore")
+    opened = open_model(loaded, named.folder)
+    if at is not None:
+        place = explore_place(opened, document, at=at, selectors=chosen)
+        print_place(**place, title=f"{text.name}, character {at}", console=SafeConsole())
+        return
+    found = explore_document(opened, document, selectors=chosen, source=text.name, folder=named.folder / "explore")
     saved = found.save_html(page, overwrite=overwrite)
     for line in (found.found, ONE_DOCUMENT, f"The page is {saved}"):
         typer.echo(printable(line))

@@ -6,8 +6,7 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
@@ -16,7 +15,7 @@ import typer
 
 from olmo_sparsity import config as configuration
 from olmo_sparsity.config import PretrainedConfig, load_config, parsed, powers_up_to, shipped
-from olmo_sparsity.errors import Interrupted, UserError
+from olmo_sparsity.errors import UserError
 
 if TYPE_CHECKING:
     from olmo_sparsity.measure.parts import Share
@@ -126,15 +125,6 @@ def shown_folder(run: Optional[Path], model: Optional[str]) -> Path:
     return folder
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into ``Interrupted``, which ends the command with one line and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; the same command, without --overwrite, continues from here") from None
-
-
 def train_first(
     named: Named, *, num_processes: int, asked: bool, out: Optional[Path] = None, task: bool = False
 ) -> None:
@@ -146,7 +136,8 @@ def train_first(
     if config.pretrained.model is not None:
         if asked:
             raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
-        return config.pretrained.check_there()
+        config.pretrained.check_there()
+        return
     from olmo_sparsity.files import manifest_of_kind
 
     manifest = manifest_of_kind(run, "run")
@@ -158,7 +149,7 @@ def train_first(
         check_same_experiment(run, manifest, config, remedy=named_run)
         if not is_trained(run, manifest):
             raise UserError(f"{run}: this run has lost its last checkpoint; bring it back, or run `{command}`")
-        return None
+        return
     if num_processes > 1:
         raise UserError(f"{run}: this run is not trained; run `{command}` alone, then measure with several processes")
     if manifest is None and not (asked or task or run.resolve() == (RUNS / config.name).resolve()):
@@ -170,19 +161,13 @@ def train_first(
 
         check_before_training(config)
     logger.info(f"{run}: not trained yet; training first")
-    # What options say of a measurement holds for this one only.
-    return train_run(dataclasses.replace(config, influence=load_config(file).influence), run, task=task)
-
-
-def train_run(config: configuration.Config, run: Path, *, overwrite: bool = False, task: bool = False) -> None:
-    """Train a run on text or on a synthetic task, or continue."""
     from olmo_sparsity.train.loop import open_training_text, train
 
     open_data = open_training_text
     if task:
         from olmo_sparsity.synthetic.tasks import open_task as open_data
-    with interruptible():
-        train(config, run, overwrite=overwrite, open_data=open_data)
+    # What options say of a measurement holds for this one only.
+    train(dataclasses.replace(config, influence=load_config(file).influence), run, open_data=open_data)
 
 
 def finish_share(tables: Path, share: Share) -> bool:

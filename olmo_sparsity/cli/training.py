@@ -22,8 +22,7 @@ def prepare(config: opt.ConfigFile = None, run: opt.Run = None, overrides: opt.K
     from olmo_sparsity.text.prepare import prepare as prepare_tokens
 
     loaded, *_ = opt.resolve(config, run, overrides=overrides)
-    with opt.interruptible():
-        folder = prepare_tokens(loaded.data)
+    folder = prepare_tokens(loaded.data)
     for line in describe(folder):
         logger.info(line)
     typer.echo(folder)
@@ -36,7 +35,9 @@ def train(
     loaded, folder, _ = opt.resolve(config, run, overrides=overrides)
     if loaded.pretrained.model is not None:
         raise UserError(f"train: {loaded.pretrained.model} is a pretrained model, which is never trained; leave it out")
-    opt.train_run(loaded, folder, overwrite=overwrite)
+    from olmo_sparsity.train.loop import train as train_run
+
+    train_run(loaded, folder, overwrite=overwrite)
 
 
 def show_config(config: opt.ConfigFile = None, run: opt.Run = None, overrides: opt.Keys = None) -> None:
@@ -86,7 +87,10 @@ def synth_train(
 ) -> None:
     """Train a model on a synthetic task, or resume its training. Its run is runs/synthetic/TASK, unless --run names another."""
     loaded, folder, _ = _task(task, config, run, overrides)
-    opt.train_run(loaded, folder, overwrite=overwrite, task=True)
+    from olmo_sparsity.synthetic.tasks import open_task
+    from olmo_sparsity.train.loop import train as train_run
+
+    train_run(loaded, folder, overwrite=overwrite, open_data=open_task)
 
 
 def synth_eval(
@@ -105,8 +109,7 @@ def synth_eval(
     from olmo_sparsity.synthetic.evaluate import evaluate_task
     from olmo_sparsity.view.trials import print_accuracies
 
-    with opt.interruptible():
-        tables = evaluate_task(named.config, named.folder, out=out, overwrite=overwrite)
+    tables = evaluate_task(named.config, named.folder, out=out, overwrite=overwrite)
     logger.info(f"{tables}")
     print_accuracies([tables], as_json=as_json)
 

@@ -91,7 +91,10 @@ def test_a_user_who_interrupts_sees_one_line(folder: Path) -> None:
         time.sleep(0.01)
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=60)
-    assert (started.returncode, err) == (130, b"olmo-sparsity: interrupted\n")
+    assert (started.returncode, err) == (
+        130,
+        b"olmo-sparsity: interrupted; the same command, without --overwrite, continues from here\n",
+    )
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from olmo_sparsity.cli.app import run
+from started_commands import exit_code
 
 DATA = Path(__file__).parents[1] / "guard" / "data"
 TRAIN = "train --config guard.yaml --run new training.steps=1"
@@ -195,7 +194,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     monkeypatch.chdir(tmp_path / "here")
     make()
     before = contents()
-    code = run(["-q", *shlex.split(command)])
+    code = exit_code("-q", *shlex.split(command))
     out, err = capfd.readouterr()
     assert (code, out) == (2, "")
     lines = [line for line in err.splitlines() if not line.startswith("warning: ")]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from started_commands import exit_code
 
-from olmo_sparsity.cli.app import run
 from olmo_sparsity.cli.options import keys_of, resolve, shown_folder
 from olmo_sparsity.config import Config, load_config, shipped, to_dict
 from olmo_sparsity.errors import UserError
@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def printed(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     capfd.readouterr()
-    assert run(["-q", *arguments]) == 0, capfd.readouterr().err
+    assert exit_code("-q", *arguments) == 0, capfd.readouterr().err
     return capfd.readouterr().out
 
 
@@ -81,7 +81,7 @@ def test_every_form_of_a_summary_holds_the_same_numbers(capfd: pytest.CaptureFix
 def test_a_report_and_figures_are_written_beside_each_other(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page = Path(printed(capfd, "report").strip())
     assert page == Path("runs/demo/figures/measured/report.html") and page.is_file()
-    assert run(["-q", "report"]) == 2 and "--overwrite replaces it" in capfd.readouterr().err
+    assert exit_code("-q", "report") == 2 and "--overwrite replaces it" in capfd.readouterr().err
     before = page.read_text()
     assert printed(capfd, "report", "--overwrite").strip() == str(page)
     assert page.read_text() == before
@@ -182,4 +182,4 @@ def test_every_command_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
     page = printed(capfd, "--help")
     assert re.findall(r"^│ ([a-z]+) ", page, re.MULTILINE) and set(commands.split()) <= set(re.findall(r"[a-z]+", page))
     assert printed(capfd, "--version").strip()
-    assert run([]) == 2 and "Usage" in "".join(capfd.readouterr())
+    assert exit_code() == 2 and "Usage" in "".join(capfd.readouterr())

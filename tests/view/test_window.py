@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from started_commands import exit_code
 from tokenizers import Tokenizer
 
-from olmo_sparsity.cli.app import run
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.frames import five_windows
 from olmo_sparsity.statistics.quantities import counted
@@ -161,7 +161,7 @@ def test_hostile_text_is_only_text() -> None:
 
 
 def show(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = run(["show", *map(str, arguments)])
+    code = exit_code("show", *arguments)
     out, err = capsys.readouterr()
     return code, " ".join(out.split()), err
 
