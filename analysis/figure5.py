@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from olmo_sparsity.statistics.frames import read_windows as read_table
 from olmo_sparsity.statistics.quantities import counted, read_estimates, shown_ks
-from olmo_sparsity.view.window import Window, read_windows
+from olmo_sparsity.view.window import read_windows
 
 from .drawing import BLUE, GREY, INK, WIDTH, main_selectors, new_figure, picked_by, styled
 
@@ -35,24 +35,24 @@ def figure(tables: Path, selector: Optional[str] = None) -> Figure:
     window_id, rule = chosen_window(read_table(tables, ["window_id", "loss_short_nats", "loss_long_nats"]))
     (window,) = read_windows(tables, [window_id])
     shown = counted(k, frame.attrs["manifest"])
-    choice, places = window.choices[selector, "real"], _places([*window.texts, window.target])
+    texts = [*window.texts, window.target.space + window.target.text]
+    places = _places(texts)
     text_inches = LINE_INCHES * (places[-1][0] + 1)
     drawn, axes = new_figure(
         2, 1, height=text_inches + 1.7, width=WIDTH, height_ratios=(text_inches, 0.75),
         title="One window: how likely its next token is with few tokens, and with all",
         caption=f"Window {window_id}: {rule}, so not a typical one.",
     )  # fmt: skip
-    _draw_text(axes[0, 0], window, choice.visible(k), places)
+    _draw_text(axes[0, 0], texts, window.num_long_range, window.visible(selector, k), places)
     axes[0, 0].set_title(
         f"marked: {shown} {picked_by(selector, frame)} (ranks)   black: local   grey: hidden   boxed: the next token",
         fontsize=7.5, color=GREY,
     )  # fmt: skip
-    losses = {
-        f"with the {window.local_len} local tokens": window.loss_short,
-        f"with these and {shown} picked by {selector}": choice.loss[k],
-        f"with all {len(window.texts)} tokens": window.loss_long,
-    }
-    _draw_bars(axes[1, 0], {words: float(np.exp(-loss)) for words, loss in losses.items()})
+    labels = (
+        f"with the {window.local_len} local tokens", f"with these and {shown} picked by {selector}",
+        f"with all {len(window.texts)} tokens",
+    )  # fmt: skip
+    _draw_bars(axes[1, 0], dict(zip(labels, np.exp(np.negative(window.losses(selector, k))).tolist(), strict=True)))
     return drawn
 
 
@@ -76,10 +76,12 @@ def _places(texts: list[str]) -> list[tuple[int, int]]:
     return places
 
 
-def _draw_text(axis: Axes, window: Window, ranks: dict[int, int], places: list[tuple[int, int]]) -> None:
-    for position, (text, (line, column)) in enumerate(zip([*window.texts, window.target], places, strict=True)):
-        is_target = position == len(window.texts)
-        is_hidden = position < window.num_long_range and position not in ranks
+def _draw_text(
+    axis: Axes, texts: list[str], num_far: int, ranks: dict[int, int], places: list[tuple[int, int]]
+) -> None:
+    for position, (text, (line, column)) in enumerate(zip(texts, places, strict=True)):
+        is_target = position == len(texts) - 1
+        is_hidden = position < num_far and position not in ranks
         shown = "".join(letter if ord(letter) < 0x2500 else UNKNOWN for letter in text)
         indent = len(shown) - len(shown.lstrip())
         begin, width = column + indent, max(1, len(shown) - indent)

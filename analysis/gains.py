@@ -29,7 +29,7 @@ def figure(frame: pd.DataFrame) -> Figure:
     panels = [of for of in QUANTITIES.values() if "figure:gains" in of.show and (frame["quantity"] == of.name).any()]
     rows, units, selectors = -(-len(panels) // COLUMNS), units_of(frame.attrs["manifest"]), selectors_of(frame)
     drawn, axes = new_figure(
-        rows, COLUMNS, height=0.5 + 2.1 * rows, title=f"What k {units} gain, against random, foreign text and a damped reaction",
+        rows, COLUMNS, height=0.5 + 2.1 * rows, title=f"What k {units} gain, against random, null context and blending",
         caption=f"Bands: 95% intervals; {sample_of(frame)}.",
     )  # fmt: skip
     for axis, quantity in zip(axes.flat, panels, strict=False):

@@ -30,7 +30,7 @@ def figure(runs: list[Path], selector: str = "kl") -> Figure:
         caption=f"Thirds by D of the token that {selector} picks; other reactions are alike. Bands: 95%; {count}.",
     )  # fmt: skip
     own = rows[(rows["model"] == models[0]) & (rows["sparsity_from"] == models[0])]
-    lines = {"third_gain_nats": (models[0], BLUE), "third_null_gain_nats": ("foreign text", GREY)}
+    lines = {"third_gain_nats": (models[0], BLUE), "third_null_gain_nats": ("null context", GREY)}
     if ceiling is not None:
         lines["third_ceiling_gain_nats"] = (ceiling, INK)
     for quantity, (label, color) in lines.items():

@@ -8,6 +8,7 @@ from matplotlib.ticker import PercentFormatter
 
 from olmo_sparsity.statistics.quantities import gate, units_of
 from olmo_sparsity.statistics.spectrum import TOLERANCE
+from olmo_sparsity.view.console import null_context
 
 from .drawing import (
     NothingToDraw,
@@ -26,7 +27,7 @@ NEEDS = "frame"
 
 @styled
 def figure(frame: pd.DataFrame) -> Figure:
-    """A panel for the text and one for foreign text; a line for the first blind selector, `nearest` and `random`."""
+    """A panel for the text and one for the null context; a line for the first blind selector, `nearest` and `random`."""
     if gate(frame) != "above":
         raise NothingToDraw("spectrum: the long context gives no clear gain, so nothing is needed of it")
     units = units_of(frame.attrs["manifest"])
@@ -34,7 +35,7 @@ def figure(frame: pd.DataFrame) -> Figure:
         1, 2, height=2.9, title=f"Share of the targets that need at most k {units}", sharey=True,
         caption=f"Within {TOLERANCE:g} nats of the prediction with all {units}. Simultaneous 95% bands; {sample_of(frame)}.",
     )  # fmt: skip
-    panels = {"real": "the document", "null": "foreign text in its place"}
+    panels = {"real": "the document", "null": "null context: " + null_context(frame.attrs["manifest"])}
     for axis, (context, words) in zip(axes.flat, panels.items(), strict=True):
         axis.set_title(words)
         for name in main_selectors(frame, "nearest", "random"):

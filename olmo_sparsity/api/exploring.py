@@ -26,6 +26,7 @@ from olmo_sparsity.statistics.quantities import counted, units_of
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.text.tokenizer import token_texts
 from olmo_sparsity.view import pages
+from olmo_sparsity.view.console import null_context
 from olmo_sparsity.view.explore import CONTROL, OF_TARGETS, ONE_DOCUMENT, Likely, explored
 from olmo_sparsity.view.window import SEES_TARGET, window_of
 
@@ -73,9 +74,8 @@ class Exploration:
         """One self-contained page, which loads nothing and sends nothing."""
         data, manifest = self.data, self.manifest
         return pages.render(
-            "explore.html", styles=("explore.css",), scripts=("explore.js",), source=self.source, manifest=manifest, data=data,
-            found=self.found, one_document=ONE_DOCUMENT, sees=SEES_TARGET, many=units_of(manifest),
-            far=data["full_len"] - data["local_len"],
+            "explore", source=self.source, manifest=manifest, data=data, found=self.found, one_document=ONE_DOCUMENT,
+            sees=SEES_TARGET, many=units_of(manifest), far=data["full_len"] - data["local_len"], null=null_context(manifest),
         )  # fmt: skip
 
     def save_html(self, page: str | Path, *, overwrite: bool = False) -> Path:

@@ -20,7 +20,7 @@ from olmo_sparsity.statistics.quantities import estimate
 from olmo_sparsity.statistics.spectrum import sufficient_k
 from olmo_sparsity.tables import find_tables, read_manifest, read_table, schemas_of
 from olmo_sparsity.view.report import analysis
-from olmo_sparsity.view.text import answers
+from olmo_sparsity.view.summary import answers
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ saved. A bug ends with its traceback and code 1. Commands import torch only afte
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -110,6 +111,7 @@ def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     """Run a command, and exit with its code. A mistake prints one line; a bug raises."""
+    gc.set_threshold(100_000)  # modules that load make many objects and free none
     if sys.getfilesystemencoding() != "utf-8":  # an ASCII locale: names of files and text are UTF-8 all the same
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _set_up_process()

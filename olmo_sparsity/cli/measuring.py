@@ -51,10 +51,10 @@ def influence(
 
         tables = measure(named.config, named.folder, out=out, overwrite=overwrite, share=share)
     from olmo_sparsity.statistics.quantities import read_estimates
-    from olmo_sparsity.view.tables import print_summary
+    from olmo_sparsity.view.summary import print_answers
 
     if opt.finish_share(tables, share):
-        print_summary(read_estimates(tables))
+        print_answers(read_estimates(tables))
 
 
 def explore(

@@ -107,7 +107,7 @@ def synth_eval(
     named = _task(task, config, run, overrides)
     opt.train_first(named, num_processes=1, asked=True, out=out, task=True)
     from olmo_sparsity.synthetic.evaluate import evaluate_task
-    from olmo_sparsity.view.trials import print_accuracies
+    from olmo_sparsity.view.comparisons import print_accuracies
 
     tables = evaluate_task(named.config, named.folder, out=out, overwrite=overwrite)
     logger.info(f"{tables}")
@@ -119,6 +119,6 @@ def synth_summary(
     as_json: opt.Json = False,
 ) -> None:
     """Print the accuracies of runs by length and k, and how many seeds have learned their task."""
-    from olmo_sparsity.view.trials import print_accuracies
+    from olmo_sparsity.view.comparisons import print_accuracies
 
     print_accuracies(runs or [opt.RUNS / "synthetic" / "parity"], as_json=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Optional, get_args
+from typing import Annotated, Optional, get_args
 
 import typer
 
@@ -52,7 +52,7 @@ def summary(
     from olmo_sparsity.statistics.frames import read_frames
     from olmo_sparsity.statistics.quantities import estimate, read_estimates
     from olmo_sparsity.statistics.seeds import matching_tables, same_model
-    from olmo_sparsity.view.tables import Form, print_summary
+    from olmo_sparsity.view.summary import Form, print_summary
 
     asked = {"json": as_json, "csv": as_csv, "md": as_md, "tex": as_tex}
     forms: list[Form] = [form for form in get_args(Form) if asked.get(form)]
@@ -83,8 +83,6 @@ def figures(
     help_all: opt.HelpAll = False,
 ) -> None:
     """Draw figures as PNG and PDF. If nothing is measured yet, train runs/NAME and measure first."""
-    from tqdm import tqdm
-
     from olmo_sparsity.cli.measuring import influence
     from olmo_sparsity.tables import figures_folder, list_finished
     from olmo_sparsity.view.report import analysis
@@ -94,8 +92,9 @@ def figures(
         if not list_finished(run):
             influence(config=config, run=run, model=model, train=train)
     shown = _shown_tables(tables, run, model)
-    for path in analysis("drawing").draw_run(shown, out or figures_folder(shown), every):
-        tqdm.write(printable(str(path)))  # above a progress bar
+    first, *others = analysis("drawing").draw_run(shown, out or figures_folder(shown), every)
+    names = dict.fromkeys(path.stem for path in others if path.stem != first.stem)
+    typer.echo(printable(f"{first}, and there: {', '.join(names)}; each as PNG and PDF"))
 
 
 def report(
@@ -119,7 +118,6 @@ def show(
     model: opt.Model = None,
     selector: Annotated[opt.Word, opt.option("--selector", help="Whose choice is shown.")] = None,
     k: Annotated[opt.Number, opt.option("--k", help="A measured k. Default: at most a quarter of all tokens.")] = None,
-    context: Annotated[Literal["real", "null"], opt.option("--context", help="null: the null context.")] = "real",
 ) -> None:
     """Show one window in the terminal: its words, the picked tokens, the losses."""
     from olmo_sparsity.tables import find_tables
@@ -131,7 +129,7 @@ def show(
     if len(words) + (model is not None) > 1:
         raise UserError(f"show {' '.join(words)}: give a run and the number of a window, such as show runs/demo 17")
     folder = Path(words[0]) if words else opt.shown_folder(None, model)
-    show_window(find_tables(folder), number, console=SafeConsole(), selector=selector, k=k, context=context)
+    show_window(find_tables(folder), number, console=SafeConsole(), selector=selector, k=k)
 
 
 def compare(
@@ -142,7 +140,7 @@ def compare(
 ) -> None:
     """Compare two measurements: their numbers side by side, and the differences with intervals."""
     from olmo_sparsity.statistics.compare import compare as compare_measurements
-    from olmo_sparsity.view.tables import print_comparison
+    from olmo_sparsity.view.comparisons import print_comparison
 
     print_comparison(compare_measurements(first, second), every=every, as_json=as_json)
 
@@ -157,6 +155,6 @@ def hypothesis(
 
     Each run must be measured with as many local tokens as a training row has (`influence --local-len`).
     """
-    from olmo_sparsity.view.trials import print_hypothesis
+    from olmo_sparsity.view.comparisons import print_hypothesis
 
     print_hypothesis(runs or [opt.DEMO], selector=selector, as_json=as_json)

@@ -26,7 +26,7 @@ def _side(row: Optional[pd.Series], level: float) -> Gate:
 def few(frame: pd.DataFrame, *, of_targets: bool = False) -> tuple[Optional[int], Gate]:
     """The smallest few tokens that are enough, else the most that are still few; and whether they are enough.
 
-    On average: k tokens give back half of the gain, and choosing them beats random tokens, by more than on foreign text.
+    On average: k tokens give back half of the gain, and choosing them beats random tokens, by more than in the null context.
     Of targets: k tokens suffice for most predictions, and as many random or nearest ones for fewer.
     """
     selector, passed, sides = first_blind(frame), gate(frame), dict[int, Gate]()

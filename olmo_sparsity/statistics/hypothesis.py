@@ -48,7 +48,7 @@ WINDOW_COLUMNS = [
 class OfThird(NamedTuple):
     """A number of a third of the targets."""
 
-    label: str  # {null}: the text of the null context
+    label: str
     value: Callable[[Mapping[str, np.ndarray]], np.ndarray]  # of means over the targets, [C, T, ...] -> [T, ...]
     digits: int = 4
     contexts: tuple[int, ...] = (0,)
@@ -60,7 +60,7 @@ NUMBERS = {
     "third_sparsity": OfThird("sparsity, D(1)", lambda of: of["sparsity"][0], digits=2, most=1.0),
     "third_reaction_nats": OfThird("reaction", lambda of: of["reaction"][0], least=0.0),
     "third_gain_nats": OfThird("gain", lambda of: of["gain"][0]),
-    "third_null_gain_nats": OfThird("gain, {null}", lambda of: of["gain"][1], contexts=(1,)),
+    "third_null_gain_nats": OfThird("gain, null context", lambda of: of["gain"][1], contexts=(1,)),
     "real_minus_null_nats": OfThird("gain minus that", lambda of: of["gain"][0] - of["gain"][1], contexts=(0, 1)),
     "third_ceiling_gain_nats": OfThird("gain of the ceiling", lambda of: of["ceiling"][0]),
     "third_share_of_ceiling": OfThird("share of its gain", lambda of: of["gain"][0] / of["ceiling"][0], digits=2),
@@ -328,7 +328,7 @@ def _check_measured_alike(models: Sequence[TrainedModel], manifests: Mapping[Pat
     def definitions(of: Any) -> dict[str, Any]:
         return {
             "windows": [of[key] for key in SAME_WINDOWS],
-            "foreign text": [of["influence"].get(key) for key in ("seed", "null_context")],
+            "null contexts": [of["influence"].get(key) for key in ("seed", "null_context")],
             "visibility": of.get("visibility", "hidden"),
             "anchor": of.get("anchor") is None,
             "precision": of.get("precision"),

@@ -92,7 +92,7 @@ def print_place(
     """Print the one window of a place, with what each selector chose and the most likely next tokens."""
     console.print(title, style="bold")
     for number, name in enumerate(selectors):
-        ks = list(window.choices[name, "real"].loss)
+        ks = window.choices[name]["k"]
         print_choice(window, name, ks[-1], console=console, manifest=manifest)
         views = {"local tokens only": 0, f"with {ks[-1]} by {name}": 1 + (number + 1) * len(ks), "all tokens": 1}
         table = Table(*(f"  {view}" for view in views), box=None, pad_edge=False)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pandas as pd
-from rich.text import Text
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import folder_name, read_manifest_of
-from olmo_sparsity.statistics.quantities import first_blind, pick, read_estimates, shown_ks
+from olmo_sparsity.statistics.quantities import first_blind, gate, pick, read_estimates, shown_ks
 from olmo_sparsity.tables import KINDS
-from olmo_sparsity.view.console import SafeConsole
-from olmo_sparsity.view.tables import print_table
+from olmo_sparsity.view.console import SafeConsole, print_table
 
-GAINS = {"gain": "gate_gain_nats", "gain beyond row": "gain_beyond_nats"}
+QUANTITY = {"gain": "long_gain_nats", "gain beyond row": "gain_beyond_nats", "R": "recovered_fraction"}
+GATES = {"gain": "gate_gain_nats", "gain beyond row": "gain_beyond_nats"}  # what must be above 0
 NOTE = "Gains in nats, ? where not shown to be above 0. R: share of the gain that k tokens give back."
 
 
@@ -53,21 +52,15 @@ def _entry(folder: Path) -> dict[str, Any]:
 
 
 def _numbers(frame: pd.DataFrame) -> dict[str, Any]:
-    selector, k = first_blind(frame), shown_ks(frame)[0]
-    rows = {name: pick(frame, of) for name, of in GAINS.items()}
-    rows["R"] = pick(frame, "recovered_fraction", selector=selector, context="real", k=k) if selector else None
-    return {**{name: _ends(row) for name, row in rows.items()}, "selector": selector, "k": k}
-
-
-def _ends(row: Optional[pd.Series]) -> Optional[dict[str, Optional[float]]]:
-    return None if row is None else {end: None if pd.isna(row[end]) else row[end] for end in ("value", "low", "high")}
-
-
-def short_name(name: str, names: Sequence[str]) -> str:
-    """How a name alone among others ends: the shortest whole parts between hyphens."""
-    parts = name.split("-")
-    ends = ("-".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
-    return next((end for end in ends if sum(other.endswith(end) for other in names) == 1), name)
+    """The main numbers of a measurement with their intervals, and the names of the gains that are shown to be above 0."""
+    selector, k, numbers = first_blind(frame), shown_ks(frame)[0], {}
+    share = {"selector": selector, "context": "real", "k": k}
+    for name, of in (("gain", {}), ("gain beyond row", {}), ("R", share)):
+        row = pick(frame, QUANTITY[name], **of)
+        known = None if row is None or (of and selector is None) else row[["value", "low", "high"]].astype(object)
+        numbers[name] = None if known is None else known.where(known.notna(), None).to_dict()
+    shown = [name for name, of in GATES.items() if gate(frame, of) == "above"]
+    return {**numbers, "selector": selector, "k": k, "shown": shown}
 
 
 def print_listing(folder: Path, *, as_json: bool = False) -> None:
@@ -79,16 +72,18 @@ def print_listing(folder: Path, *, as_json: bool = False) -> None:
     console, rows = SafeConsole(), []
     for entry in entries:
         if "error" in entry:
-            console.print(Text(entry["error"]))
+            console.print(entry["error"])
             continue
-        names = [other["name"] for other in entries if other["run"] == entry["run"]]
-        row = {"run": entry["run"], "name": short_name(entry["name"], names)}
-        is_whole = entry["status"] == "complete" and entry["windows"]
-        row["windows"] = f"{entry['windows']:,}" if is_whole else entry["status"]
-        for name, of in ((name, entry.get(name)) for name in GAINS):
-            row[name] = f"{of['value']:.3f}{'' if (of['low'] or 0) > 0 else '?'}" if of else ""
-        row["R"] = f"{entry['R']['value']:.2f}, {entry['selector']}, k = {entry['k']}" if entry.get("R") else ""
+        row = {"run": entry["run"], "name": re.sub(r".*-(?=[0-9a-f]{6}$)", "", entry["name"])}  # as default names end
+        row["windows"] = (
+            f"{entry['windows']:,}" if entry["status"] == "complete" and entry["windows"] else entry["status"]
+        )
+        for name in GATES:
+            of = entry.get(name)
+            row[name] = f"{of['value']:.3f}{'' if name in entry['shown'] else '?'}" if of else ""
+        share = entry.get("R")
+        row["R"] = f"{share['value']:.2f}, {entry['selector']}, k = {entry['k']}" if share else ""
         rows.append(row)
     if rows:
         print_table(pd.DataFrame(rows), console)
-    console.print(Text(NOTE if rows else f"{folder}: no runs here; train one with `olmo-sparsity train`"))
+    console.print(NOTE if rows else f"{folder}: no runs here; train one with `olmo-sparsity train`")

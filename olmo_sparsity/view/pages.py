@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,8 @@ OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity ')  # in 
 POLICY = "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'"
 
 
-def render(
-    template: str, *, styles: tuple[str, ...] = (), scripts: tuple[str, ...] = (), own_style: str = "", **values: Any
-) -> str:
-    """Render a template that extends `page.html`; `page.css` comes before the other styles, `own_style` is the last one.
+def render(name: str, *, own_style: str = "", **values: Any) -> str:
+    """Render ``NAME.html``, a template that extends `page.html`, with `page.css`, ``NAME.css`` and ``NAME.js``, if there is one.
 
     Values are escaped, and control characters in them replaced.
     """
@@ -42,15 +39,13 @@ def render(
     # `tojson` escapes <, >, & and ', and leaves only ASCII, so U+2028 and U+2029 are escaped too.
     jinja.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     jinja.filters["minus"] = lambda text: re.sub(r"(?<!\w)-(?=\d)", "\u2212", text)
-    all_styles = [*_texts(["page.css", *styles]), *filter(None, [Markup(own_style)])]
-    all_scripts = _texts(scripts)
-    policy = POLICY.format(_hashes(all_scripts), _hashes(all_styles))
-    page = jinja.get_template(template)
-    return page.render(styles=all_styles, scripts=all_scripts, policy=policy, version=__version__, **values)
-
-
-def _texts(names: Iterable[str]) -> list[Markup]:
-    return [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in names]
+    parts = {
+        ending: [*TEMPLATES.glob(f"page.{ending}"), *TEMPLATES.glob(f"{name}.{ending}")] for ending in ("css", "js")
+    }
+    styles, scripts = ([Markup(of.read_text(encoding="utf-8")) for of in parts[ending]] for ending in ("css", "js"))
+    styles += [Markup(own_style)] if own_style else []
+    values |= {"styles": styles, "scripts": scripts, "policy": POLICY.format(_hashes(scripts), _hashes(styles))}
+    return jinja.get_template(f"{name}.html").render(version=__version__, **values)
 
 
 def _hashes(texts: list[Markup]) -> str:

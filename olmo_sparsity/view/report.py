@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.selectors import meaning_of
 from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.frames import five_windows
@@ -22,56 +21,45 @@ from olmo_sparsity.statistics.quantities import (
     counted,
     first_blind,
     gate,
-    pick,
     read_estimates,
     shown_ks,
-    side_of_zero,
     units_of,
 )
 from olmo_sparsity.text.classes import CLASSES
-from olmo_sparsity.view import pages
-from olmo_sparsity.view.tables import every_table, recovered_table, seeing_line, shown_selectors, spectrum_table
-from olmo_sparsity.view.text import answers, caution, first_token_line, measured_line, number
+from olmo_sparsity.view import pages, summary
+from olmo_sparsity.view.console import null_context
 from olmo_sparsity.view.window import read_windows
 from olmo_sparsity.view.words import CUT, near_visible, words
 
 LATEST = 40  # words of the local text that are shown
-MARKS = {"above": "passed", "below": "failed"}  # all others are open
-CHECKS = (
-    ("Foreign text", "excess_over_random_nats",
-     "With {}, the gain over random tokens is {} nats larger here than on another document's text."),
-    ("Damping", "gain_over_damping_nats",
-     "With {}, the gain is {} nats larger than from blending the predictions without and with all tokens."),
-)  # fmt: skip
 
 
 def write_report(tables: Path, page: Path, *, overwrite: bool = False) -> Path:
-    """Write the page of a finished influence folder, and return its path."""
+    """Write the page of a finished measurement, and return its path."""
     pages.check_free(page, overwrite)
     frame = read_estimates(tables)
-    manifest, many = frame.attrs["manifest"], units_of(frame.attrs["manifest"])
-    selector, (enough, found) = first_blind(frame) or shown_selectors(frame)[0], few(frame)
+    manifest, shown = frame.attrs["manifest"], summary.shown_selectors(frame)
+    selector, (enough, found) = first_blind(frame) or shown[0], few(frame)
     k = enough if enough and found == "above" else shown_ks(frame)[0]
     picked = f"{counted(k, manifest)} picked by {selector}"
-    cards = list(_cards(tables, selector, k, picked))
     drawing, first_picture = analysis("drawing"), analysis("first_picture")
     text = pages.render(
-        "report.html",
-        styles=("report.css",),
+        "report",
         own_style=f":root {{ {drawing.CSS} }}",
         run=manifest["run"],
-        lines=[measured_line(manifest, frame), first_token_line(manifest)],
-        many=many,
-        answers=answers(frame),
+        lines=[summary.measured_line(manifest, frame), summary.first_token_line(manifest)],
+        many=units_of(manifest),
+        answers=summary.answers(frame),
         pictures=[Markup(drawing.svg(first_picture.figure(frame, panel))) for panel in ("few", "beyond")],
         caption=first_picture.caption(frame),
-        cards=cards,
+        cards=list(_cards(tables, selector, k, picked)),
         k=k,
         picked=picked,
-        tables=[recovered_table(frame), spectrum_table(frame)],
-        selectors={name: meaning_of(name, manifest) for name in shown_selectors(frame)},
-        checks=list(_checks(frame, selector, k, picked, seeing_line(frame, enough))),
-        caution="" if gate(frame) == "above" else caution(frame, enough),
+        tables=[summary.recovered_table(frame), summary.spectrum_table(frame)],
+        selectors={name: meaning_of(name, manifest) for name in shown},
+        null=null_context(manifest),
+        checks=summary.controls(frame, selector, k),
+        caution="" if gate(frame) == "above" else summary.caution(frame, enough),
         numbers=dict(_numbers(frame, selector, k)),
         definitions={of.header: of.definition for of in QUANTITIES.values() if of.definition},
         classes=CLASSES,
@@ -90,36 +78,17 @@ def _cards(tables: Path, selector: str, k: int, picked: str) -> Iterator[dict[st
     """Five windows: the place among all, words, and by what is visible the target's probability in percent and loss in nats."""
     places = five_windows(tables, selector, k)
     for place, window in zip(places, read_windows(tables, list(places.values())), strict=True):
-        choice, num_far = window.choices[selector, "real"], window.num_long_range
-        far, local = words(window.texts[:num_far], choice.visible(k)), words(window.texts[num_far:], {})
-        losses = {
-            f"the last {window.local_len} tokens alone": window.loss_short,
-            f"and {picked}": choice.loss[k],
-            f"all {len(window.texts)} tokens": window.loss_long,
-        }
+        num_far, visible = window.num_long_range, window.visible(selector, k)
+        local = words(window.texts[num_far:], {})
+        shown = (f"the last {window.local_len} tokens alone", f"and {picked}", f"all {len(window.texts)} tokens")
+        losses = zip(shown, window.losses(selector, k), strict=True)
         yield {
             "place": place,
             "window": window,
-            "far": near_visible(far),
+            "far": near_visible(words(window.texts[:num_far], visible)),
             "local": [CUT] * (len(local) > LATEST) + local[-LATEST:],
-            "visible": [(name, 100 * math.exp(-loss), loss) for name, loss in losses.items()],
+            "visible": [(name, 100 * math.exp(-loss), loss) for name, loss in losses],
         }
-
-
-def _checks(frame: pd.DataFrame, selector: str, k: int, picked: str, seeing: str) -> Iterator[tuple[str, str, str]]:
-    """Each control: its name, whether the numbers passed it, and by how much."""
-    is_blind = selector == first_blind(frame)
-    counts = is_blind and gate(frame) == "above"  # else there is no gain, or luck in it
-    for name, quantity, claim in CHECKS:
-        row = pick(frame, quantity, selector=selector, context="real", k=k)
-        state = MARKS.get(side_of_zero(row), "open") if counts else "open"
-        yield name, state, "Not measured." if row is None else claim.format(picked, number(row))
-    claim = f"{selector} picks {'without seeing' if is_blind else 'by'} the target."
-    yield "Optimism", "passed" if is_blind else "open", f"{claim} {seeing}"
-    documents, overlap = frame["n_documents"].max(), pick(frame, "train_overlap_share")
-    shared = "" if overlap is None else f" Windows that share text with training: {overlap['value']:.1%}."
-    state = "passed" if documents >= MIN_DOCUMENTS else "failed"
-    yield "Documents", state, f"{documents:,} documents; intervals need {MIN_DOCUMENTS}.{shared}"
 
 
 def _numbers(frame: pd.DataFrame, selector: str, k: int) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -127,7 +96,7 @@ def _numbers(frame: pd.DataFrame, selector: str, k: int) -> Iterator[tuple[str, 
     shown = {name for name, of in QUANTITIES.items() if "report" in of.show} | {"spectrum_share", "window_share"}
     is_other = (frame["selector"] != selector) | (frame["context"] != "real") | (frame["k"] != k)
     rows = frame[frame["quantity"].isin(shown) & ~(frame["group"].notna() & frame["selector"].notna() & is_other)]
-    for table in every_table(rows):
+    for table in summary.every_table(rows):
         keys = [name for name in table.columns if name not in ("quantity", "value")]
         table["quantity"] = [QUANTITIES[name].header if name in QUANTITIES else "share" for name in table["quantity"]]
         if {"k", "x"} <= set(keys):  # the spectrum, a column for each k

@@ -150,7 +150,7 @@ def test_gains_has_a_panel_for_every_quantity_that_names_it(
     np.testing.assert_allclose(labelled(axis)["kl"][:, 1], twice)
 
 
-def test_spectrum_is_the_shares_of_the_text_and_of_foreign_text(frame: pd.DataFrame) -> None:
+def test_spectrum_is_the_shares_of_the_text_and_of_the_null_context(frame: pd.DataFrame) -> None:
     for axis, context in zip(spectrum.figure(frame).axes, ("real", "null"), strict=True):
         lines = labelled(axis)
         assert set(lines) == {"kl", "nearest", "random"}
@@ -206,13 +206,12 @@ def test_figure5_shows_the_likely_window_and_what_was_picked(tables: Path) -> No
     figure = figure5.figure(tables)
     text, bars = figure.axes
     (window,) = read_windows(tables, [window_id])
-    choice = window.choices["kl", "real"]
-    losses = [window.loss_short, choice.loss[2], window.loss_long]
-    np.testing.assert_allclose([bar.get_width() for bar in bars.patches], np.exp(-np.array(losses)))  # type: ignore[attr-defined]
+    losses = np.array(window.losses("kl", 2))
+    np.testing.assert_allclose([bar.get_width() for bar in bars.patches], np.exp(-losses))  # type: ignore[attr-defined]
     tokens = {int(str(of.get_gid()).split()[1]): of for of in text.texts if str(of.get_gid()).startswith("token")}
-    assert [tokens[at].get_text() for at in range(21)] == [*window.texts, window.target]
+    assert [tokens[at].get_text() for at in range(21)] == [*window.texts, window.target.space + window.target.text]
     bold = {at for at, of in tokens.items() if of.get_fontweight() == "bold"}
-    assert bold == set(choice.visible(2)) | {20}
+    assert bold == set(window.visible("kl", 2)) | {20}
     assert len([patch for patch in text.patches if to_hex(patch.get_facecolor()) == figure5.PICKED]) == 2
     assert f"Window {window_id}: of all windows" in figure.get_supxlabel()
 
@@ -254,7 +253,7 @@ def test_hypothesis_shows_the_thirds() -> None:
     (axis,) = hypothesis.figure(SEEDS).axes
     lines = labelled(axis)
     (model,) = frame["model"].unique()
-    for label, quantity in ((model, "third_gain_nats"), ("foreign text", "third_null_gain_nats")):
+    for label, quantity in ((model, "third_gain_nats"), ("null context", "third_null_gain_nats")):
         values = frame[frame["quantity"] == quantity].set_index("group")["value"][list(THIRDS)]
         np.testing.assert_allclose(lines[label], np.c_[range(3), values])
 

@@ -14,7 +14,7 @@ from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json, write_manifest
 from olmo_sparsity.statistics.quantities import pick, read_estimates
-from olmo_sparsity.view.text import answers
+from olmo_sparsity.view.summary import answers
 
 
 @pytest.fixture(scope="module")

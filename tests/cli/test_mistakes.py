@@ -79,7 +79,6 @@ ARGUMENTS = [
     ("train pretrained.model=x", "train: x is a pretrained model, which is never trained"),
     ("show runs/seed0 1 2", "show runs/seed0 1: give a run and the number of a window"),
     ("show runs/seed0 1 --model llama", "give a run and the number of a window"),
-    ("show runs/seed0 --context x", "'x' is not one of 'real', 'null'"),
     ("show runs/seed0 --selector x", "--selector x: not measured"),
     ("show runs/seed0 99999", "there is no window 99999"),
     ("summary influence.seed=1", "summary: got unexpected extra argument"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from olmo_sparsity.view.tables import shown_selectors
 from shown_commands import ROOT, first_block
 
 from olmo_sparsity import api
@@ -19,7 +20,6 @@ from olmo_sparsity.measure.scores import Scores
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.selectors.registry import OBSERVED
 from olmo_sparsity.statistics.quantities import read_estimates
-from olmo_sparsity.view.tables import shown_selectors
 
 pytestmark = pytest.mark.usefixtures("only_here")
 

@@ -326,7 +326,7 @@ def test_the_command_prints_what_the_frame_holds(runs: list[Path]) -> None:
         ({"visibility": "contextual"}, "with different visibility"),
         ({"anchor": None, "precision": "bf16"}, "with different anchor, precision"),
         ({"checkpoint": {"step": 50, "model_sha256": "0"}}, "with different training step"),
-        ({"influence": {"seed": 3}}, "with different foreign text"),
+        ({"influence": {"seed": 3}}, "with different null contexts"),
         ({"influence": {"k": [2, 4]}}, "no measurement with as many local tokens"),
         ({"context": {"local_len": 6}}, "run `olmo-sparsity influence --run .*seed1 --local-len 8 --selector kl"),
     ],

@@ -168,7 +168,7 @@ def test_both_tables_are_those_of_the_frame(tables: dict[str, Path], pages: dict
         assert {"k = 1", "k = 2"} <= set(table.columns) and "k = 8" not in table.columns
         for label, *cells in table.itertuples(index=False):
             name, _, note = label.partition(", ")
-            of = {"selector": name, "context": "null" if note == "foreign text" else "real", "x": x}
+            of = {"selector": name, "context": "null" if note == "null context" else "real", "x": x}
             for head, text in zip(table.columns[1:], cells, strict=True):
                 assert_is(text, pick(frame, quantity, k=int(head[4:]), **of), 2)
     for which in ("failed", "few"):
@@ -235,7 +235,7 @@ def test_answers_and_controls_follow_the_intervals(tables: dict[str, Path], page
         verdict = "YES" if gain["low"] > 0 else "NO" if gain["low"] == gain["low"] else "TOO FEW DOCUMENTS"
         assert next(page.all("p", **{"class": "verdict"})).text == verdict
         checks = checks_of(page)
-        for name, quantity in (("Foreign text", "excess_over_random_nats"), ("Damping", "gain_over_damping_nats")):
+        for name, quantity in (("Null context", "excess_over_random_nats"), ("Damping", "gain_over_damping_nats")):
             row = pick(frame, quantity, selector=first_blind(frame), context="real", k=1)
             assert row is not None
             side = "passed" if row["low"] > 0 else "failed" if row["high"] < 0 else "open"
@@ -258,7 +258,7 @@ def test_a_pretrained_model_whose_selector_sees_the_target(pages: dict[str, Path
     assert "someone/Made-Up-2M" in next(page.all("header")).text
     assert [of.text for of in page.all("p", **{"class": "verdict"})][:2] == ["YES", "DOES NOT APPLY"]
     states = {name: state for name, (state, _) in checks_of(page).items()}
-    assert states == {"Foreign text": "open", "Damping": "open", "Optimism": "open", "Documents": "passed"}
+    assert states == {"Null context": "open", "Damping": "open", "Optimism": "open", "Documents": "passed"}
 
 
 def test_a_new_quantity_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,22 +31,19 @@ def rows_of(tables: Path, table: str, window_id: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("window_id", [0, 31, 59])
 def test_a_window_holds_what_the_tables_hold(tiny_run: Path, tiny_tables: Path, window_id: int) -> None:
     window, other = read_windows(tiny_tables, [window_id, 7])
-    assert (window.window_id, other.window_id) == (window_id, 7)
+    assert (window.row["window_id"], other.row["window_id"]) == (window_id, 7)
     (row,) = rows_of(tiny_tables, "windows", window_id)
     tokenizer = Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
-    assert "".join([*window.texts, window.target]) == printable(tokenizer.decode([*row["token_ids"], row["target_id"]]))
-    assert "".join(window.null_texts) == printable(tokenizer.decode(row["null_token_ids"]))
-    assert (len(window.texts), window.num_long_range) == (FULL, FULL - LOCAL)
-    assert (window.loss_short, window.loss_long, window.null_loss_long) == tuple(
-        row[name] for name in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats")
+    assert "".join([*window.texts, window.target.space, window.target.text]) == printable(
+        tokenizer.decode([*row["token_ids"], row["target_id"]])
     )
-    chosen = [one for one in rows_of(tiny_tables, "selections", window_id) if one["context"] in ("real", "null")]
-    assert list(window.choices) == [(one["selector"], one["context"]) for one in chosen]
-    for one, choice in zip(chosen, window.choices.values(), strict=True):
-        assert choice.sees_target == one["sees_target"] and choice.num_units == FULL - LOCAL
-        assert choice.loss == dict(zip([1, 2, 8], one["loss_sparse_nats"], strict=True))
-        for k in (1, 2, 8):
-            assert choice.visible(k) == {j: rank for rank, j in enumerate(one["positions"][:k], start=1)}
+    assert (len(window.texts), window.num_long_range) == (FULL, FULL - LOCAL)
+    chosen = {of["selector"]: of for of in rows_of(tiny_tables, "selections", window_id) if of["context"] == "real"}
+    assert window.choices == chosen
+    for name, of in chosen.items():
+        for k, loss in zip([1, 2, 8], of["loss_sparse_nats"], strict=True):
+            assert window.losses(name, k) == [row["loss_short_nats"], loss, row["loss_long_nats"]]
+            assert window.visible(name, k) == {j: rank for rank, j in enumerate(of["positions"][:k], start=1)}
 
 
 def test_five_windows_are_quantiles_of_the_sparse_gain(tiny_tables: Path) -> None:
@@ -79,9 +76,7 @@ def test_words_sentences_and_blocks_have_one_rank_each() -> None:
     window = made_up_window(
         ["a"] * 12, [1, 2, 3, 0], scores=[5.0, 7.0, 6.0], group_first=[1, 0], group_last=[3, 0],
     )  # fmt: skip
-    choice = window.choices["kl", "real"]
-    assert choice.num_units == 3
-    assert choice.ranks == {1: 1, 2: 1, 3: 1, 0: 2} and choice.visible(1) == {1: 1, 2: 1, 3: 1}
+    assert window.visible("kl", 2) == {1: 1, 2: 1, 3: 1, 0: 2} and window.visible("kl", 1) == {1: 1, 2: 1, 3: 1}
 
 
 TEXTS = [" the", " focus", "ed", " degree", ".", "\u21b5", "They", "", "\u2019", "ll", " a", "b"]
@@ -171,24 +166,18 @@ def test_show_prints_the_numbers_of_the_tables(
 ) -> None:
     (row,) = rows_of(tiny_tables, "windows", 7)
     chosen = {(one["selector"], one["context"]): one for one in rows_of(tiny_tables, "selections", 7)}
-    for options, key, i in (
-        (
-            (),
-            ("kl", "real"),
-            1,
-        ),  # the largest k up to a quarter of 12 tokens, by a selector that does not see the target
-        (("--selector", "unmask-one", "--k", 8, "--context", "null"), ("unmask-one", "null"), 2),
+    for options, name, i in (
+        ((), "kl", 1),  # the largest k up to a quarter of 12 tokens, by a selector that does not see the target
+        (("--selector", "unmask-one", "--k", 8), "unmask-one", 2),
     ):
         code, said, _ = show(capsys, tiny_run, 7, *options)
-        prefix = "null_" if key[1] == "null" else ""
-        losses = row["loss_short_nats"], chosen[key]["loss_sparse_nats"][i], row[f"{prefix}loss_long_nats"]
+        losses = row["loss_short_nats"], chosen[name, "real"]["loss_sparse_nats"][i], row["loss_long_nats"]
         assert code == 0 and f"Window 7 of {tiny_run.name}" in said
         for loss in losses:
             assert re.search(rf" {loss:.3f} +{np.exp(-loss):.1%}", said)
         assert f"sparse gain {losses[0] - losses[1]:.3f}, long gain {losses[0] - losses[2]:.3f} nats" in said
-        assert f"{[1, 2, 8][i]} tokens picked by {key[0]}" in said
+        assert f"{[1, 2, 8][i]} tokens picked by {name}" in said
         assert f">>{alone(printable(row['target_text']).removeprefix(' '))}<<" in said
-        assert ("null context" in said) == (key[1] == "null")
         ranks = re.findall(r"\[([\d,]+):", said)
         assert sorted(int(rank) for found in ranks for rank in found.split(",")) == list(range(1, [1, 2, 8][i] + 1))
 

@@ -164,7 +164,7 @@ function panelOf(token) {
     make("p", { class: "note" }, `token ${token}, character ${DATA.offsets[token]} (explore --at ${DATA.offsets[token]})`),
   ];
   if (target < 0) return [...head, make("p", {}, "No full window precedes it, so it is not measured. Later tokens may need it.")];
-  const foreign = `Reaction ${nats(DATA.kl_short_nats[target])} nats; to foreign text in the same place ${nats(DATA.null_kl_short_nats[target])}.`;
+  const reaction = `Reaction ${nats(DATA.kl_short_nats[target])} nats; in the null context ${nats(DATA.null_kl_short_nats[target])}.`;
   const parts = sides().map((side, number) => [
     make("h3", { class: number ? "of-b" : "of-a" }, side.name),
     make("p", { class: "needs" }, `Smallest sufficient k: ${kWords(needed(target, side))}.`),
@@ -172,7 +172,7 @@ function panelOf(token) {
       make("li", { value: rank }, make("q", {}, textAt(at)), ` ${distance} tokens back`))),
     byK(target, side),
   ]);
-  return [...head, make("div", { class: "scroll" }, predictions(target)), make("p", {}, foreign), ...parts.flat()];
+  return [...head, make("div", { class: "scroll" }, predictions(target)), make("p", {}, reaction), ...parts.flat()];
 }
 
 function show(token) {
