@@ -38,7 +38,7 @@ SETTINGS = (
 
 @torch.no_grad()
 def respond(model: OLMoWithPositions, sequences: Sequences, *, predict_ids: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the generated tokens and their position IDs (predicted or as given), int64 [W, K].
+    """Generated tokens and their position IDs (predicted or as given), int64 [W, K].
 
     The sequences have one length and one sparsity; of a response the model is given the position IDs, unless it predicts them.
     """
@@ -88,7 +88,9 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
     run_id = fingerprint(*versions, checkpoint.model_sha256, *evaluated, background.text_sha256)
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     begun = files.manifest_of_kind(folder, "synthetic")
-    if begun is not None and not overwrite and begun["run_id"] != run_id:
+    if begun is not None and overwrite:
+        files.clear_folder(folder)
+    elif begun is not None and begun["run_id"] != run_id:
         raise UserError(
             f"{folder}: these answers are to other prompts, or of another model; choose another folder with --out DIR, or "
             "replace them with --overwrite"
@@ -98,6 +100,7 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
+    context = {"max_position": config.max_position, "num_long_range": settings.test_lengths[-1]}
     manifest: dict[str, Any] = {
         "kind": "synthetic",
         "run_id": run_id,
@@ -110,23 +113,20 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
         **{name: trained.get(name) for name in ("num_parameters", "validation_loss_nats", "ended_by")},
         "training_seconds": trained.get("seconds"),
         "checkpoint": checkpoint.record,
-        "context": {"max_position": config.max_position, "num_long_range": settings.test_lengths[-1]},
+        "context": context,
         "device": device_name(device),
         "environment": files.environment(),
         "status": "running",
         "num_parts": len(cells),
         "windows_per_part": settings.test_rows,
     }
-    if begun is not None and overwrite:
-        files.clear_folder(folder)
     files.make_folder(folder)
     files.write_manifest(folder, manifest, once=not overwrite)
-    missing = tables.missing_parts(folder, manifest)
-    if not missing:
+    if not (missing := tables.missing_parts(folder, manifest)):
         logger.info(f"{folder}: already evaluated; nothing to do (--overwrite evaluates again)")
         return folder
-    model = load_model(latest, device)
-    metadata = {"run_id": run_id, **{name: str(value) for name, value in manifest["context"].items()}}
+    model, schema = load_model(latest, device), tables.schemas_of(manifest)["answers"]
+    metadata = {"run_id": run_id, **{name: str(value) for name, value in context.items()}}
     with progress_bar("synthetic", " prompts", total=len(missing) * settings.test_rows) as bar:
         for part in missing:
             length, k, place = cells[part]
@@ -134,7 +134,7 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
             answers = _answers(model, sequences, predict_ids=settings.positions == "predicted")
             window_ids = part * settings.test_rows + answers.index
             answers = answers.assign(window_id=window_ids, length_tokens=length, sparsity=k, place=place)
-            table = pa.Table.from_pandas(answers, schema=tables.schemas_of(manifest)["answers"], preserve_index=False)
+            table = pa.Table.from_pandas(answers, schema=schema, preserve_index=False)
             tables.write_part(folder, "answers", part=part, content=table, metadata=metadata)
             bar.update(settings.test_rows)
     tables.finalize(folder)
@@ -142,19 +142,17 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
 
 
 def _answers(model: OLMoWithPositions, sequences: Sequences, *, predict_ids: bool) -> pd.DataFrame:
-    """Return the columns of the table ``answers`` that depend on the response."""
+    """Columns of the table ``answers`` that depend on the response."""
     tokens_WK, ids_WK = respond(model, sequences, predict_ids=predict_ids)
     response = slice(-tokens_WK.shape[1], None)
     true_WK, true_ids_WK = sequences.tokens_BT[:, response], sequences.ids_BT[:, response]
     tokens_right, ids_right = (tokens_WK == true_WK).all(axis=1), (ids_WK == true_ids_WK).all(axis=1)
-    return pd.DataFrame(
-        {
-            "response_ids": tokens_WK.tolist(),
-            "true_ids": true_WK.tolist(),
-            "response_positions": ids_WK.tolist(),
-            "true_positions": true_ids_WK.tolist(),
-            "tokens_right": tokens_right,
-            "positions_right": ids_right if predict_ids else None,
-            "right": tokens_right & ids_right,
-        }
-    )
+    arrays = {
+        "response_ids": tokens_WK,
+        "true_ids": true_WK,
+        "response_positions": ids_WK,
+        "true_positions": true_ids_WK,
+    }
+    right = {"tokens_right": tokens_right, "right": tokens_right & ids_right}
+    columns = {name: array.tolist() for name, array in arrays.items()}
+    return pd.DataFrame({**columns, **right, "positions_right": ids_right if predict_ids else None})

@@ -74,7 +74,7 @@ NOISE = Background(NUM_NOISE, lambda rng, num_rows, row_len: rng.integers(0, NUM
 
 
 def open_background(config: Config, split: str) -> Background:
-    """Return the background of a task: noise, or rows of one split of the text, which is prepared if necessary."""
+    """Background of a task: noise, or rows of one split of the text, which is prepared if necessary."""
     settings = config.synthetic
     if settings.background == "noise":
         return NOISE
@@ -84,9 +84,8 @@ def open_background(config: Config, split: str) -> Background:
     drawn = {"train_lengths": (settings.train_lengths, settings.max_sparsity)}
     if split == "validation":
         drawn["test_lengths"] = (settings.test_lengths, settings.test_sparsity[-1])
-    longest = int(store.lengths_G.max()) if store.num_documents else 0
     for name, (lengths, k) in drawn.items():
-        row_len = settings.row_len(lengths[-1], k)
+        row_len, longest = settings.row_len(lengths[-1], k), store.lengths_G.max(initial=0)
         require(
             row_len < longest,
             f"synthetic.{name} = {lengths}: takes rows of {row_len} tokens, and the longest document of the {store.split} split "
@@ -96,7 +95,7 @@ def open_background(config: Config, split: str) -> Background:
 
 
 def text_background(store: TokenStore, vocab_size: int) -> Background:
-    """Return a background of rows of consecutive tokens of one document, drawn as training rows of text are."""
+    """Background of rows of consecutive tokens of one document, drawn as training rows of text are."""
 
     def draw(rng: np.random.Generator, num_rows: int, row_len: int) -> np.ndarray:
         source, seed = row_source(store, row_len=row_len, max_position=row_len), int(rng.integers(NUM_SEEDS))
@@ -106,7 +105,7 @@ def text_background(store: TokenStore, vocab_size: int) -> Background:
 
 
 def words_of(settings: SyntheticConfig, num_background: int = NUM_NOISE) -> list[str]:
-    """Return the words of a task, by token ID."""
+    """Words of a task, by token ID."""
     if settings.task == "variables":
         return ["<|endoftext|>", "?", *VALUES, *(f"x{i}" for i in range(settings.num_names))]
     return ["<|endoftext|>", "=", *map(str, range(settings.modulus)), *(f"n{i}" for i in range(num_background))]
@@ -160,7 +159,7 @@ def parity_sequences(
         ids_BT[rows, places] = at_BK[rows, columns]
     else:
         tokens_BT[np.arange(num_rows), length_B + 1] = FIRST_ID + sum_BK[:, -1]
-    return _filled(tokens_BT, ids_BT, length_B + 1, k_B if settings.scratchpad else np.ones_like(k_B))
+    return _filled(tokens_BT, ids_BT, length_B + 1, k_B, settings)
 
 
 def variable_sequences(
@@ -196,15 +195,16 @@ def variable_sequences(
     else:
         tokens_BT[all_rows, query_B + 2] = right_BN[all_rows, k_B - 1]
         ids_BT[all_rows, query_B + 2] = num_assigned_B + 1
-    return _filled(tokens_BT, ids_BT, query_B + 2, k_B if settings.scratchpad else np.ones_like(k_B))
+    return _filled(tokens_BT, ids_BT, query_B + 2, k_B, settings)
 
 
 def _filled(
-    tokens_BT: np.ndarray, ids_BT: np.ndarray, prompt_len_B: np.ndarray, response_len_B: np.ndarray
+    tokens_BT: np.ndarray, ids_BT: np.ndarray, prompt_len_B: np.ndarray, k_B: np.ndarray, settings: SyntheticConfig
 ) -> Sequences:
-    """Return sequences with EOS and position ID 0 behind each response."""
-    used_BT = Sequences(tokens_BT, ids_BT, prompt_len_B, response_len_B).used_BT
-    return Sequences(np.where(used_BT, tokens_BT, EOS_ID), np.where(used_BT, ids_BT, 0), prompt_len_B, response_len_B)
+    """Sequences with EOS and position ID 0 behind each response, which has k tokens in a scratchpad, else one."""
+    sequences = Sequences(tokens_BT, ids_BT, prompt_len_B, k_B if settings.scratchpad else np.ones_like(k_B))
+    used_BT = sequences.used_BT
+    return replace(sequences, tokens_BT=np.where(used_BT, tokens_BT, EOS_ID), ids_BT=np.where(used_BT, ids_BT, 0))
 
 
 def _draw(
@@ -216,27 +216,30 @@ def _draw(
     row_len: int,
     background: Background,
     within: Optional[tuple[int, int]] = None,
-    training: bool,
+    is_training: bool = False,
 ) -> Sequences:
     """Draw sequences of a task, with the position IDs that ``synthetic.positions`` gives them."""
-    settings, max_position, num_rows = config.synthetic, config.max_position, len(length_B)
-    options = {} if settings.task == "variables" else {"background": background, "within": within}
-    generate: Callable[..., Sequences] = variable_sequences if settings.task == "variables" else parity_sequences
-    sequences = generate(rng, settings, length_B, k_B, row_len=row_len, **options)
+    settings, max_position, shape = config.synthetic, config.max_position, (len(length_B), row_len)
+    if settings.task == "variables":
+        sequences = variable_sequences(rng, settings, length_B, k_B, row_len=row_len)
+    else:
+        sequences = parity_sequences(
+            rng, settings, length_B, k_B, row_len=row_len, background=background, within=within
+        )
     used_BT, ids_BT = sequences.used_BT, sequences.ids_BT
     if settings.positions in ("pose", "shifted"):
-        ids_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
-    if settings.positions == "randpos" or (settings.positions == "pose" and training):
-        ids_BT, used_B = np.zeros((num_rows, row_len), dtype=np.int64), used_BT.sum(axis=1)
+        ids_BT = np.broadcast_to(np.arange(row_len), shape)
+    if settings.positions == "randpos" or (settings.positions == "pose" and is_training):
+        draw: Callable[..., np.ndarray] = random_positions
+        if settings.positions == "pose":
+            draw = functools.partial(pose_positions, num_chunks=config.pose.num_chunks)
+        ids_BT, used_B = np.zeros(shape, dtype=np.int64), used_BT.sum(axis=1)
         for length in np.unique(used_B).tolist():
             rows = np.flatnonzero(used_B == length)
-            method: Callable[..., np.ndarray] = random_positions
-            if settings.positions == "pose":
-                method = functools.partial(pose_positions, num_chunks=config.pose.num_chunks)
-            ids_BT[rows, :length] = method(rng, len(rows), row_len=length, max_position=max_position)
+            ids_BT[rows, :length] = draw(rng, len(rows), row_len=length, max_position=max_position)
     elif settings.positions != "pose":  # a random shift, uniform among those that keep the IDs below the bound
         room_B = max_position - np.where(used_BT, ids_BT, 0).max(axis=1)
-        shift_B = (rng.random(num_rows) * room_B).astype(np.int64)
+        shift_B = (rng.random(len(room_B)) * room_B).astype(np.int64)
         ids_BT = np.where(used_BT, ids_BT + shift_B[:, None], 0)
     return replace(sequences, ids_BT=ids_BT)
 
@@ -244,24 +247,19 @@ def _draw(
 def evaluated_sequences(
     config: Config, length: int, k: int, *, place: Optional[Place] = None, background: Background = NOISE
 ) -> Sequences:
-    """Return the ``test_rows`` sequences of one length (without the query), sparsity and place of the planted tokens."""
+    """The ``test_rows`` sequences of one length (without the query), sparsity and place of the planted tokens."""
     settings = config.synthetic
-    return _draw(
-        config,
-        np.random.default_rng([TEST_SEED, EVALUATION, length, k, *PLACE_SEEDS[place]]),
-        np.full(settings.test_rows, length),
-        np.full(settings.test_rows, k),
-        row_len=settings.row_len(length, k),
-        background=background,
-        within=None if place is None else settings.places(length)[place],
-        training=False,
-    )
+    rng = np.random.default_rng([TEST_SEED, EVALUATION, length, k, *PLACE_SEEDS[place]])
+    length_B, k_B = (np.full(settings.test_rows, number) for number in (length, k))
+    within = None if place is None else settings.places(length)[place]
+    row_len = settings.row_len(length, k)
+    return _draw(config, rng, length_B, k_B, row_len=row_len, background=background, within=within)
 
 
 def training_batch(
     config: Config, *, num_rows: int, seed: list[int], rows: slice = slice(None), background: Background = NOISE
 ) -> Batch:
-    """Return a batch of training sequences, or a process's share (``rows``) of it: k uniform from 1 to ``max_sparsity``, lengths
+    """A batch of training sequences, or a process's share (``rows``) of it: k uniform from 1 to ``max_sparsity``, lengths
     uniform between ``train_lengths``. Targets are the response tokens and, where they are predicted, their position IDs.
     """
     settings, rng = config.synthetic, np.random.default_rng(seed)
@@ -269,19 +267,14 @@ def training_batch(
     length_B = rng.integers(shortest, longest + 1, num_rows)
     k_B = rng.integers(1, settings.max_sparsity + 1, num_rows)
     row_len = settings.row_len(longest, settings.max_sparsity)
-    drawn = _draw(config, rng, length_B, k_B, row_len=row_len, background=background, training=True)
+    drawn = _draw(config, rng, length_B, k_B, row_len=row_len, background=background, is_training=True)
     is_target_BT = (drawn.used_BT & (np.arange(row_len) >= drawn.prompt_len_B[:, None]))[:, 1:]
-
-    def targets(values_BT: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.where(is_target_BT, values_BT[:, 1:], IGNORE_INDEX)[rows])
-
-    return Batch(
-        tokens_BT=torch.from_numpy(drawn.tokens_BT[rows, :-1].copy()),
-        positions_BT=torch.from_numpy(drawn.ids_BT[rows, :-1].copy()),
-        targets_BT=targets(drawn.tokens_BT),
-        num_targets=int(is_target_BT.sum()),
-        target_positions_BT=targets(drawn.ids_BT) if settings.positions == "predicted" else None,
-    )
+    both = (drawn.tokens_BT, drawn.ids_BT)
+    tokens, ids = (torch.from_numpy(values_BT[rows, :-1].copy()) for values_BT in both)
+    targets_bT = (np.where(is_target_BT, values_BT[:, 1:], IGNORE_INDEX)[rows] for values_BT in both)
+    next_tokens, next_ids = map(torch.from_numpy, targets_bT)
+    num_targets, predicts_ids = int(is_target_BT.sum()), settings.positions == "predicted"
+    return Batch(tokens, ids, next_tokens, num_targets, next_ids if predicts_ids else None)
 
 
 def check_task(config: Config) -> None:
@@ -297,15 +290,13 @@ def check_task(config: Config) -> None:
         "synthetic tasks use pose.num_chunks and pose.max_position only, and have no BOS; leave the other keys of pose and "
         "context.bos out (RandPos is synthetic.positions = randpos)",
     )
-    longest = max(
-        settings.row_len(settings.train_lengths[1], settings.max_sparsity),
-        settings.row_len(settings.test_lengths[-1], settings.test_sparsity[-1]),
-    )
+    (shortest, longest), evaluated = settings.train_lengths, (settings.test_lengths[-1], settings.test_sparsity[-1])
+    longest = max(settings.row_len(longest, settings.max_sparsity), settings.row_len(*evaluated))
+    shortest = settings.row_len(shortest, 1)
     require(
         longest <= config.max_position,
         f"pose.max_position = {config.max_position}: the longest sequence has {longest} tokens, so as many positions are needed",
     )
-    shortest = settings.row_len(settings.train_lengths[0], 1)
     require(
         pose.num_chunks <= shortest,
         f"pose.num_chunks = {pose.num_chunks}: must be at most {shortest}, the tokens of the shortest training sequence",
@@ -313,13 +304,13 @@ def check_task(config: Config) -> None:
 
 
 def generated_sha256(settings: SyntheticConfig, background: Background) -> str:
-    """Return a hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
+    """Hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
     names = ("task", "scratchpad", "num_names", "locality", "spread", "modulus")
     return fingerprint(GENERATOR_VERSION, *(getattr(settings, name) for name in names), background.text_sha256)
 
 
 def open_task(config: Config) -> TrainingData:
-    """Return the training data of a synthetic task. UserError: the configuration is not usable."""
+    """Training data of a synthetic task. UserError: the configuration is not usable."""
     check_task(config)
     settings, training = config.synthetic, config.training
     background, held_out_background = open_background(config, "train"), open_background(config, "validation")
@@ -335,6 +326,8 @@ def open_task(config: Config) -> TrainingData:
         num_rows, seed = training.eval_rows, [VALIDATION, 0]
         return training_batch(config, num_rows=num_rows, seed=seed, rows=rows, background=held_out_background), None
 
+    name = f"{settings.task}{f' modulo {settings.modulus}' * (settings.modulus != 2)}{' with a scratchpad' * settings.scratchpad}"
+    shortest, longest = settings.train_lengths
     return TrainingData(
         vocab_size=len(words),
         eos_id=EOS_ID,
@@ -344,13 +337,10 @@ def open_task(config: Config) -> TrainingData:
             "tokens_sha256": generated_sha256(settings, background),
             "tokenizer_sha256": sha256_text(tokenizer.to_str()),
         },
-        row_len=settings.row_len(settings.train_lengths[1], settings.max_sparsity)
-        - 1,  # the last token is a target alone
+        row_len=settings.row_len(longest, settings.max_sparsity) - 1,  # the last token is a target alone
         num_bos=0,
-        described=f"{settings.task}{f' modulo {settings.modulus}' * (settings.modulus != 2)}"
-        f"{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, background {settings.background}, prompts "
-        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}, embedding "
-        f"{config.model.position_embedding}",
+        described=f"{name}, k to {settings.max_sparsity}, background {settings.background}, prompts of {shortest} to {longest} "
+        f"tokens, position IDs {settings.positions}, embedding {config.model.position_embedding}",
         draw=draw,
         draw_held_out=draw_held_out,
         few_targets=background.text_sha256 is not None,
