@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Optional
 
@@ -20,7 +21,7 @@ from olmo_sparsity.config import InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluate import Measurement
 from olmo_sparsity.measure.influence import influence_run_id, manifest_of, part_size, tokens_per_window
-from olmo_sparsity.measure.parts import begin_pretrained, is_measured, measure_parts
+from olmo_sparsity.measure.parts import begin_pretrained, begun, is_complete, missing
 from olmo_sparsity.measure.scores import Scores
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import SELECTORS, sources_of
@@ -63,7 +64,8 @@ def measured_tables(
     run_id = fingerprint(influence_run_id(settings, model, store), windows.windows.sha256, entry)
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(source).stem).strip("-")[:40] or "text"
     tables = None if folder is None else folder / f"{name}-{run_id[:8]}"
-    if tables is None or not is_measured(tables, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
+    sources = sources_of(settings.selectors)
+    if tables is None or not is_complete(tables, begun(tables, "influence", run_id=run_id, sources=sources)):
         measurement, size = _measurement(model, windows, settings), part_size(settings, model.lengths)
         manifest = manifest_of(model, measurement, source=source, run_id=run_id, fit=model.fit(windows.windows))
         manifest["influence"] = entry
@@ -73,10 +75,10 @@ def measured_tables(
         measurement.try_selectors()
         if model.record is not None and tables.resolve().is_relative_to(model.folder.resolve()):
             begin_pretrained(model.config, model.folder, record=model.record, tokenizer=model.tokenizer)
-        tokens, of_part = tokens_per_window(settings, model.lengths), measurement.tables_of
-        measure_parts(
-            tables, manifest, part_size=size, measure_part=of_part, tokens_per_window=tokens, activity="explore"
-        )
+        tokens = tokens_per_window(settings, model.lengths)
+        with closing(missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="explore")) as parts:
+            for window_ids, write in parts:
+                write(measurement.tables_of(window_ids))
     return {name: read_table(tables, name) for name in ("windows", "selections")}, read_manifest(tables)
 
 
@@ -108,7 +110,7 @@ def scores(
         columns["text"] = ["".join(texts[first:end]) for texts in of_batch.texts for first, end in of_batch.spans]
         for name in settings.selectors:
             one = SELECTORS[name]
-            scores_WI = one.score(of_batch.for_label(0 if one.sees_target else None)).astype(np.float32)
+            scores_WI = one.function(of_batch.for_label(0 if one.sees_target else None)).astype(np.float32)
             ids = {"window_id": np.repeat(of_batch.window_ids_W, len(first_I)), "selector": name}
             frames.append(pd.DataFrame({**ids, **columns, "score": scores_WI.ravel()}))
     return pd.concat(frames, ignore_index=True)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.parts import is_measured, measure_parts
+from olmo_sparsity.measure.parts import begun, is_complete, missing
 from olmo_sparsity.statistics.frames import CONTEXTS, Frames, frames_of
 from olmo_sparsity.statistics.quantities import estimate
 from olmo_sparsity.statistics.spectrum import sufficient_k
@@ -60,17 +59,14 @@ class Results:
         out, tables, manifest = Path(os.path.expanduser(folder)), self._tables(), self.manifest
         if sorted(self.windows["window_id"]) != list(range(manifest["num_windows"])):
             raise UserError("windows: some of those that were measured are missing; only all of them are saved")
-        if not overwrite and is_measured(out, "influence", run_id=manifest["run_id"]):
+        if not overwrite and is_complete(out, begun(out, "influence", run_id=manifest["run_id"])):
             if any(not read_table(out, name).equals(table) for name, table in tables.items()):
                 raise UserError(
                     f"{out}: holds other values of this measurement; choose another folder or overwrite=True"
                 )
             return out
-
-        def part_of(window_ids: np.ndarray) -> dict[str, pa.Table]:
-            return {name: table.filter(pc.field("window_id").isin(window_ids)) for name, table in tables.items()}
-
-        measure_parts(out, manifest, part_size=len(self.windows), measure_part=part_of, overwrite=overwrite)
+        for window_ids, write in missing(out, manifest, part_size=len(self.windows), overwrite=overwrite):
+            write({name: table.filter(pc.field("window_id").isin(window_ids)) for name, table in tables.items()})
         return out
 
     def _frames(self) -> Frames:

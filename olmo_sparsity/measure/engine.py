@@ -14,11 +14,11 @@ Letters of shapes: W windows, T tokens of a window, M long-range positions, R ro
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,7 @@ from olmo_sparsity.measure.visible import attention_mask, gate_bias, places_of, 
 from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.compact import Compact
 from olmo_sparsity.model.devices import attention_elements
-from olmo_sparsity.model.taps import Attribution, KeysValues, Observer, derivatives, first_order
+from olmo_sparsity.model.taps import Attribution, KeysValues, LossOfLogits, Observer, derivatives, first_order
 from olmo_sparsity.progress import tokens_ran
 
 CPU_TOKENS_PER_THREAD = 1024  # of a pass; more do not fit the cache, fewer make the matrix products small
@@ -43,7 +43,7 @@ FAR_TOKENS = 256  # long-range tokens that run at once, each alone
 LOG_GATE = -23.0  # stands for gate 0: small enough for the derivative at 0, large enough for fp32; exact in bf16
 LOWEST = -1e30  # log-probability of entries that are no tokens
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (windows int64 [w], logits_wV) -> sums, [] or [L]
-Result = TypeVar("Result")
+Prefix = tuple[torch.Tensor, KeysValues]  # numbers of windows (rising), and the entries of all their long-range tokens
 
 
 @dataclass
@@ -78,24 +78,30 @@ class Engine:
         """The layers run piece by piece; None: the plain path."""
         return Compact(self.model) if self.path == "compact" and Compact.supports(self.model) else None
 
-    # Every pass of the model goes through ``passes``.
+    # Every pass of the model is one of ``passes``.
 
-    def passes(
-        self, items_R: torch.Tensor, item_tokens: int, run: Callable[[torch.Tensor], Result]
-    ) -> Iterator[tuple[torch.Tensor, Result]]:
-        """Yield (items, ``run(items)``), as many items at once as fit; when memory runs out, passes are halved from then on."""
+    def passes(self, items_R: torch.Tensor, item_tokens: int) -> Iterator[AbstractContextManager[torch.Tensor]]:
+        """Passes over items, as many at once as fit: ``for one_pass in passes(...): with one_pass as items: ...``.
+
+        Where memory runs out inside the ``with``, the same items come again, and passes are halved from then on.
+        """
         begin = 0
-        while begin < len(items_R):
+
+        @contextmanager
+        def one_pass() -> Iterator[torch.Tensor]:
+            nonlocal begin
             items = items_R[begin : begin + self.rows_per_pass(item_tokens)]
             try:
-                result = run(items)
+                yield items
             except RuntimeError as error:
                 if len(items) == 1 or not is_out_of_memory(error):
                     raise
                 self.batch_tokens = item_tokens * (len(items) // 2)
-                continue
-            yield items, result
-            begin += len(items)
+            else:
+                begin += len(items)
+
+        while begin < len(items_R):
+            yield one_pass()
 
     def rows_per_pass(self, row_tokens: int) -> int:
         """Rows of so many tokens in one pass, whose logits also take memory."""
@@ -105,19 +111,17 @@ class Engine:
         """Windows whose prefixes one pass keeps."""
         return self.rows_per_pass(PREFIX_MEMORY * (full_len - self.local_len + self.num_anchors))
 
-    def _every(self, tokens_WT: torch.Tensor) -> torch.Tensor:
-        return torch.arange(len(tokens_WT), device=tokens_WT.device)
-
     def predictions(self, tokens_WT: torch.Tensor, shown_WM: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the next token of each window under its visible set, nats, fp32 [W, V].
 
         All tokens behind the M ones are local, so M = 0 runs short windows directly behind the anchor.
         """
         log_p_WV = torch.empty(len(tokens_WT), self.model.vocab_size, device=tokens_WT.device)
-        for rows, log_p_rV in self.log_probs(tokens_WT, self._every(tokens_WT), shown_WM):
+        for rows, log_p_rV in self.log_probs(tokens_WT, all_of(tokens_WT), shown_WM):
             log_p_WV[rows] = log_p_rV
         return log_p_WV
 
+    @torch.inference_mode()
     def log_probs(
         self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -125,76 +129,76 @@ class Engine:
 
         Yields (rows int64 [r], their log-probabilities of the next token, nats, fp32 [r, V]) of each pass.
         """
-        run = functools.partial(self._run_rows, tokens_WT, windows_R, shown_RM)
-        return itertools.chain.from_iterable(
-            self.passes(rows, row_tokens, functools.partial(run, known))
-            for rows, row_tokens, known in self._groups(tokens_WT, windows_R, shown_RM)
-        )
+        num_anchors, local_len = self.num_anchors, tokens_WT.shape[1] - shown_RM.shape[1]
+        shown_RT = F.pad(F.pad(shown_RM, (0, local_len), value=True), (num_anchors, 0), value=True)
+        entries_RT = self._entries(shown_RM, local_len)
+        for rows_of_shape, row_tokens, prefix in self._groups(tokens_WT, windows_R, shown_RT, entries_RT):
+            for one_pass in self.passes(rows_of_shape, row_tokens):
+                with one_pass as rows:
+                    windows_r, shown_rT = windows_R[rows], shown_RT[rows]
+                    if self.compact is not None and prefix is None and row_tokens == num_anchors + 1 + local_len:
+                        some_w, of_r = windows_r.unique(return_inverse=True)
+                        tokens_wT, _ = with_anchor(tokens_WT[some_w], self.anchor_id)
+                        places_r = places_of(shown_rT)[:, num_anchors]
+                        tokens_ran(len(rows) * row_tokens)
+                        logits_rV = self.compact.singles(tokens_wT, of_r, places_r, local_len, num_anchors)
+                    else:
+                        logits_rV = self._logits(tokens_WT, windows_r, shown_rT, entries_RT[rows], prefix)
+                    logits_rV = normalized(logits_rV)  # by the same name, so that the logits are freed
+                    yield rows, logits_rV
+
+    def _logits(
+        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RT: torch.Tensor, entries_RT: torch.Tensor,
+        prefix: Optional[Prefix],
+    ) -> torch.Tensor:  # fmt: skip
+        """Logits of rows of one shape, [R, V]: under a mask, or of their visible tokens behind the entries of a prefix."""
+        tokens_RT, positions_RT = with_anchor(tokens_WT[windows_R], self.anchor_id)
+        if self.path == "masked":
+            tokens_ran(tokens_RT.numel())
+            mask_RTT = attention_mask(shown_RT, local_len=self.local_len, visibility=self.visibility)
+            return self.model.logits(tokens_RT, positions_RT, mask_RTT)
+        places_RY, places_RP = places_of(shown_RT & ~entries_RT), places_of(entries_RT)
+        tokens_ran(places_RY.numel())
+        tokens_RY, entries = tokens_RT.gather(1, places_RY), entries_of(prefix, windows_R, places_RP)
+        if self.compact is not None:
+            return self.compact.logits(tokens_RY, places_RY, entries)
+        return self.model.logits_after(tokens_RY, places_RY, entries, places_RP)
 
     def _groups(
-        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, int, Any]]:
-        """Yield rows of one shape, which make passes without padding; their tokens; and their prefix, if they have one.
+        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RT: torch.Tensor, entries_RT: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, int, Optional[Prefix]]]:
+        """Yield rows of one shape, which make passes without padding; the tokens that each sees; and their prefixes.
 
-        A prefix is (windows, keys and values, which tokens are its entries, bool [R, M]).
+        First come rows without entries, then those behind one pass of prefixes after another.
         """
-        entries_RM, num_far, full_len = self._entries(shown_RM), shown_RM.shape[1], tokens_WT.shape[1]
-        shapes_R = shown_RM.sum(dim=1) * (num_far + 1) + entries_RM.sum(dim=1)  # both sizes as one number
-        has_prefix_R = entries_RM.any(dim=1)
-        used_w, prefix_tokens = windows_R[has_prefix_R].unique(), num_far + self.num_anchors
-        blocks: list[Any] = [((~has_prefix_R).nonzero()[:, 0], None)]
-        prefixes = self.passes(used_w, PREFIX_MEMORY * prefix_tokens, functools.partial(self.prefix, tokens_WT))
-        behind = (
-            ((has_prefix_R & torch.isin(windows_R, some_w)).nonzero()[:, 0], (some_w, prefix, entries_RM))
-            for some_w, prefix in prefixes
-        )
-        for rows_r, known in itertools.chain(blocks, behind):
-            for shape in shapes_R[rows_r].unique().tolist():
-                visible = full_len if self.path == "masked" else full_len - num_far + shape // (num_far + 1)
-                yield rows_r[shapes_R[rows_r] == shape], visible + self.num_anchors, known
-
-    def _entries(self, shown_RM: torch.Tensor) -> torch.Tensor:
-        """Which visible long-range tokens are entries of a prefix, bool [R, M]."""
+        num_seen_R, num_tokens, has_prefix_R = shown_RT.sum(dim=1), shown_RT.shape[1], entries_RT.any(dim=1)
         if self.path == "masked":
-            return torch.zeros_like(shown_RM)
-        if self.visibility == "contextual":
-            return shown_RM
-        leading_RM = shown_RM.cumprod(dim=1).bool()
-        number_R, size_R = leading_RM.sum(dim=1), shown_RM.sum(dim=1)
-        shares_R = (number_R >= FEWEST_SHARED) & (4 * number_R >= size_R) & (number_R < shown_RM.shape[1])
-        return leading_RM & shares_R[:, None]
+            num_seen_R = torch.full_like(num_seen_R, num_tokens)
+        shapes_R = num_seen_R * (num_tokens + 1) + entries_RT.sum(dim=1)  # both sizes as one number
 
-    @torch.inference_mode()
-    def _run_rows(
-        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor, known: Any, rows: torch.Tensor
-    ) -> torch.Tensor:
-        """Log-probabilities of rows of one shape, [r, V]."""
-        windows_r, shown_rM, num_anchors = windows_R[rows], shown_RM[rows], self.num_anchors
-        local_len = tokens_WT.shape[1] - shown_RM.shape[1]
-        tokens_rT, positions_rT = with_anchor(tokens_WT[windows_r], self.anchor_id)
-        shown_rT = F.pad(F.pad(shown_rM, (0, local_len), value=True), (num_anchors, 0), value=True)
-        if self.path == "masked":
-            tokens_ran(tokens_rT.numel())
-            mask_rTT = attention_mask(shown_rT, local_len=local_len, visibility=self.visibility)
-            return normalized(self.model.logits(tokens_rT, positions_rT, mask_rTT))
-        entries = places_rP = None
-        if known is not None:
-            some_w, prefix, entries_RM = known
-            entries_rT = F.pad(F.pad(entries_RM[rows], (0, local_len)), (num_anchors, 0), value=True)
-            places_rP, shown_rT = places_of(entries_rT), shown_rT & ~entries_rT
-            entries = entries_of(prefix, torch.searchsorted(some_w, windows_r), places_rP)
-        places_rY = places_of(shown_rT)
-        tokens_ran(places_rY.numel())
-        tokens_rY = tokens_rT.gather(1, places_rY)
-        if self.compact is not None and entries is None and places_rY.shape[1] == num_anchors + 1 + local_len:
-            some_w, of_r = windows_r.unique(return_inverse=True)
-            tokens_wT, _ = with_anchor(tokens_WT[some_w], self.anchor_id)
-            return normalized(self.compact.singles(tokens_wT, of_r, places_rY[:, num_anchors], local_len, num_anchors))
-        if self.compact is not None:
-            return normalized(self.compact.logits(tokens_rY, places_rY, entries))
-        if entries is None:
-            return normalized(self.model.logits(tokens_rY, places_rY))
-        return normalized(self.model.logits_after(tokens_rY, places_rY, entries, places_rP))
+        def of_one_shape(rows_r: torch.Tensor, prefix: Optional[Prefix]) -> Iterator[Any]:
+            for same_r in equal(shapes_R[rows_r]):
+                yield rows_r[same_r], int(num_seen_R[rows_r[same_r[0]]]), prefix
+
+        yield from of_one_shape((~has_prefix_R).nonzero()[:, 0], None)
+        prefix_tokens = PREFIX_MEMORY * (num_tokens - self.local_len)
+        for one_pass in self.passes(windows_R[has_prefix_R].unique(), prefix_tokens):
+            with one_pass as some_w:
+                rows_r = (has_prefix_R & torch.isin(windows_R, some_w)).nonzero()[:, 0]
+                yield from of_one_shape(rows_r, (some_w, self.prefix(tokens_WT, some_w)))
+
+    def _entries(self, shown_RM: torch.Tensor, local_len: int) -> torch.Tensor:
+        """Which visible tokens are entries of a prefix, bool [R, T]; with any long-range one, so is the anchor."""
+        entries_RM = torch.zeros_like(shown_RM)
+        if self.has_prefix:
+            entries_RM = shown_RM
+        elif self.path != "masked":
+            leading_RM = shown_RM.cumprod(dim=1).bool()
+            number_R, size_R = leading_RM.sum(dim=1), shown_RM.sum(dim=1)
+            shares_R = (number_R >= FEWEST_SHARED) & (4 * number_R >= size_R) & (number_R < shown_RM.shape[1])
+            entries_RM = leading_RM & shares_R[:, None]
+        anchors_RA = entries_RM.any(dim=1, keepdim=True).expand(-1, self.num_anchors)
+        return torch.cat([anchors_RA, F.pad(entries_RM, (0, local_len))], dim=1)
 
     def prefix(self, tokens_WT: torch.Tensor, some_w: torch.Tensor) -> KeysValues:
         """Keys and values of the anchor and all long-range tokens of some windows (rising), under causal attention.
@@ -224,34 +228,30 @@ class Engine:
     def long_and_attention(self, tokens_WT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities with everything visible, [W, V], and attention of the last token to long-range ones, [W, M]."""
         full_len, first = tokens_WT.shape[1] + self.num_anchors, self.num_anchors
-        cut = full_len - self.local_len if self.has_prefix else 0
-
-        def run(some_w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            tokens_wT, positions_wT = with_anchor(tokens_WT[some_w], self.anchor_id)
-            prefix = self.prefix(tokens_WT, some_w) if cut else None
-            tokens_ran(tokens_wT[:, cut:].numel())
-            logits_wV, attention_wT = self.model.logits_and_attention(
-                tokens_wT[:, cut:], positions_wT[:, cut:], prefix, positions_wT[:, :cut]
-            )
-            return normalized(logits_wV), attention_wT[:, first : full_len - self.local_len]
-
-        passes = self.passes(self._every(tokens_WT), PREFIX_MEMORY * cut or full_len, run)
-        log_p, attention = zip(*(result for _, result in passes), strict=True)
+        cut, parts = full_len - self.local_len if self.has_prefix else 0, []
+        for one_pass in self.passes(all_of(tokens_WT), PREFIX_MEMORY * cut or full_len):
+            with one_pass as some_w:
+                tokens_wT, positions_wT = with_anchor(tokens_WT[some_w], self.anchor_id)
+                prefix = self.prefix(tokens_WT, some_w) if cut else None
+                tokens_ran(tokens_wT[:, cut:].numel())
+                logits_wV, attention_wT = self.model.logits_and_attention(
+                    tokens_wT[:, cut:], positions_wT[:, cut:], prefix, positions_wT[:, :cut]
+                )
+                parts.append((normalized(logits_wV), attention_wT[:, first : full_len - self.local_len]))
+        log_p, attention = zip(*parts, strict=True)
         return torch.cat(log_p), torch.cat(attention)
 
     @torch.inference_mode()
     def observed(self, tokens_WT: torch.Tensor, needs: frozenset[str]) -> dict[str, Any]:
         """Values of layers and heads under full context, by name, fp32 [W, layers, ...] as NumPy arrays."""
-        full_len, first = tokens_WT.shape[1] + self.num_anchors, self.num_anchors
-
-        def run(some_w: torch.Tensor) -> dict[str, torch.Tensor]:
-            observer = Observer(needs, slice(first, full_len - self.local_len), self.local_len)
-            tokens_wT, positions_wT = with_anchor(tokens_WT[some_w], self.anchor_id)
-            tokens_ran(tokens_wT.numel())
-            self.model.observe(tokens_wT, positions_wT, observer)
-            return observer.result()
-
-        parts = [result for _, result in self.passes(self._every(tokens_WT), full_len, run)]
+        full_len, first, parts = tokens_WT.shape[1] + self.num_anchors, self.num_anchors, []
+        for one_pass in self.passes(all_of(tokens_WT), full_len):
+            with one_pass as some_w:
+                observer = Observer(needs, slice(first, full_len - self.local_len), self.local_len)
+                tokens_wT, positions_wT = with_anchor(tokens_WT[some_w], self.anchor_id)
+                tokens_ran(tokens_wT.numel())
+                self.model.observe(tokens_wT, positions_wT, observer)
+                parts.append(observer.result())
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in needs}
 
     def gradients(self, tokens_WT: torch.Tensor, loss_function: LossFunction) -> torch.Tensor:
@@ -267,9 +267,11 @@ class Engine:
             gradients = self._first_order(tokens_WT, nothing_WM.to(tokens_WT.device), loss_function, "gradient")
             if gradients is not None:
                 return gradients
-        row_tokens = GRADIENT_MEMORY * (tokens_WT.shape[1] + self.num_anchors)
-        run = functools.partial(self._under_gates, tokens_WT, loss_function)
-        return torch.cat([part for _, part in self.passes(self._every(tokens_WT), row_tokens, run)], dim=-2)
+        parts = []
+        for one_pass in self.passes(all_of(tokens_WT), GRADIENT_MEMORY * (tokens_WT.shape[1] + self.num_anchors)):
+            with one_pass as some_w:
+                parts.append(self._under_gates(tokens_WT[some_w], functools.partial(loss_function, some_w)))
+        return torch.cat(parts, dim=-2)
 
     def patching(self, tokens_WT: torch.Tensor, shown_WM: torch.Tensor, loss_function: LossFunction) -> torch.Tensor:
         """Estimate by attribution patching how unmasking each position beside the visible ones changes a loss; fp32 [W, M]."""
@@ -286,20 +288,20 @@ class Engine:
         self, tokens_WT: torch.Tensor, shown_WM: torch.Tensor, loss_function: LossFunction, attribution: Attribution
     ) -> Optional[torch.Tensor]:
         """First-order effects of each position on a loss; None where attention cannot be read."""
-        sizes_W, effects = shown_WM.sum(dim=1), None
-        run = functools.partial(self._first_order_of_rows, tokens_WT, shown_WM, loss_function, attribution)
-        for size in sizes_W.unique():
-            same = (sizes_W == size).nonzero()[:, 0]
-            for some_w, part in self.passes(same, GRADIENT_MEMORY * (self.local_len + self.num_anchors), run):
-                if part is None:
-                    return None
-                if effects is None:
-                    effects = torch.empty(*part.shape[:-2], *shown_WM.shape, device=part.device)
-                effects[..., some_w, :] = part
+        effects = None
+        for of_one_size in equal(shown_WM.sum(dim=1)):
+            for one_pass in self.passes(of_one_size, GRADIENT_MEMORY * (self.local_len + self.num_anchors)):
+                with one_pass as some_w:
+                    part = self._first_order_of(tokens_WT, shown_WM, loss_function, attribution, some_w)
+                    if part is None:
+                        return None
+                    if effects is None:
+                        effects = torch.empty(*part.shape[:-2], *shown_WM.shape, device=part.device)
+                    effects[..., some_w, :] = part
         return effects
 
     @torch.no_grad()
-    def _first_order_of_rows(
+    def _first_order_of(
         self, tokens_WT: torch.Tensor, shown_WM: torch.Tensor, loss_function: LossFunction, attribution: Attribution,
         some_w: torch.Tensor,
     ) -> Optional[torch.Tensor]:  # fmt: skip
@@ -309,7 +311,7 @@ class Engine:
         seen_wP, seen = places_of(F.pad(shown_WM[some_w], (num_anchors, 0), value=True)), None
         if seen_wP.shape[1] > 0:
             whole = prefix or self.model.prefix(tokens_wT[:, :1], positions_wT[:, :1])
-            seen = entries_of(whole, torch.arange(len(some_w), device=some_w.device), seen_wP)
+            seen = entries_of((some_w, whole), some_w, seen_wP)
         loss = functools.partial(loss_function, some_w)
         states = self.model.attention_states(tokens_wT[:, cut:], positions_wT[:, cut:], seen, loss)
         if states is None:
@@ -339,8 +341,8 @@ class Engine:
         entries = self.model.prefix(tokens_wP, positions_wP, mask_PP.expand(len(tokens_wT), -1, -1))
         return [(k[:, :, first:], v[:, :, first:]) for k, v in entries]
 
-    def _under_gates(self, tokens_WT: torch.Tensor, loss_function: LossFunction, some_w: torch.Tensor) -> torch.Tensor:
-        tokens_wT, positions_wT = with_anchor(tokens_WT[some_w], self.anchor_id)
+    def _under_gates(self, tokens_wT: torch.Tensor, loss: LossOfLogits) -> torch.Tensor:
+        tokens_wT, positions_wT = with_anchor(tokens_wT, self.anchor_id)
         far = slice(self.num_anchors, tokens_wT.shape[1] - self.local_len)
         log_gate_wT = torch.zeros(tokens_wT.shape, device=tokens_wT.device)
         log_gate_wT[:, far] = LOG_GATE
@@ -348,7 +350,7 @@ class Engine:
             log_gate_wT.requires_grad_()
             bias_wTT = gate_bias(log_gate_wT, local_len=self.local_len, visibility=self.visibility)
             logits_wV = self.model.logits(tokens_wT, positions_wT, bias_wTT)
-            (gradient_wT,) = derivatives(loss_function(some_w, logits_wV.float()), [log_gate_wT])
+            (gradient_wT,) = derivatives(loss(logits_wV.float()), [log_gate_wT])
         tokens_ran((1 + gradient_wT.shape[:-2].numel() * BACKWARD_PASSES) * tokens_wT.numel())
         return gradient_wT[..., far] / math.exp(LOG_GATE)  # d/d gate = (d/d log gate) / gate
 
@@ -363,10 +365,24 @@ def normalized(logits_RV: torch.Tensor) -> torch.Tensor:
     return logits_RV.float().log_softmax(dim=-1).clamp(min=LOWEST)
 
 
-def entries_of(prefix: KeysValues, windows_R: torch.Tensor, places_RP: torch.Tensor) -> KeysValues:
+def all_of(tokens_WT: torch.Tensor) -> torch.Tensor:
+    """The numbers of all windows, int64 [W]."""
+    return torch.arange(len(tokens_WT), device=tokens_WT.device)
+
+
+def equal(keys_R: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The rows of each key, int64 [r]."""
+    for key in keys_R.unique():
+        yield (keys_R == key).nonzero()[:, 0]
+
+
+def entries_of(prefix: Optional[Prefix], windows_R: torch.Tensor, places_RP: torch.Tensor) -> Optional[KeysValues]:
     """The entries of the prefixes of their windows that rows see, [R, H, P, E] in each layer, on its device."""
-    entries = []
-    for k_WHPE, v_WHPE in prefix:
-        rows_R1, places = windows_R[:, None].to(k_WHPE.device), places_RP.to(k_WHPE.device)
+    if prefix is None:
+        return None
+    windows_w, keys_values = prefix
+    of_R1, entries = torch.searchsorted(windows_w, windows_R)[:, None], []
+    for k_WHPE, v_WHPE in keys_values:
+        rows_R1, places = of_R1.to(k_WHPE.device), places_RP.to(k_WHPE.device)
         entries.append((k_WHPE[rows_R1, :, places].transpose(1, 2), v_WHPE[rows_R1, :, places].transpose(1, 2)))
     return entries

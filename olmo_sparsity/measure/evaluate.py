@@ -10,7 +10,6 @@ Letters of shapes: W windows, I candidates, S chosen ones, K numbers of unmasked
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Optional
 
 import numpy as np
@@ -51,21 +50,42 @@ class Measurement:
 
     def tables_of(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         """The tables ``windows`` and ``selections`` of the windows with these numbers."""
+        windows, selections = [], []
+        for ids_W in self._batches(window_ids_W):
+            contexts, rows = self.scores(ids_W), {}
+            for scores in contexts.values():
+                choices: dict[tuple[str, int], np.ndarray] = {}  # by selector and label, [W, I]
+                for name, label in self._choosing(scores.labels_WA.shape[1]):
+                    selector = SELECTORS[name]
+                    if label == 0 or selector.sees_target:
+                        asked = scores.for_label(label if selector.sees_target else None)
+                        choices[name, label] = selector.function(asked)
+                    else:
+                        choices[name, label] = choices[name, 0]
+                rows |= self._selections(scores, choices)
+            tables = [rows[place] for place in sorted(rows)]
+            by_window = np.arange(len(tables) * len(ids_W)).reshape(len(tables), -1).T.ravel()
+            selections.append(pa.concat_tables(tables).combine_chunks().take(by_window).combine_chunks())
+            windows.append(self._table("windows", self._text_columns(ids_W) | self._loss_columns(**contexts)))
+        return {"windows": pa.concat_tables(windows), "selections": pa.concat_tables(selections)}
+
+    def _choosing(self, num_labels: int) -> list[tuple[str, int]]:
+        """Which selectors choose for which label: all for the target; for drawn labels those that see it, and a control."""
+        return [
+            (name, label)
+            for label in range(num_labels)
+            for name in self.settings.selectors
+            if label == 0 or SELECTORS[name].sees_target or name == RESAMPLED_CONTROL
+        ]
+
+    def _batches(self, window_ids_W: np.ndarray) -> list[np.ndarray]:
+        """Windows whose predictions are kept at once, and that have the same candidates."""
         size = max(1, LOGIT_ELEMENTS // self.engine.model.vocab_size)
         if self.settings.unit in ("word", "sentence"):
             size = 1  # each has candidates of its own
         elif self.engine.has_prefix or self.needs:
             size = self.engine.windows_per_batch(self.lengths.full_len)  # prefixes and readings of a batch are kept
-        windows, selections = [], []
-        for begin in range(0, len(window_ids_W), size):
-            ids_W = window_ids_W[begin : begin + size]
-            scores = self.scores(ids_W)
-            choices = self._selections(scores["real"]) + self._selections(scores["null"])
-            tables = [table for _, table in sorted(choices, key=itemgetter(0))]
-            by_window = np.arange(len(tables) * len(ids_W)).reshape(len(tables), -1).T.ravel()
-            selections.append(pa.concat_tables(tables).combine_chunks().take(by_window).combine_chunks())
-            windows.append(self._table("windows", self._text_columns(ids_W) | self._loss_columns(**scores)))
-        return {"windows": pa.concat_tables(windows), "selections": pa.concat_tables(selections)}
+        return [window_ids_W[begin : begin + size] for begin in range(0, len(window_ids_W), size)]
 
     def _table(self, name: str, columns: dict[str, Any]) -> pa.Table:
         schema = schemas(self.lengths.num_long_range, self.settings.unit)[name]
@@ -77,7 +97,7 @@ class Measurement:
         if risky and len(self.null_contexts.windows):
             scores = self.scores(np.array([0]))["real"]
             for name in risky:
-                SELECTORS[name].score(scores.for_label(0 if SELECTORS[name].sees_target else None))
+                SELECTORS[name].function(scores.for_label(0 if SELECTORS[name].sees_target else None))
 
     def scores(self, window_ids_W: np.ndarray) -> dict[str, Scores]:
         """Predictions for windows under each context, with the drawn labels."""
@@ -105,40 +125,25 @@ class Measurement:
         first = np.flatnonzero(np.diff(numbers_M, prepend=-1)).tolist()
         return list(zip(first, [*first[1:], num_far], strict=True))
 
-    def _selections(self, scores: Scores) -> list[tuple[Any, pa.Table]]:
-        """Tables of one selector, context and label, in which windows are rows; each with its place among them.
-
-        Labels are choices made again: with one drawn label after another in place of the target.
-        """
-        choices: list[tuple[str, int, np.ndarray, np.ndarray]] = []  # selector, label, scores [W, I], choice [W, S]
-        chosen: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for label in range(scores.labels_WA.shape[1]):
-            for name in self.settings.selectors:
-                selector = SELECTORS[name]
-                if label == 0 or selector.sees_target:
-                    scores_WI = selector.score(scores.for_label(label if selector.sees_target else None))
-                    chosen[name] = scores_WI, rank(scores_WI)[:, : scores.max_k]
-                elif name != RESAMPLED_CONTROL:
-                    continue
-                choices.append((name, label, *chosen[name]))
+    def _selections(
+        self, scores: Scores, choices: dict[tuple[str, int], np.ndarray]
+    ) -> dict[tuple[Any, ...], pa.Table]:
+        """Rows for windows under one context: a table for each selector and label, by its place in the order of rows."""
         ks, num_windows = self.settings.k, scores.num_windows
+        orders = [rank(scores_WI)[:, : scores.max_k] for scores_WI in choices.values()]
         shown = np.zeros((len(choices), len(ks), num_windows, scores.num_candidates), dtype=bool)
-        for place, (_, _, _, order_WS) in enumerate(choices):
-            for i, k in enumerate(ks):
-                np.put_along_axis(shown[place, i], order_WS[:, :k], True, axis=1)
+        for of_choice, order_WS in zip(shown, orders, strict=True):
+            for shown_WI, k in zip(of_choice, ks, strict=True):
+                np.put_along_axis(shown_WI, order_WS[:, :k], True, axis=1)
         windows_R = np.tile(np.arange(num_windows), len(choices) * len(ks))
-        readings = scores.read(windows_R, shown.reshape(len(windows_R), -1)).reshaped(
-            len(choices), len(ks), num_windows
-        )
-        return [
-            (
-                (self.settings.selectors.index(name), label > 0, CONTEXTS.index(scores.context), label),
-                self._table(
-                    "selections", self._columns(scores, name, label, scores_WI, order_WS, Readings(*of_choice))
-                ),
-            )
-            for (name, label, scores_WI, order_WS), *of_choice in zip(choices, *readings, strict=True)
-        ]
+        readings = scores.read(windows_R, shown.reshape(len(windows_R), -1))
+        by_choice = zip(*readings.reshaped(len(choices), len(ks), num_windows), strict=True)
+        rows = {}
+        for ((name, label), scores_WI), order_WS, of_choice in zip(choices.items(), orders, by_choice, strict=True):
+            place = self.settings.selectors.index(name), label > 0, CONTEXTS.index(scores.context), label
+            columns = self._columns(scores, name, label, scores_WI, order_WS, Readings(*of_choice))
+            rows[place] = self._table("selections", columns)
+        return rows
 
     def _columns(
         self, scores: Scores, name: str, label: int, scores_WI: np.ndarray, order_WS: np.ndarray, readings: Readings

@@ -48,8 +48,10 @@ def measure(
     # The folder's name stays when the source of a user's selector changes: a resume with another source is then refused.
     name_id = influence_run_id(settings, opened, text.store, with_sources=False)
     folder = out or run / "influence" / default_name(settings, opened, text.source, text.split, run_id=name_id)
-    if not overwrite and parts.is_measured(folder, "influence", run_id=run_id, sources=sources_of(settings.selectors)):
-        return folder
+    if not overwrite:
+        sources = sources_of(settings.selectors)
+        if parts.is_complete(folder, parts.begun(folder, "influence", run_id=run_id, sources=sources)):
+            return folder
 
     lengths = opened.lengths
     windows = draw_windows(
@@ -87,10 +89,13 @@ def measure(
         f"{folder}: {len(windows):,} windows of {windows.num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
-    parts.measure_parts(
-        folder, manifest, part_size=part_size(settings, lengths), measure_part=measurement.tables_of,
-        tokens_per_window=tokens_per_window(settings, lengths), overwrite=overwrite, share=share,
+    missing = parts.missing(
+        folder, manifest, part_size=part_size(settings, lengths), tokens_per_window=tokens_per_window(settings, lengths),
+        overwrite=overwrite, share=share,
     )  # fmt: skip
+    with contextlib.closing(missing):
+        for window_ids, write in missing:
+            write(measurement.tables_of(window_ids))
     return folder
 
 

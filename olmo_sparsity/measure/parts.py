@@ -9,13 +9,14 @@ parts marks the measurement as complete.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import logging
 import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Sources = Sequence[tuple[str, Optional[str]]]  # names of a user's selectors, and the hashes of their sources
-MeasurePart = Callable[[np.ndarray], "dict[str, pa.Table]"]  # numbers of windows, int64 [W] -> each table by its name
+WriteTables = Callable[["dict[str, pa.Table]"], None]  # takes the tables of a part by their names
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,11 @@ def finished(config: Config, run: Path, out: Optional[Path]) -> Optional[Path]:
         except UserError:  # missing, or damaged, which is reported where it is opened
             continue
         request = manifest.get("request") or {}
-        if request.get("sha256") != sha256 or manifest.get("status") != "complete":
-            continue
-        if not missing_parts(path.parent, manifest) and not _changed_since(request["time"], config, run):
-            _log_finished(path.parent, manifest)
+        if (
+            request.get("sha256") == sha256
+            and not _changed_since(request["time"], config, run)
+            and is_complete(path.parent, manifest)
+        ):
             return path.parent
     return None
 
@@ -128,34 +130,26 @@ def _changed_since(start: float, config: Config, run: Path) -> bool:
         return True
 
 
-def _log_finished(folder: Path, manifest: dict[str, Any]) -> None:
+def is_complete(folder: Path, manifest: Optional[dict[str, Any]]) -> bool:
+    """Whether a measurement is finished and has all its parts; None: it was not begun."""
+    if manifest is None or manifest.get("status") != "complete" or missing_parts(folder, manifest):
+        return False
     logger.info(f"{folder}: already measured ({manifest['num_windows']:,} windows); nothing to do")
-
-
-def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
-    """Whether the folder holds the finished measurement with this fingerprint, with all its parts."""
-    manifest = manifest_of_kind(folder, kind)
-    if manifest is None:
-        return False
-    need(manifest, "num_windows", where=folder / "manifest.json")
-    _check_same(folder, manifest, run_id=run_id, sources=sources)
-    if manifest.get("status") != "complete":
-        return False
-    if missing := missing_parts(folder, manifest):
-        logger.info(
-            f"{folder}: this measurement was finished, but {len(missing)} of {manifest['num_parts']} parts are gone; "
-            "measuring them again"
-        )
-        return False
-    _log_finished(folder, manifest)
     return True
 
 
-def _check_same(folder: Path, manifest: dict[str, Any], *, run_id: str, sources: Sources) -> None:
-    """Check that tables that were begun are those of this measurement, with the same selectors of the user's."""
-    begun = manifest.get("own_selectors", {})
+def begun(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> Optional[dict[str, Any]]:
+    """The manifest of a measurement that was begun; None: it was not. The tables of another one are refused.
+
+    ``sources``: of the user's selectors that it must have been begun with.
+    """
+    manifest = manifest_of_kind(folder, kind)
+    if manifest is None:
+        return None
+    need(manifest, "num_windows", where=folder / "manifest.json")
+    own = manifest.get("own_selectors", {})
     reason = "these tables were measured with other settings, another model or other text"
-    if changed := [name for name, sha256 in sources if name in begun and begun[name].get("sha256") != sha256]:
+    if changed := [name for name, sha256 in sources if name in own and own[name].get("sha256") != sha256]:
         reason = f"the source of the selector {', '.join(changed)} has changed since these tables were begun"
     if manifest.get("run_id") != run_id:
         raise UserError(f"{folder}: {reason}; choose another folder with --out DIR, or replace them with --overwrite")
@@ -164,6 +158,7 @@ def _check_same(folder: Path, manifest: dict[str, Any], *, run_id: str, sources:
             f"{folder}: nobody knows whether these tables are of the same {', '.join(unknown)}, whose source is unknown; choose "
             "another folder, or put the selector into a file"
         )
+    return manifest
 
 
 def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
@@ -196,34 +191,35 @@ def check_same_model(run: Path, record: ModelRecord) -> None:
         )
 
 
-def measure_parts(
+def missing(
     folder: Path,
     manifest: dict[str, Any],
     *,
     part_size: int,
-    measure_part: MeasurePart,
-    tokens_per_window: Optional[int] = None,
+    tokens_per_window: int = 0,
     overwrite: bool = False,
     share: Share = WHOLE,
-    activity: Optional[str] = None,
-) -> None:
-    """Measure the missing parts of a share, write each when it is done, and close the measurement if it is complete.
+    activity: str = "influence",
+) -> Iterator[tuple[np.ndarray, WriteTables]]:
+    """Begin a measurement or continue it: ``for window_ids, write in missing(...): write(tables)``; at its end, close it.
 
-    ``manifest`` describes the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` and more. One that was begun before
-    keeps its size of parts. ``tokens_per_window``, about how many tokens the model runs for one, moves the bar within a part.
+    Yields the windows of each missing part of a share, with a bar. ``manifest`` describes the measurement: ``kind``, ``run_id``,
+    ``num_windows``, ``context`` and more. One that was begun before keeps its size of parts. ``tokens_per_window``, about how
+    many tokens the model runs for one, moves the bar within a part.
     """
     assert not (overwrite and share.count > 1)
-    begun = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
-    part_size, kind, num_windows = begun.get("windows_per_part", part_size), manifest["kind"], manifest["num_windows"]
-    lengths = {name: str(value) for name, value in manifest["context"].items() if value is not None}
-    metadata = {"run_id": manifest["run_id"], **lengths}
-    own = range(share.index, begun["num_parts"], share.count)
+    manifest = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
+    part_size, num_windows = manifest.get("windows_per_part", part_size), manifest["num_windows"]
+    own = range(share.index, manifest["num_parts"], share.count)
     windows = {part: np.arange(part * part_size, min((part + 1) * part_size, num_windows)) for part in own}
-    missing = sorted(set(own) & set(missing_parts(folder, begun)))
-    if missing:
+    left = sorted(set(own) & set(missing_parts(folder, manifest)))
+    if left:
+        if manifest["status"] == "complete":
+            lost = f"{len(left)} of {manifest['num_parts']} parts"
+            logger.info(f"{folder}: this measurement was finished, but {lost} are gone; measuring them again")
         _write_session(folder, share, device=manifest.get("device"))
-    total, left = (sum(len(windows[part]) for part in some) for some in (own, missing))
-    with progress_bar(activity or kind, " windows", total=total, initial=total - left) as bar:
+    total, num_left = (sum(len(windows[part]) for part in some) for some in (own, left))
+    with progress_bar(activity, " windows", total=total, initial=total - num_left) as bar:
         ran = 0
 
         def move(num_tokens: int) -> None:
@@ -234,13 +230,10 @@ def measure_parts(
                 bar.n = max(bar.n, int(begin + done) if len(windows[part]) >= 100 else round(begin + done, 1))
                 bar.update(0)
 
-        for part in missing:
+        for part in left:
             begin, ran = bar.n, 0
             with listening(move):
-                tables = measure_part(windows[part])
-            for table in reversed(KINDS[kind].tables):  # the first table last: its part vouches for the others
-                if table in tables:
-                    write_part(folder, table, part=part, content=tables[table], metadata=metadata)
+                yield windows[part], functools.partial(_write_tables, folder, manifest, part)
             tokens_per_window = ran // len(windows[part]) or tokens_per_window
             bar.n = begin + len(windows[part])
             bar.update(0)
@@ -249,20 +242,26 @@ def measure_parts(
 
 def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite: bool) -> dict[str, Any]:
     """Write the manifest unless another process has written it, and return the one on disk."""
-    num_parts = -(-manifest["num_windows"] // part_size)
-    begun = {**manifest, "status": "running", "num_parts": num_parts, "windows_per_part": part_size}
-    exists = manifest_of_kind(folder, manifest["kind"])
+    kind, run_id, num_parts = manifest["kind"], manifest["run_id"], -(-manifest["num_windows"] // part_size)
+    own = {**manifest, "status": "running", "num_parts": num_parts, "windows_per_part": part_size}
+    exists = manifest_of_kind(folder, kind) is not None
     if exists and overwrite:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
-        write_manifest(folder, begun)
+        write_manifest(folder, own)
     make_folder(folder)
-    write_manifest(folder, begun, once=True)
-    on_disk = read_manifest_of(folder)
+    write_manifest(folder, own, once=True)
     sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
-    _check_same(folder, on_disk, run_id=manifest["run_id"], sources=sources if exists and not overwrite else ())
+    on_disk = begun(folder, kind, run_id=run_id, sources=sources if exists and not overwrite else ())
+    assert on_disk is not None
     check_begun(folder, on_disk)
     return on_disk
+
+
+def _write_tables(folder: Path, manifest: dict[str, Any], part: int, tables: dict[str, pa.Table]) -> None:
+    lengths = {name: str(value) for name, value in manifest["context"].items() if value is not None}
+    for table in reversed(KINDS[manifest["kind"]].tables):  # the first one last: its part vouches for the others
+        write_part(folder, table, part=part, content=tables[table], metadata={"run_id": manifest["run_id"], **lengths})
 
 
 def _write_session(folder: Path, share: Share, *, device: object) -> None:

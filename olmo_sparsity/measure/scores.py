@@ -145,7 +145,12 @@ class Scores:
     @cached_property
     def singles(self) -> Readings:
         """Predictions with each candidate alone; [W, I] and [W, I, A]."""
-        return self._run(*self._in_every_window(np.eye(self.num_candidates, dtype=bool))).reshaped(self.num_windows, -1)
+        windows_R, shown_RI = self._in_every_window(np.eye(self.num_candidates, dtype=bool))
+        readings = self._empty(len(windows_R))
+        for rows, log_p_rV in self.engine.log_probs(self.tokens_WT, *self._rows(windows_R, shown_RI)):
+            at = rows.cpu().numpy()
+            self._fill(readings, at, windows_R[at], log_p_rV)
+        return readings.reshaped(self.num_windows, -1)
 
     @property
     def loss_single(self) -> np.ndarray:
@@ -159,9 +164,8 @@ class Scores:
 
     @cached_property
     def _all_but_one(self) -> Readings:
-        return self._run(*self._in_every_window(~np.eye(self.num_candidates, dtype=bool))).reshaped(
-            self.num_windows, -1
-        )
+        rows = self._in_every_window(~np.eye(self.num_candidates, dtype=bool))
+        return self.read(*rows).reshaped(self.num_windows, -1)
 
     @property
     def loss_without(self) -> np.ndarray:
@@ -217,25 +221,27 @@ class Scores:
             at = windows_r[is_single_r], shown_rI[is_single_r].argmax(axis=1)
             for values, of_singles in zip(readings, self.singles, strict=True):
                 values[is_single_r] = of_singles[at]
-        rest_r = ~is_all_r & ~is_single_r
-        for values, of_run in zip(readings, self._run(windows_r[rest_r], shown_rI[rest_r]), strict=True):
-            values[rest_r] = of_run
+        rest = np.flatnonzero(~is_all_r & ~is_single_r)
+        for rows, log_p_rV in self.engine.log_probs(self.tokens_WT, *self._rows(windows_r[rest], shown_rI[rest])):
+            at = rest[rows.cpu().numpy()]
+            self._fill(readings, at, windows_r[at], log_p_rV)
         return Readings(*(values[places_R.ravel()] for values in readings))
 
-    def _run(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> Readings:
-        readings, has_draws = self._empty(len(windows_R)), self.labels_WA.shape[1] > 1
+    def _rows(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same windows and sets for the engine: int64 [R], and visible positions, bool [R, M]."""
         shown_RM = np.repeat(shown_RI, [end - first for first, end in self.spans], axis=1)
-        rows = (torch.from_numpy(of).to(self.tokens_WT.device) for of in (windows_R, shown_RM))
-        for rows_r, log_p_rV in self.engine.log_probs(self.tokens_WT, *rows):
-            at = rows_r.cpu().numpy()
-            windows_r = windows_R[at]
-            readings.losses[at] = surprisals(log_p_rV, self.labels_WA[windows_r]).cpu().numpy()
-            long = self.log_p_long_WV[windows_r], log_p_rV, self._probabilities[0][windows_r]
-            readings.kl[at] = divergence(*long).cpu().numpy()
-            if has_draws:  # optimism needs it
-                short = self.log_p_short_WV[windows_r], log_p_rV, self._probabilities[1][windows_r]
-                readings.kl_from_short[at] = divergence(*short).cpu().numpy()
-        return readings
+        return torch.from_numpy(windows_R).to(self.tokens_WT.device), torch.from_numpy(shown_RM).to(
+            self.tokens_WT.device
+        )
+
+    def _fill(self, readings: Readings, at: np.ndarray, windows_r: np.ndarray, log_p_rV: torch.Tensor) -> None:
+        readings.losses[at] = surprisals(log_p_rV, self.labels_WA[windows_r]).cpu().numpy()
+        p_long_WV, p_short_WV = self._probabilities
+        kl = divergence(self.log_p_long_WV[windows_r], log_p_rV, p_long_WV[windows_r])
+        readings.kl[at] = kl.cpu().numpy()
+        if self.labels_WA.shape[1] > 1:  # optimism needs it
+            kl_from_short = divergence(self.log_p_short_WV[windows_r], log_p_rV, p_short_WV[windows_r])
+            readings.kl_from_short[at] = kl_from_short.cpu().numpy()
 
     def _empty(self, number: int) -> Readings:
         losses = np.full((number, self.labels_WA.shape[1]), np.nan, dtype=np.float32)

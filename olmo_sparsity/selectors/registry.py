@@ -12,14 +12,11 @@ for a candidate without one. Selectors of the package and of a user's file are w
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
-
-from olmo_sparsity.errors import UserError, printable
 
 if TYPE_CHECKING:
     from olmo_sparsity.measure.scores import Scores
@@ -68,29 +65,6 @@ class Selector:
         """Cost of the scores of a window with so many candidates, in forward passes over one row."""
         return self.cost if isinstance(self.cost, int) else self.cost(many, settings)
 
-    def score(self, scores: Scores) -> np.ndarray:
-        """Score each candidate of each window, float64 [W, I].
-
-        Raises:
-            UserError: the model cannot give what is read, or a user's function fails or returns something else; in one line.
-        """
-        if self.source is None:
-            return np.asarray(self.function(scores), dtype=np.float64)
-        (file, _), code = self.source, getattr(self.function, "__code__", None)
-        try:
-            scores_WI = np.asarray(self.function(scores), dtype=np.float64)
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:
-            where = line_of(error, path=code.co_filename if code else "", file=file)
-            raise UserError(f"{where}, in the selector {self.name}") from None
-        shape = (scores.num_windows, scores.num_candidates)
-        if scores_WI.shape != shape:
-            raise UserError(f"{file}: the selector {self.name} returned scores of shape {scores_WI.shape}, not {shape}")
-        if np.isnan(scores_WI).all(axis=1).any() or (np.abs(scores_WI) > np.finfo(np.float32).max).any():
-            raise UserError(f"{file}: the selector {self.name} returned NaN for a whole window, or an infinite score")
-        return scores_WI
-
 
 def selector(name: str, *, needs: Iterable[str] = (), **about: Any) -> Callable[[Callable[[Scores], Any]], Selector]:
     """Make a function a selector; ``about``: fields of ``Selector``."""
@@ -101,13 +75,3 @@ def rank(scores_WI: np.ndarray) -> np.ndarray:
     """The candidates of each window by falling score, int64 [W, I]; among equal scores the nearest first, NaN last."""
     num = scores_WI.shape[-1]
     return num - 1 - np.argsort(-scores_WI[..., ::-1], axis=-1, kind="stable")
-
-
-def line_of(error: BaseException, *, path: str, file: str) -> str:
-    """One line about an error in a user's file, ``FILE:LINE: TypeError: reason``; the line is the last of the file that ran."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    reason = str(error)
-    if isinstance(error, SyntaxError) and error.filename == path:
-        lines, reason = [error.lineno], error.msg
-    where = f"{file}:{lines[-1]}" if lines else file
-    return f"{where}: {': '.join(filter(None, (type(error).__name__, printable(' '.join(reason.split()))[:200])))}"

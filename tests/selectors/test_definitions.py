@@ -24,7 +24,7 @@ SETTINGS = SimpleNamespace(k=[1, 4], lasso_masks=12)
 def score(name: str, **answers: Any) -> list[float]:
     """The scores of the one window whose answers are given."""
     answers = {"spans": SINGLE, "num_windows": 1, "num_long_range": 6, "num_candidates": 6, **answers}
-    found: list[float] = SELECTORS[name].score(by_hand(**answers))[0].tolist()
+    found: list[float] = SELECTORS[name].function(by_hand(**answers))[0].tolist()
     return found
 
 
@@ -33,7 +33,7 @@ def test_a_planted_token_is_found(name: str, visibility: str) -> None:
     tokens_WT, labels_WA, places_W = planted_windows()
     scores = scores_of(reader(), tokens_WT=tokens_WT, labels_WA=labels_WA, visibility=visibility).for_label(0)
     assert (scores.loss_short - scores.loss_long).min() > 1  # it is worth finding
-    assert rank(SELECTORS[name].score(scores))[:, 0].tolist() == places_W.tolist()
+    assert rank(SELECTORS[name].function(scores))[:, 0].tolist() == places_W.tolist()
 
 
 def test_scores_are_differences_of_losses_and_divergences() -> None:
@@ -45,9 +45,9 @@ def test_scores_are_differences_of_losses_and_divergences() -> None:
         kl_short=np.array([5.0, 1.0]),
         kl_single=np.array([[0.5, 6.0], [1.0, 0.0]]),
     )
-    assert SELECTORS["unmask-one"].score(s).tolist() == [[1, -1], [0, 1]]
-    assert SELECTORS["mask-one"].score(s).tolist() == [[0, 2], [-0.5, 0]]
-    assert SELECTORS["kl"].score(s).tolist() == [[4.5, -1], [0, 1]]
+    assert SELECTORS["unmask-one"].function(s).tolist() == [[1, -1], [0, 1]]
+    assert SELECTORS["mask-one"].function(s).tolist() == [[0, 2], [-0.5, 0]]
+    assert SELECTORS["kl"].function(s).tolist() == [[4.5, -1], [0, 1]]
 
 
 def forward(name: str, values: Any, *, num_windows: int = 1, many: int = 4, max_k: int = 3) -> list[list[float]]:
@@ -59,7 +59,7 @@ def forward(name: str, values: Any, *, num_windows: int = 1, many: int = 4, max_
         return found[..., 0], found[..., 1]
 
     s: Any = SimpleNamespace(evaluate=evaluate, num_windows=num_windows, num_candidates=many, max_k=max_k)
-    found: list[list[float]] = SELECTORS[name].score(s).tolist()
+    found: list[list[float]] = SELECTORS[name].function(s).tolist()
     return found
 
 
@@ -105,7 +105,7 @@ def test_a_gradient_has_the_sign_of_the_gain() -> None:
     tokens_WT, labels_WA, places_W = planted_windows()
     other_WA = (labels_WA - 9) % 4 + 10  # the answer of another planted token, which the planted one makes less likely
     of = scores_of(reader(), tokens_WT=tokens_WT, labels_WA=torch.cat([labels_WA, other_WA], dim=1))
-    right, wrong = (SELECTORS["gradient"].score(of.for_label(label))[np.arange(8), places_W] for label in (0, 1))
+    right, wrong = (SELECTORS["gradient"].function(of.for_label(label))[np.arange(8), places_W] for label in (0, 1))
     assert (right > 0).all() and (wrong < 0).all()
 
 
@@ -118,11 +118,11 @@ def test_lasso_fits_the_weights_of_a_linear_loss() -> None:
 
 
 def test_controls_choose_without_looking() -> None:
-    drawn, nearest = (SELECTORS[name].score(scores_of()) for name in ("random", "nearest"))
+    drawn, nearest = (SELECTORS[name].function(scores_of()) for name in ("random", "nearest"))
     assert rank(nearest).tolist() == [list(range(15, -1, -1))] * W
-    assert (SELECTORS["random"].score(scores_of(visibility="contextual")) == drawn).all()
-    assert (SELECTORS["random"].score(scores_of(seed=1)) != drawn).all()
-    first = [rank(SELECTORS["random"].score(scores_of(seed=seed)))[0, 0] for seed in range(40)]
+    assert (SELECTORS["random"].function(scores_of(visibility="contextual")) == drawn).all()
+    assert (SELECTORS["random"].function(scores_of(seed=1)) != drawn).all()
+    first = [rank(SELECTORS["random"].function(scores_of(seed=seed)))[0, 0] for seed in range(40)]
     assert len(set(first)) > 8
 
 
@@ -158,9 +158,9 @@ def test_quest_bounds_the_scores_of_a_page() -> None:
 
 @pytest.mark.parametrize(("anchor_id", "sinks"), [(None, 4), (BOS, 3)])
 def test_streaming_llm_keeps_the_first_4_and_then_the_nearest(anchor_id: Any, sinks: int) -> None:
-    order = rank(SELECTORS["streaming-llm"].score(scores_of(spans=TOKENS, anchor_id=anchor_id)))
+    order = rank(SELECTORS["streaming-llm"].function(scores_of(spans=TOKENS, anchor_id=anchor_id)))
     assert order.tolist() == [[*range(sinks), *range(15, sinks - 1, -1)]] * W
-    order = rank(SELECTORS["streaming-llm"].score(scores_of(spans=GROUPS, anchor_id=anchor_id)))
+    order = rank(SELECTORS["streaming-llm"].function(scores_of(spans=GROUPS, anchor_id=anchor_id)))
     assert order[0].tolist() == [0, 1, 4, 3, 2]  # the groups that begin among the first 4 tokens
 
 

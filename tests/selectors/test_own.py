@@ -64,7 +64,7 @@ def refusal(*given: Any, run: bool = False) -> str:
     if run:
         (one,) = (SELECTORS[name] for name in names_of(given))
     with pytest.raises(UserError) as error:
-        one.score(scores_of().for_label(None)) if run else names_of(given)
+        one.function(scores_of().for_label(None)) if run else names_of(given)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -75,9 +75,9 @@ def test_a_file_holds_functions_and_selectors() -> None:
     farthest, my_loss = SELECTORS["farthest"], SELECTORS["my-loss"]
     assert (farthest.meaning, farthest.sees_target) == ("The tokens at the beginning of the window.", False)
     assert (my_loss.sees_target, my_loss.num_evaluations(9, None)) == (True, 10)
-    assert farthest.score(scores_of())[0].tolist() == [-2.0 * i for i in range(16)]
+    assert farthest.function(scores_of())[0].tolist() == [-2.0 * i for i in range(16)]
     label = scores_of().for_label(1)
-    assert (my_loss.score(label) == SELECTORS["unmask-one"].score(label)).all()
+    assert (my_loss.function(label) == SELECTORS["unmask-one"].function(label)).all()
     assert own_entries(["kl", "my-loss"]) == {
         "my-loss": {"file": "own.py", "sha256": SHA256, "meaning": "How far the loss falls.", "sees_target": True}
     }
@@ -146,9 +146,9 @@ def test_functions_and_selectors_from_python() -> None:
 
     marked = selector("marked", sees_target=True)(lambda s: s.loss_single)
     assert names_of(["kl", last, marked, last]) == ["kl", "last", "marked"]
-    assert SELECTORS["last"].score(scores_of()).tolist() == [list(range(16))] * W
+    assert SELECTORS["last"].function(scores_of()).tolist() == [list(range(16))] * W
     assert own_entries(["last"])["last"]["file"] == "test_own.py"
-    assert SELECTORS["marked"].score(scores_of().for_label(0)).shape == (W, 16)
+    assert SELECTORS["marked"].function(scores_of().for_label(0)).shape == (W, 16)
     typed: dict[str, Any] = {}
     exec("def typed(s): return s.kl_single\ndef last(s): ...", typed)
     names_of([typed["typed"]])
