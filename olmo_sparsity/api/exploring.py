@@ -162,9 +162,8 @@ def _likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, s
                 size = k if settings.unit == "token" else row["num_tokens"][i]
                 shown_WAM[place, view, row["positions"][:size]] = True
         tokens_WT = torch.from_numpy(windows.windows.tokens(window_ids_W)[:, :-1].copy()).to(model.model.device)
-        windows_R = torch.arange(len(tokens_WT), device=tokens_WT.device).repeat_interleave(2 + len(views))
-        shown_RM = torch.from_numpy(shown_WAM.reshape(-1, num_far)).to(tokens_WT.device)
-        for rows_r, log_p_rV in engine.log_probs(tokens_WT, windows_R, shown_RM):
+        windows_R = np.repeat(np.arange(len(tokens_WT)), 2 + len(views))
+        for rows_r, log_p_rV in engine.log_probs(tokens_WT, windows_R, shown_WAM.reshape(-1, num_far)):
             place_r, view_r = np.divmod(rows_r.cpu().numpy(), 2 + len(views))
             best = log_p_rV.topk(NUM_LIKELY, dim=-1)
             tokens_WAN[window_ids_W[place_r], view_r] = best.indices.cpu().numpy()

@@ -76,8 +76,8 @@ def measured_tables(
         if model.record is not None and tables.resolve().is_relative_to(model.folder.resolve()):
             begin_pretrained(model.config, model.folder, record=model.record, tokenizer=model.tokenizer)
         tokens = tokens_per_window(settings, model.lengths)
-        with closing(missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="explore")) as parts:
-            for window_ids, write in parts:
+        with closing(missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="explore")) as left:
+            for window_ids, write in left:
                 write(measurement.tables_of(window_ids))
     return {name: read_table(tables, name) for name in ("windows", "selections")}, read_manifest(tables)
 

@@ -18,8 +18,9 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -43,6 +44,7 @@ FAR_TOKENS = 256  # long-range tokens that run at once, each alone
 LOG_GATE = -23.0  # stands for gate 0: small enough for the derivative at 0, large enough for fp32; exact in bf16
 LOWEST = -1e30  # log-probability of entries that are no tokens
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (windows int64 [w], logits_wV) -> sums, [] or [L]
+Array = Union[np.ndarray, torch.Tensor]
 Prefix = tuple[torch.Tensor, KeysValues]  # numbers of windows (rising), and the entries of all their long-range tokens
 
 
@@ -123,12 +125,13 @@ class Engine:
 
     @torch.inference_mode()
     def log_probs(
-        self, tokens_WT: torch.Tensor, windows_R: torch.Tensor, shown_RM: torch.Tensor
+        self, tokens_WT: torch.Tensor, windows_R: Array, shown_RM: Array
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Run rows: windows (int64) under visible sets (bool) of any sizes.
 
         Yields (rows int64 [r], their log-probabilities of the next token, nats, fp32 [r, V]) of each pass.
         """
+        windows_R, shown_RM = (torch.as_tensor(of, device=tokens_WT.device) for of in (windows_R, shown_RM))
         num_anchors, local_len = self.num_anchors, tokens_WT.shape[1] - shown_RM.shape[1]
         shown_RT = F.pad(F.pad(shown_RM, (0, local_len), value=True), (num_anchors, 0), value=True)
         entries_RT = self._entries(shown_RM, local_len)

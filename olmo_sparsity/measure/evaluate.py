@@ -52,7 +52,7 @@ class Measurement:
         """The tables ``windows`` and ``selections`` of the windows with these numbers."""
         windows, selections = [], []
         for ids_W in self._batches(window_ids_W):
-            contexts, rows = self.scores(ids_W), {}
+            contexts, rows = self.scores(ids_W), dict[tuple[Any, ...], pa.Table]()
             for scores in contexts.values():
                 choices: dict[tuple[str, int], np.ndarray] = {}  # by selector and label, [W, I]
                 for name, label in self._choosing(scores.labels_WA.shape[1]):

@@ -52,7 +52,7 @@ class OpenedModel:
     max_position: int  # position IDs of training are below this
     checkpoint: Optional[dict[str, Any]] = None  # of a run: step, hash of the weights
     record: Optional[ModelRecord] = None  # of a pretrained model
-    _fit: dict[str, Any] = field(default_factory=dict, repr=False)
+    _fits: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)  # by number of windows
 
     def __repr__(self) -> str:
         name, lengths = self.record.name if self.record else self.name, self.lengths
@@ -104,26 +104,26 @@ class OpenedModel:
     def fit(self, windows: Windows) -> dict[str, Any]:
         """Check on a few windows that a pretrained model can be measured; an entry of the manifest (of a run none).
 
-        The checks run once. First tokens are compared again when there are more windows.
+        The checks run once. First tokens are compared again for another number of windows.
         """
-        full_len, local_len, known = self.lengths.full_len, self.lengths.local_len, self._fit.get("fit")
-        number = min(num_compared_windows(full_len), len(windows))
-        if self.record is None or (known and (known["anchor"] is None or number <= known["anchor"]["num_windows"])):
-            return dict(self._fit)
+        number = min(num_compared_windows(self.lengths.full_len), len(windows))
+        if self.record is None or number in self._fits:
+            return {"fit": self._fits[number]} if self._fits else {}
         tokens_WT = torch.from_numpy(np.ascontiguousarray(windows.tokens(np.arange(number)))).to(self.model.device)
-        if known is None:
-            name = self.record.name
-            logger.info(f"{name}: checking on windows of {full_len:,} tokens whether it can be measured")
-            checks = check_fit(self.model, tokens_WT, name=name, local_len=local_len, anchor_id=self.anchor_id)
-            known = {"checks": checks, "anchor": None}
-        if full_len < self.model.max_position:  # else a BOS does not fit in front
-            document_W, chosen = windows.document_W[:number], self.anchor_id
-            compared = compare_first_tokens(
-                self.model, tokens_WT, document_W, bos=self.bos, chosen=chosen, local_len=local_len
+        compared, full_len, local_len = None, self.lengths.full_len, self.lengths.local_len
+        if self._fits:
+            checks = next(iter(self._fits.values()))["checks"]
+        else:
+            logger.info(f"{self.record.name}: checking on windows of {full_len:,} tokens whether it can be measured")
+            checks = check_fit(
+                self.model, tokens_WT, name=self.record.name, local_len=local_len, anchor_id=self.anchor_id
             )
-            known = {**known, "anchor": compared}
-        self._fit["fit"] = known
-        return dict(self._fit)
+        if full_len < self.model.max_position:  # else a BOS does not fit in front
+            compared = compare_first_tokens(
+                self.model, tokens_WT, windows.document_W[:number], bos=self.bos, chosen=self.anchor_id, local_len=local_len
+            )  # fmt: skip
+        self._fits[number] = {"checks": checks, "anchor": compared}
+        return {"fit": self._fits[number]}
 
 
 def open_model(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]] = None) -> OpenedModel:

@@ -16,7 +16,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -200,7 +200,7 @@ def missing(
     overwrite: bool = False,
     share: Share = WHOLE,
     activity: str = "influence",
-) -> Iterator[tuple[np.ndarray, WriteTables]]:
+) -> Generator[tuple[np.ndarray, WriteTables], None, None]:
     """Begin a measurement or continue it: ``for window_ids, write in missing(...): write(tables)``; at its end, close it.
 
     Yields the windows of each missing part of a share, with a bar. ``manifest`` describes the measurement: ``kind``, ``run_id``,

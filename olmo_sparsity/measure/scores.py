@@ -55,7 +55,7 @@ class Scores:
     window_ids_W: np.ndarray  # int64, their numbers in the table
     spans: list[
         tuple[int, int]
-    ]  # of each candidate, its first position and the one behind its last; M positions in order
+    ]  # of each candidate, its first position and the one behind its last; M in all, in order
     log_p_short_WV: torch.Tensor  # with the local tokens alone, the same under every context
     context: str = "real"
     seed: int = 0
@@ -145,11 +145,11 @@ class Scores:
     @cached_property
     def singles(self) -> Readings:
         """Predictions with each candidate alone; [W, I] and [W, I, A]."""
-        windows_R, shown_RI = self._in_every_window(np.eye(self.num_candidates, dtype=bool))
+        windows_R = np.repeat(np.arange(self.num_windows), self.num_candidates)
+        shown_RM = self._positions(np.tile(np.eye(self.num_candidates, dtype=bool), (self.num_windows, 1)))
         readings = self._empty(len(windows_R))
-        for rows, log_p_rV in self.engine.log_probs(self.tokens_WT, *self._rows(windows_R, shown_RI)):
-            at = rows.cpu().numpy()
-            self._fill(readings, at, windows_R[at], log_p_rV)
+        for rows, log_p_rV in self.engine.log_probs(self.tokens_WT, windows_R, shown_RM):
+            self._fill(readings, rows.cpu().numpy(), windows_R, log_p_rV)
         return readings.reshaped(self.num_windows, -1)
 
     @property
@@ -164,8 +164,7 @@ class Scores:
 
     @cached_property
     def _all_but_one(self) -> Readings:
-        rows = self._in_every_window(~np.eye(self.num_candidates, dtype=bool))
-        return self.read(*rows).reshaped(self.num_windows, -1)
+        return self._of_windows(np.tile(~np.eye(self.num_candidates, dtype=bool), (self.num_windows, 1, 1)))
 
     @property
     def loss_without(self) -> np.ndarray:
@@ -196,9 +195,6 @@ class Scores:
         losses = np.full_like(readings.kl, np.nan) if self._label is None else readings.losses[:, :, self._label]
         return losses, readings.kl
 
-    def _in_every_window(self, shown_NI: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.repeat(np.arange(self.num_windows), len(shown_NI)), np.tile(shown_NI, (self.num_windows, 1))
-
     def _of_windows(self, shown_WNI: np.ndarray) -> Readings:
         windows_R = np.repeat(np.arange(self.num_windows), shown_WNI.shape[1])
         return self.read(windows_R, shown_WNI.reshape(-1, self.num_candidates)).reshaped(self.num_windows, -1)
@@ -222,26 +218,23 @@ class Scores:
             for values, of_singles in zip(readings, self.singles, strict=True):
                 values[is_single_r] = of_singles[at]
         rest = np.flatnonzero(~is_all_r & ~is_single_r)
-        for rows, log_p_rV in self.engine.log_probs(self.tokens_WT, *self._rows(windows_r[rest], shown_rI[rest])):
-            at = rest[rows.cpu().numpy()]
-            self._fill(readings, at, windows_r[at], log_p_rV)
+        for rows, log_p_rV in self.engine.log_probs(self.tokens_WT, windows_r[rest], self._positions(shown_rI[rest])):
+            self._fill(readings, rest[rows.cpu().numpy()], windows_r, log_p_rV)
         return Readings(*(values[places_R.ravel()] for values in readings))
 
-    def _rows(self, windows_R: np.ndarray, shown_RI: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same windows and sets for the engine: int64 [R], and visible positions, bool [R, M]."""
-        shown_RM = np.repeat(shown_RI, [end - first for first, end in self.spans], axis=1)
-        return torch.from_numpy(windows_R).to(self.tokens_WT.device), torch.from_numpy(shown_RM).to(
-            self.tokens_WT.device
-        )
+    def _positions(self, shown_RI: np.ndarray) -> np.ndarray:
+        """Sets of candidates as sets of long-range positions, bool [R, M]."""
+        return np.repeat(shown_RI, [end - first for first, end in self.spans], axis=1)
 
-    def _fill(self, readings: Readings, at: np.ndarray, windows_r: np.ndarray, log_p_rV: torch.Tensor) -> None:
+    def _fill(self, readings: Readings, at: np.ndarray, windows_R: np.ndarray, log_p_rV: torch.Tensor) -> None:
+        """Enter the predictions of some rows."""
+        windows_r, (p_long_WV, p_short_WV) = windows_R[at], self._probabilities
         readings.losses[at] = surprisals(log_p_rV, self.labels_WA[windows_r]).cpu().numpy()
-        p_long_WV, p_short_WV = self._probabilities
-        kl = divergence(self.log_p_long_WV[windows_r], log_p_rV, p_long_WV[windows_r])
-        readings.kl[at] = kl.cpu().numpy()
+        kl_r = divergence(self.log_p_long_WV[windows_r], log_p_rV, p_long_WV[windows_r])
+        readings.kl[at] = kl_r.cpu().numpy()
         if self.labels_WA.shape[1] > 1:  # optimism needs it
-            kl_from_short = divergence(self.log_p_short_WV[windows_r], log_p_rV, p_short_WV[windows_r])
-            readings.kl_from_short[at] = kl_from_short.cpu().numpy()
+            kl_r = divergence(self.log_p_short_WV[windows_r], log_p_rV, p_short_WV[windows_r])
+            readings.kl_from_short[at] = kl_r.cpu().numpy()
 
     def _empty(self, number: int) -> Readings:
         losses = np.full((number, self.labels_WA.shape[1]), np.nan, dtype=np.float32)
@@ -275,9 +268,8 @@ class Scores:
         def cross_entropy(windows: torch.Tensor, logits_wV: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(logits_wV.clamp(min=LOWEST), p_long_WV[windows], reduction="sum")
 
-        shown_WM = np.repeat(shown_WI, [end - first for first, end in self.spans], axis=1)
-        shown = torch.from_numpy(shown_WM).to(self.tokens_WT.device)
-        return self.per_candidate(self.engine.patching(self.tokens_WT, shown, cross_entropy).cpu().numpy())
+        shown_WM = torch.from_numpy(self._positions(shown_WI)).to(self.tokens_WT.device)
+        return self.per_candidate(self.engine.patching(self.tokens_WT, shown_WM, cross_entropy).cpu().numpy())
 
     @property
     def attention(self) -> np.ndarray:
