@@ -26,7 +26,7 @@ from olmo_sparsity.model.convert import open_run
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.pretrained import ModelRecord, from_memory, open_pretrained
 from olmo_sparsity.text.prepare import prepare
-from olmo_sparsity.text.sources import list_files
+from olmo_sparsity.text.sources import open_source
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store, verify_prepared
 from olmo_sparsity.text.tokenizer import eos_id_of, read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import Windows, sample_windows
@@ -142,7 +142,7 @@ def open_model(config: Config, run: Path, *, in_memory: Optional[tuple[Any, Any]
 def check_before_training(config: Config) -> None:
     """Check before a run is trained, which takes long, that it can be measured afterwards."""
     if config.influence.data is not None:
-        list_files(dataclasses.replace(config.data, source=config.influence.data))
+        open_source(dataclasses.replace(config.data, source=config.influence.data))
     _anchor_of(
         config, Anchor(0, config.data.eos_token), automatic=config.context.bos, max_position=config.num_positions
     )

@@ -15,12 +15,9 @@ from itertools import pairwise
 
 # The classes in the order in which they are tried. A target gets the first one that fits.
 CLASSES: dict[str, str] = {
-    "induction": "Completes a bigram: the last local token and the target are adjacent somewhere in the long-range "
-    "tokens, and nowhere in the local ones.",
-    "repeat": "A token with a letter or digit that occurs in the long-range tokens and not in the local ones, and "
-    "is no function word or inflection.",
-    "closing": "A closing bracket or quotation mark, perhaps after . , ! or ?; a straight quotation mark only if one"
-    " is open.",
+    "induction": "The last local token and the target are adjacent in the long-range tokens, and nowhere in the local ones.",
+    "repeat": "A token with a letter or digit that is long-range and not local, and no function word or inflection.",
+    "closing": "A closing bracket or quotation mark, perhaps after . , ! or ?; a straight one only if one is open.",
     "number": "Digits, with nothing but . , - : / % $ beside them.",
     "continues-word": "Letters that continue the word before them, with or without an apostrophe in between.",
     "name": "A capitalised word or beginning of a word, other than I, that does not begin a sentence.",

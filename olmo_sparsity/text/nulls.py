@@ -25,17 +25,14 @@ class NullContexts:
     start_W: np.ndarray  # int64; index in the store's tokens of the first token of each, before it is shuffled
     kind: NullContext
 
-    def places(self, window_ids_w: np.ndarray) -> np.ndarray:
-        """Return the index in the store of each long-range token under the null context, int64 [w, M]."""
-        index_wM = self.start_W[window_ids_w, None] + np.arange(self.num_long_range)
-        if self.kind == "shuffled":
-            for row, window in enumerate(window_ids_w.tolist()):
-                index_wM[row] = np.random.default_rng([self.seed, SHUFFLES, window]).permutation(index_wM[row])
-        return index_wM
-
     def tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
         """Return the long-range tokens of the null context of these windows, int64 [w, M]."""
-        return self.windows.store.tokens[self.places(window_ids_w)].astype(np.int64)
+        index_wM = self.start_W[window_ids_w, None] + np.arange(self.num_long_range)
+        tokens_wM = self.windows.store.tokens[index_wM].astype(np.int64)
+        if self.kind == "shuffled":
+            for row, window in enumerate(window_ids_w.tolist()):
+                tokens_wM[row] = np.random.default_rng([self.seed, SHUFFLES, window]).permutation(tokens_wM[row])
+        return tokens_wM
 
     def window_tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
         """Return the tokens of these windows under their null context, int64 [w, full_len + 1]; the target is the last one."""
@@ -52,11 +49,9 @@ class NullContexts:
 def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: NullContext, seed: int) -> NullContexts:
     """Draw the null context of every window; each is a function of the seed, the window's number and the window.
 
-    ``document``: a place in another document, of the same source where that has one, drawn uniformly, then the place.
-    ``shuffled``: the window's own long-range tokens in random order; every window is, where all text is one document.
-
-    It is drawn as for a window of ``min_preceding`` tokens, and its last M tokens are taken. So the null contexts of the same
-    targets at several lengths are ends of one text, as their long-range tokens are; ``shuffled`` has another order at each.
+    ``document``: a place in another document, of the same source if it has one; both are drawn uniformly. The place is that of a
+    window of ``min_preceding`` tokens, so that null contexts of the same targets at several lengths are ends of one text.
+    ``shuffled``: the window's own long-range tokens in random order, also wherever all text is one document.
     """
     store, eligible_g = windows.store, windows.eligible_g
     if kind == "shuffled" or len(np.unique(store.doc_ids_G[eligible_g])) == 1:

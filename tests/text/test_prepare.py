@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tokenizers import Tokenizer, models
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.prepare import prepare, store_folder
-from olmo_sparsity.text.sources import list_pieces, make_document, read_piece, split_of
+from olmo_sparsity.text.sources import make_document, open_source, read_piece, split_of
 from olmo_sparsity.text.store import (
     TokenFiles,
     TokenStore,
@@ -111,9 +112,8 @@ prepare(DataConfig(sys.argv[1], tokenizer=sys.argv[2], cache_dir=sys.argv[3], va
 
 
 def started(data: DataConfig) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, data.source, data.tokenizer, data.cache_dir], stdin=subprocess.PIPE
-    )
+    arguments = (data.source, data.tokenizer, data.cache_dir)
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdin=subprocess.PIPE)
 
 
 def pieces_done(folder: Path) -> int:
@@ -121,47 +121,27 @@ def pieces_done(folder: Path) -> int:
 
 
 def test_killed_at_any_moment_nothing_is_lost(data: DataConfig) -> None:
+    """A second process waits while the first prepares, and continues where that is killed."""
     for number in range(20):
         write_corpus(Path(data.source) / f"f{number:02d}.jsonl", 150, seed=number)
     expected = files_of(prepare(elsewhere(data)))
-    folder, done = store_folder(data), 0
-    for _ in range(3):
-        process, wanted = started(data), min(done + random.randrange(1, 9), 24)
+    folder, wanted = store_folder(data), random.randrange(1, 20)
+    first, second = started(data), started(data)
+    for process in (first, second):
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
         while pieces_done(folder) < wanted:
             assert process.poll() is None
             time.sleep(0.001)
-        time.sleep(random.random() * 0.02)
-        process.kill()
-        process.wait()
-        assert pieces_done(folder) >= wanted  # what was finished is kept
-        done = pieces_done(folder)
-    with pytest.raises(UserError, match="not prepared, or not to its end"):
-        open_store(folder, "train")
-    assert files_of(prepare(data)) == expected
+    time.sleep(random.random() * 0.02)
+    first.kill()
+    first.wait()
+    assert pieces_done(folder) >= wanted  # what was finished is kept
+    second.communicate()
+    assert second.returncode == 0 and files_of(folder) == expected
     verify_prepared(folder)
-
-
-def test_several_processes_prepare_a_text_once(data: DataConfig) -> None:
-    expected = files_of(prepare(elsewhere(data)))
-    processes = [started(data) for _ in range(2)]
-    for process in processes:
-        process.communicate(b"\n")
-        assert process.returncode == 0
-    assert files_of(store_folder(data)) == expected
-    assert not [path for path in Path(data.cache_dir).iterdir() if path != store_folder(data)]
-
-
-def test_files_that_a_crash_of_the_machine_cut_are_written_again(data: DataConfig) -> None:
-    expected = files_of(prepare(elsewhere(data)))
-    folder = prepare(data)
-    manifest = read_manifest(folder)
-    write_manifest(folder, msgspec.structs.replace(manifest, status="running"))
-    with open(folder / "train" / "ends.bin", "r+b") as file:
-        file.truncate(100)
-    assert files_of(prepare(data)) == expected
+    assert not [path for path in Path(data.cache_dir).iterdir() if path != folder]
 
 
 @pytest.mark.parametrize("number", [1, 40, 41, 100, 209, 210, 500])
@@ -212,6 +192,13 @@ def test_a_file_that_changed_is_refused(data: DataConfig) -> None:
                 verify_prepared(folder)
         (folder / name).write_bytes(content)
     verify_prepared(folder)
+    write_manifest(folder, msgspec.structs.replace(read_manifest(folder), status="running"))
+    prepare(data)
+    verify_prepared(folder)
+    write_manifest(folder, msgspec.structs.replace(read_manifest(folder), status="running", pieces=1))
+    os.truncate(folder / "train" / "ends.bin", 100)
+    with pytest.raises(UserError, match=r"ends\.bin: shorter than its manifest says; delete .* and prepare again"):
+        prepare(data)
 
 
 def test_validation_text_of_the_package_shares_no_sequence_with_training(tmp_path: Path) -> None:
@@ -221,8 +208,8 @@ def test_validation_text_of_the_package_shares_no_sequence_with_training(tmp_pat
     folder = prepare(data)
     verify_prepared(folder)
     manifest, stores = read_manifest(folder), {split: open_store(folder, split) for split in SPLITS}
-    documents = itertools.islice(read_piece(data, *list_pieces(data)), 400)
-    held_out = [one for one in documents if one is not None and split_of(one.group, 30) == "validation"]
+    documents = itertools.islice(read_piece(data, *open_source(data).pieces), 400)
+    held_out = [one for one in documents if split_of(one.group, 30) == "validation"]
     tokens = read_tokenizer(folder / "tokenizer.json")
 
     def sequences(ids: list[int]) -> set[tuple[int, ...]]:
@@ -302,9 +289,9 @@ def test_files_without_valid_tokens_are_refused(tmp_path: Path) -> None:
             prepare(dataclasses.replace(data, **changes))  # type: ignore[arg-type]
         assert not list(Path(data.cache_dir).glob("*"))
 
-    refused("no tokenizer can be trained on those", tokenizer="bpe:400")
+    refused("holds tokens; name what made them", tokenizer="bpe:400")
     np.array([5, 6, VOCAB, EOS], dtype="<u2").tofile(path)
-    refused(r"a\.npy: token 2 is 400, and the tokenizer has 400 entries")
+    refused(r"a\.npy: token 2 is 400, but the tokenizer has 400 entries")
     np.array([5, 6, 7, EOS], dtype="<u2").tofile(path)
     refused(r"'w1' \(token 1\) closes no document", eos_token="w1")
     refused("the tokenizer has no such token", eos_token="</s>")

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.sources import open_source
 from olmo_sparsity.text.tokenizer import parse_tokenizer, read_tokenizer, tokenizer_text, train_bpe, vocab_size_of
 
 
@@ -72,7 +73,7 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path) -> None:
         str(tmp_path): "no such file",
     }.items():
         with pytest.raises(UserError, match=words):
-            tokenizer_text(dataclasses.replace(data, tokenizer=name))
+            tokenizer_text(dataclasses.replace(data, tokenizer=name), open_source(data))
     for text in ("{}", "no JSON"):
         with pytest.raises(UserError, match=r"^t\.json: not a tokenizer\.json"):
             parse_tokenizer(text, name="t.json")
