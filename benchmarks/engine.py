@@ -2,7 +2,7 @@
 
 For each model, every method computes the loss of each single unmasking of the same windows, with the same threads and
 weights, in turn and several times. Prints medians, their spread, ratios, and the share of the measured peak of a matrix
-product; writes ``table.json``. The model of ``make real`` is timed where its file lies on the disk.
+product; writes ``table.json``. SmolLM2 (``make weights``) is timed where its file lies on the disk.
 """
 
 from __future__ import annotations

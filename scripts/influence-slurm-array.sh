@@ -15,6 +15,9 @@
 # failure submit the same array again: finished tasks end at once, and the others measure what is missing. With PROCESSES=4
 # each task starts four processes, which share the GPUs of its machine.
 set -euo pipefail
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then  # print the comment above
+    exec awk '!/^#/ { exit } !/^#[!S]/ { sub(/^# ?/, ""); print }' "$0"
+fi
 
 python=${PYTHON:-python}
 processes=${PROCESSES:-1}

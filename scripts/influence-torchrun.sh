@@ -6,6 +6,9 @@
 # The arguments are those of `olmo-sparsity influence`. After an interruption run the same command again; it continues. On a
 # CPU add training.threads=1, so that the processes do not compete for cores.
 set -euo pipefail
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then  # print the comment above
+    exec awk '!/^#/ { exit } !/^#[!S]/ { sub(/^# ?/, ""); print }' "$0"
+fi
 
 python=${PYTHON:-python}
 processes=${PROCESSES:-2}

@@ -18,6 +18,9 @@
 # job receives USR1: training saves a checkpoint and ends, and the job is requeued and resumes from there. If a machine fails,
 # training resumes from the last checkpoint. PROCESSES is the number of processes on each machine (default 8).
 set -euo pipefail
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then  # print the comment above
+    exec awk '!/^#/ { exit } !/^#[!S]/ { sub(/^# ?/, ""); print }' "$0"
+fi
 
 python=${PYTHON:-python}
 processes=${PROCESSES:-8}

@@ -27,7 +27,7 @@ from shown_commands import with_own_configuration
 from started_commands import ROOT, TIMEOUT, Started, run_command
 from tiny_gguf import save_gguf
 
-LINKED = ("Makefile", "pyproject.toml", "requirements.lock", "analysis", "scripts")
+LINKED = ("Makefile", "pyproject.toml", "requirements.lock", "analysis", "experiments", "scripts")
 SMOLLM2 = "data/SmolLM2-135M-Instruct.Q4_1.gguf"
 SELECTORS = ["kl", "unmask-one", "random"]  # where a configuration names none
 # The sizes of all configurations; the rest is as in those of the package.
@@ -108,11 +108,6 @@ def answer(command: list[str], cwd: Path) -> tuple[int, str, str]:
             process = Started(run_small_command, tuple(rest), cwd=cwd, processes=int(number))
         case ["python", "-m", "analysis", *rest]:
             process = Started(run_figure, "analysis", tuple(rest), cwd=cwd)
-        case ["python", "scripts/find_tables.py", *_]:
-            done = subprocess.run(
-                [sys.executable, *command[1:]], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT
-            )
-            return done.returncode, done.stdout, done.stderr
         case _:
             return 0, "", ""
     out, err = process.communicate()
@@ -128,6 +123,15 @@ with socket.create_connection(("localhost", {port})) as connection, connection.m
 sys.stdout.write(out)
 sys.stderr.write(err)
 sys.exit(code)
+"""
+# Recipes run in Python itself, and find the stand-ins beside it.
+PROGRAM = """\
+#!/bin/sh
+if [ "$2" = experiments ]; then
+    shift 2
+    exec {python} -c "import runpy, sys; sys.executable = '$0'; runpy.run_module('experiments', run_name='__main__')" "$@"
+fi
+exec {python} -S -E {client} {name} "$@"
 """
 
 
@@ -176,7 +180,7 @@ def opened_small_checkout(folder: Path) -> Iterator[SmallCheckout]:
         (folder / "client.py").write_text(CLIENT.format(port=server.server_address[1]))
         for name in ("python", "olmo-sparsity"):
             program = checkout.programs / name
-            program.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {folder / "client.py"} {name} "$@"\n')
+            program.write_text(PROGRAM.format(python=sys.executable, client=folder / "client.py", name=name))
             program.chmod(0o755)
         (folder / "venv" / ".ready").touch()
         yield checkout

@@ -1,17 +1,16 @@
-"""The scripts of `make real`: one fetches only the expected weights, one finds the measurement of a configuration."""
+"""The scripts: their help, and that only the expected weights are fetched."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import runpy
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-
-from olmo_sparsity.config import load_config, to_dict
-from olmo_sparsity.files import write_manifest
 
 SCRIPTS, WEIGHTS = Path(__file__).parents[1] / "scripts", b"GGUF and what follows"
 
@@ -56,38 +55,11 @@ def test_only_the_expected_weights_are_fetched(
     assert [path.read_bytes() for path in target.parent.glob("*")] == ([] if there is None else [there])
 
 
-def test_the_measurement_of_a_configuration_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The newest with its settings, lengths and text; one that named what the configuration leaves open, if there is no other."""
-    monkeypatch.chdir(tmp_path)
-    Path("real.yaml").write_text("name: real\npretrained: {model: data/m.gguf}\ninfluence: {k: [1, 4]}\n")
-    config = load_config(Path("real.yaml"))
-    folder, lengths = Path("runs") / config.pretrained.folder_name / "influence", config.measured_lengths
-    context = {"local_len": lengths.local_len, "full_len": lengths.full_len}
-
-    def found(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["find_tables.py", *arguments])
-        try:
-            runpy.run_path(str(SCRIPTS / "find_tables.py"), run_name="__main__")
-        except SystemExit as end:
-            return str(end)
-        return capsys.readouterr().out.strip()
-
-    assert found() == "usage: find_tables.py CONFIG [DATA]" and "gone.yaml" in found("gone.yaml")
-    for number, (name, changes, expected) in enumerate([
-        ("other-k", {"k": [1, 8]}, None), ("hidden", {"visibility": "contextual"}, None), ("of-texts", {"data": "texts/"}, None),
-        ("named", {"anchor": "bos", "precision": "fp32"}, "named"), ("same", {}, "same"), ("newer", {}, "newer"),
-        ("another", {"k": [2]}, "newer"),
-    ]):  # fmt: skip
-        (folder / name).mkdir(parents=True)
-        settings = {**to_dict(config.influence), **changes}
-        entries = {"kind": "influence", "status": "complete", "finished": f"2026-01-0{number}", "context": context}
-        write_manifest(
-            folder / name, {**entries, "influence": settings, "source": settings["data"] or config.data.source}
-        )
-        line = found("real.yaml")
-        assert (
-            line == str(folder / expected) if expected else line.startswith(f"{folder.parent}: real.yaml has not been")
-        )
-    assert found("real.yaml", "texts/") == str(folder / "of-texts")
+@pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.*")))
+def test_help_is_printed_and_nothing_else_is_done(script: str, tmp_path: Path) -> None:
+    path = SCRIPTS / script
+    command = [sys.executable, str(path)] if path.suffix == ".py" else [str(path)]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SCRIPTS.parent), "PYTHON": "no-such-program"}
+    done = subprocess.run([*command, "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    assert script in done.stdout and "SBATCH" not in done.stdout

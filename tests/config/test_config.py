@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from olmo_sparsity.config import (
     Config,
     Lengths,
-    PoseConfig,
     PretrainedConfig,
     SyntheticConfig,
     changed,
@@ -29,8 +26,6 @@ from olmo_sparsity.config import (
     words,
 )
 from olmo_sparsity.errors import UserError
-
-TWINS = ("demo-no-pose", "demo-randpos", "demo-ceiling")
 
 
 def written(folder: Path, text: str) -> Path:
@@ -261,18 +256,3 @@ def test_a_fingerprint_depends_on_every_value_and_on_no_order() -> None:
     assert fingerprint({"a": 1}) == "2696610e7875"  # in every process
     assert fingerprint(Config()) != fingerprint(Config(name="other"))
     assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint({"b": {"d": 3, "c": 2}, "a": 1})
-
-
-@pytest.mark.parametrize("name", TWINS)
-def test_twins_of_the_demo_differ_in_what_they_are_compared_for(name: str) -> None:
-    demo, twin = load_config(), load_config(shipped(name))
-    assert (twin.data, twin.model, twin.influence, twin.max_position) == (
-        demo.data, demo.model, demo.influence, demo.max_position,
-    )  # fmt: skip
-    assert dataclasses.replace(twin.training, batch_rows=demo.training.batch_rows) == demo.training
-    rows: list[Any] = [config.training.batch_rows * config.context.row_len for config in (twin, demo)]
-    assert abs(rows[0] - rows[1]) <= twin.context.row_len / 2  # a step has a whole number of rows
-    row_len = demo.context.full_len if name == "demo-ceiling" else demo.context.train_len
-    assert twin.context == dataclasses.replace(demo.context, train_len=row_len)
-    no_chunks = dataclasses.replace(demo.pose, num_chunks=1, vary_chunks=False)
-    assert twin.pose == (PoseConfig("randpos", max_position=demo.pose.max_position) if "rand" in name else no_chunks)

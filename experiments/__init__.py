@@ -1,0 +1,1 @@
+"""Recipes: which commands make the results of docs/results.md."""
