@@ -34,9 +34,8 @@ SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
 	$(BIN)/olmo-sparsity influence --k 8
-	@$(MAKE) --no-print-directory figures
-	@$(MAKE) --no-print-directory report
-	@echo "To print the results again: $(BIN)/olmo-sparsity summary"
+	@$(BIN)/olmo-sparsity figures --run runs/demo
+	@$(BIN)/olmo-sparsity report --run runs/demo --overwrite
 
 figures: $(READY)
 	$(BIN)/olmo-sparsity figures --run $(RUN)

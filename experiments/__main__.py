@@ -1,7 +1,7 @@
 """Run a recipe: ``python -m experiments RECIPE [--set KEY=VALUE ...] [-j N] [--dry-run]``.
 
-A recipe is a YAML file of command lines. ``each`` is run for each of its ``runs`` and seeds, ``then`` after all of them. In a line
-{key} stands for a setting; {run} (its folder), {name}, {arguments} and {seed} for those of a run; {runs} for all of them as
+A recipe is a YAML file of command lines: ``each`` is run for each of its ``runs`` and seeds, ``then`` after all of them. {key} in
+a line stands for a setting; {run} (its folder), {name}, {arguments} and {seed} for those of a run; {runs} for all of them as
 options. A line of ``then`` with {end}, what a run's folder ends with, is run for each seed. The commands themselves know what is
 finished, so a recipe that was stopped continues when it is run again.
 """

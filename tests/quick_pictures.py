@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 from PIL import Image, PngImagePlugin
 
 
-def _savefig(_: Figure, file: BinaryIO, *, format: str, metadata: dict[str, Any], **options: Any) -> None:
+def _savefig(_: Figure, file: BinaryIO, *, format: str = "png", metadata: dict[str, Any] = {}, **options: Any) -> None:  # noqa: B006
     if format == "png":
         chunks = PngImagePlugin.PngInfo()
         style = json.dumps(dict(rcParams), default=str)

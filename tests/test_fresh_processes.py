@@ -87,8 +87,8 @@ def test_a_recipe_that_runs_again_continues(checkout: SmallCheckout) -> None:
     assert checkout.make("twin", "SET=seeds=1 runs=sum-pose").returncode == 0
     made = files()
     done = checkout.make("twin", "SET=seeds=1,2 runs=sum-pose,sum-ceiling", "J=2")
-    assert done.returncode == 0 and len(made) == 1 and len(files()) == 4 and made.items() <= files().items()
-    assert "2 of 2" in done.stdout
+    assert done.returncode == 0 and len(files()) == 4 * len(made) > 0 and made.items() <= files().items()
+    assert done.stdout.count("olmo-sparsity synth eval") == 4
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TINY_YAML, made_up_text, write_corpus
+from quick_pictures import QUICK
 from shown_commands import PAGES, ROOT, first_block, shown_commands, with_own_configuration
 from tiny_gguf import save_gguf
 from tiny_pretrained import save_llama
@@ -73,6 +73,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.copy(ROOT / "README.md", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        for (of, name), quick in QUICK.items():
+            patch.setattr(of, name, quick)
         for run in ("demo", "demo-no-pose --train pose.num_chunks=1", "demo-seed1 --train training.seed=1"):
             must_run(f"influence --config configs/demo.yaml --run runs/{run}")  # that pages rest on
         yield folder
@@ -108,16 +110,11 @@ def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
         must_run(command)
 
 
-def test_the_examples_of_the_python_page_run(workplace: Path) -> None:
-    """In order; the last line of a block has a value where notebooks show one."""
+def test_the_examples_in_python_run(workplace: Path) -> None:
     space: dict[str, Any] = {}
     (workplace / "my_texts" / "second.txt").write_text(made_up_text(np.random.default_rng(3), 200), encoding="utf-8")
-    for code in re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text("utf-8"), re.M | re.S):
-        *lines, last = ast.parse(code).body
-        exec(compile(ast.Module(lines, []), "<block>", "exec"), space)
-        if isinstance(last, ast.Expr):
-            assert eval(compile(ast.Expression(last.value), "<block>", "eval"), space) is not None
-        else:
-            exec(compile(ast.Module([last], []), "<block>", "exec"), space)
+    pages = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/python.md"))
+    for code in re.findall(r"^```python\n(.*?)^```", pages, re.M | re.S):
+        exec(compile(code, "<block>", "exec"), space)
     assert (workplace / "first-picture.png").read_bytes().startswith(b"\x89PNG")
     assert len(space["windows"]) == 20 and (workplace / "my-windows" / "manifest.json").is_file()

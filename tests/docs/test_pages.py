@@ -107,19 +107,19 @@ def test_what_is_generated_and_what_selectors_can_ask_is_on_the_pages() -> None:
 
 
 def test_the_readme_says_what_the_tutorial_and_the_results_show() -> None:
-    """Each interval of the demo is in the summary that the tutorial quotes, each of SmolLM2 among the results."""
+    """Each number of the demo is in the summary that the tutorial quotes, each of SmolLM2 among the results."""
     readme, results = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/results.md"))
     quoted = (DOCS / "get-started.md").read_text("utf-8").partition("```text")[2].partition("```")[0]
     rows = [line.split("|") for line in readme.partition("## What we found")[2].splitlines() if line.startswith("|")][
         2:
     ]
-    number = r"(-?[\d.]+)%? \[(-?[\d.]+), (-?[\d.]+)\]"
     assert len(rows) == 4
-    for _, _, demo, other, _ in rows:
-        assert re.findall(number, demo) and {*re.findall(number, demo)} <= {*re.findall(number, quoted)}, demo
-        for values in re.findall(number, other):
-            share = "{:.2f} [{:.2f}, {:.2f}]".format(*(float(value) / 100 for value in values))
-            assert "{} [{}, {}]".format(*values) in results or share in results, other
+    for _, _, demo, smollm2, _ in rows:
+        for said, text in ((demo, quoted), (smollm2, results.partition("## Pretrained models")[2])):
+            shown = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))]
+            for share, number in re.findall(r"(\d+)%|(\d+\.\d+)", said):
+                hundredths = round(float(share or 100 * float(number)))
+                assert any(hundredths in (round(value), round(100 * value)) for value in shown), (said, share or number)
     assert "    olmo-sparsity train\n    olmo-sparsity influence --k 8\n    make figures\n" in readme
 
 
