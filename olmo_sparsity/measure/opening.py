@@ -174,7 +174,7 @@ def _open_pretrained(
     else:
         opened = from_memory(*in_memory, name=str(config.pretrained.model))
     record = opened.record
-    if manifest_of_kind(run, "pretrained"):
+    if in_memory is None and manifest_of_kind(run, "pretrained"):
         check_same_model(run, record)
     # Under `contextual` the entry that attention rests on would be hidden without a BOS.
     automatic = opened.adds_bos or config.influence.visibility == "contextual"
