@@ -376,7 +376,7 @@ def shipped(name: str) -> Path:
 def load_config(
     path: Optional[Path] = None, overrides: Sequence[str] = (), keys: Optional[Mapping[str, Any]] = None
 ) -> Config:
-    """Return the defaults, changed by a YAML file (None: ``demo.yaml``), by ``KEY=VALUE``, and by values of dotted keys."""
+    """The defaults, changed by a YAML file (None: ``demo.yaml``), by ``KEY=VALUE``, and by values of dotted keys."""
     path = path or shipped("demo")
     given = _read(path)
     for values in (*map(parsed, overrides), dict(keys or {})):
@@ -387,12 +387,12 @@ def load_config(
 
 
 def changed(config: Config, keys: Mapping[str, Any]) -> Config:
-    """Return a configuration with other values of dotted keys, which are checked."""
+    """A configuration with other values of dotted keys, which are checked."""
     return _decoded({dotted: (value, "") for dotted, value in keys.items()}, config)
 
 
 def parsed(override: str) -> dict[str, Any]:
-    """Return the value of ``KEY=VALUE`` by its key. Text is taken as it is written: ``#`` and quotes are part of it."""
+    """The value of ``KEY=VALUE`` by its key. Text is taken as it is written: ``#`` and quotes are part of it."""
     dotted, equals, text = override.partition("=")
     require(bool(equals), f"{override!r}: a change is written KEY=VALUE, such as training.steps=200")
     if get_origin(_type_of(dotted)) is list:
@@ -401,7 +401,7 @@ def parsed(override: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, tuple[Any, str]]:
-    """Return the text of each value of a YAML file, and its line, by dotted key. What a text means, the key's type decides."""
+    """The text of each value of a YAML file, and its line, by dotted key. What a text means, the key's type decides."""
     import yaml
 
     given: dict[str, tuple[Any, str]] = {}
@@ -412,18 +412,16 @@ def _read(path: Path) -> dict[str, tuple[Any, str]]:
         return None if node.value in ("", "~", "null") and node.style is None else node.value
 
     def read(node: Any, dotted: str, line: str) -> None:
-        require(dotted not in given, f"{line}{dotted} is given twice; leave one out")
         if isinstance(node, yaml.MappingNode):
             for name, value in node.value:
                 read(value, f"{dotted}.{name.value}".lstrip("."), f"{path}:{name.start_mark.line + 1}: ")
-        elif node.value or "." in dotted:  # else a section without keys
+        elif "." in dotted or value_of(node) is not None:  # else a section without keys
             require(dotted != "", f"{path}: a configuration holds keys and values, such as `name: demo`")
+            require(dotted not in given, f"{line}{dotted} is given twice; leave one out")
             given[dotted] = value_of(node), line
 
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        if root is not None:
-            read(root, "", "")
+        read(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) or yaml.MappingNode("", []), "", "")
     except OSError as error:
         raise UserError(f"{path}: cannot read this configuration ({error.strerror})") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
@@ -457,6 +455,8 @@ def _decoded(given: Mapping[str, tuple[Any, str]], config: Config, where: str = 
     for dotted, (value, line) in given.items():
         kind = _type_of(dotted, line)
         section, _, name = dotted.rpartition(".")
+        if isinstance(value, str) and value.startswith("~/"):  # no shell has expanded it behind KEY=
+            value = os.path.expanduser(value)
         try:
             sections.setdefault(section, {})[name] = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError:
@@ -504,7 +504,9 @@ def _contradiction(config: Config) -> Optional[str]:
     for name, values in {"influence.k": influence.k, **of_task}.items():
         if not values or values != sorted(set(values)):
             return f"{name} = {values}: must be numbers in rising order, each once"
-    return _wrong_selectors(influence) or _wrong_task(config.synthetic)
+    if influence.selectors != InfluenceConfig().selectors and (wrong := _wrong_selectors(influence)):
+        return wrong  # the registry imports numpy, which commands that only print do not need
+    return _wrong_task(config.synthetic)
 
 
 def _wrong_selectors(influence: InfluenceConfig) -> Optional[str]:

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Optional, TypeVar
 
@@ -269,6 +268,8 @@ def sha256_file(*paths: Path) -> str:
 
 def environment() -> dict[str, Any]:
     """What a result may depend on besides its configuration, for manifests: versions, commit and machine."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and most commands record nothing
+
     packages: dict[str, Optional[str]] = dict.fromkeys(PACKAGES)
     checkout, commit, cpu = Path(__file__).parents[1], "", None
     for package in packages:
