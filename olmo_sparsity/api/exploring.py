@@ -27,7 +27,16 @@ from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.text.tokenizer import token_texts
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.console import null_context
-from olmo_sparsity.view.explore import CONTROL, OF_TARGETS, ONE_DOCUMENT, Likely, explored
+from olmo_sparsity.view.explore import (
+    CONTROL,
+    OF_TARGETS,
+    ONE_DOCUMENT,
+    Likely,
+    check_length,
+    explored,
+    of_page,
+    of_selector,
+)
 from olmo_sparsity.view.window import SEES_TARGET, window_of
 
 # Selectors where none is named. They do not see the target, and those for a pretrained model are cheap.
@@ -105,6 +114,7 @@ def explore(
     with `kl` and `attention`, a pretrained model with `attention` and `nearest`. ``folder`` keeps the tables, so that nothing is
     measured twice and an interrupted exploration continues.
     """
+    check_length(text, source)
     settings, full_len = _settings(model, selectors=selectors, k=k, seed=seed, unit=unit), model.lengths.full_len
     encoded = encode_text(model.tokenizer, text)
     if len(encoded) <= full_len:
@@ -114,7 +124,7 @@ def explore(
         )
     windows = windows_of_text(model, encoded, np.arange(full_len, len(encoded)), settings.seed, source)
     kept = None if folder is None else Path(os.path.expanduser(folder))
-    tables, manifest = measured_tables(model, windows, settings, kept)
+    tables, manifest = measured_tables(model, windows, settings, kept, reduced=of_page)
     likely = _likely_tokens(model, windows, tables["selections"], settings)
     data = explored(tables, manifest, likely, encoded=encoded, selectors=_shown(settings))
     return Exploration(source, manifest, data)
@@ -125,7 +135,7 @@ def explore_place(model: Model, text: str, *, at: int, **settings: Any) -> dict[
     chosen = _settings(model, **settings)
     windows = window_at(model, text, at=at, seed=chosen.seed)
     tables, manifest = measured_tables(model, windows, chosen)
-    likely = _likely_tokens(model, windows, tables["selections"], chosen)
+    likely = _likely_tokens(model, windows, of_page(tables["selections"]), chosen)
     (row,), selections = tables["windows"].to_pylist(), tables["selections"].to_pylist()
     window = window_of(row, selections, tokenizer=model.tokenizer, local_len=model.lengths.local_len)
     return {"window": window, "manifest": manifest, "likely": likely, "selectors": _shown(chosen)}
@@ -149,16 +159,16 @@ def _shown(settings: InfluenceConfig) -> list[str]:
 def _likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, settings: InfluenceConfig) -> Likely:
     """The five most likely next tokens of each window: with local tokens only, with all, and with each selector's J_k."""
     engine, num_far = model.engine(settings), model.lengths.num_long_range
-    rows = selections.to_pandas().query("context == 'real'").sort_values("window_id")
-    chosen = [rows[rows["selector"] == name] for name in _shown(settings)]
-    views = list(itertools.product(chosen, enumerate(settings.k)))
-    tokens_WAN = np.empty((len(windows), 2 + len(views), NUM_LIKELY), dtype=np.int64)
+    chosen = [of_selector(selections, name) for name in _shown(settings)]
+    views = list(itertools.product(range(len(chosen)), enumerate(settings.k)))
+    tokens_WAN = np.empty((len(windows), 2 + len(views), NUM_LIKELY), dtype=np.int32)
     shares_WAN = np.empty(tokens_WAN.shape, dtype=np.float32)
     for window_ids_W in batches(len(windows), BATCH, "predictions"):
         shown_WAM = np.zeros((len(window_ids_W), 2 + len(views), num_far), dtype=bool)
         shown_WAM[:, 1] = True
-        for view, (of_selector, (i, k)) in enumerate(views, start=2):
-            for place, row in enumerate(of_selector.iloc[window_ids_W].to_dict("records")):
+        rows = [of.slice(window_ids_W[0], len(window_ids_W)).to_pylist() for of in chosen]
+        for view, (number, (i, k)) in enumerate(views, start=2):
+            for place, row in enumerate(rows[number]):
                 size = k if settings.unit == "token" else row["num_tokens"][i]
                 shown_WAM[place, view, row["positions"][:size]] = True
         tokens_WT = torch.from_numpy(windows.windows.tokens(window_ids_W)[:, :-1].copy()).to(model.model.device)

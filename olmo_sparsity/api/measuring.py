@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Optional
@@ -25,7 +25,7 @@ from olmo_sparsity.measure.parts import begin_pretrained, begun, is_complete, mi
 from olmo_sparsity.measure.scores import Scores
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.selectors import SELECTORS, sources_of
-from olmo_sparsity.tables import RESAMPLED, read_manifest, read_table
+from olmo_sparsity.tables import RESAMPLED, read_manifest, read_parts
 
 OF_DRAW = ("num_windows", "max_windows_per_document", "targets", "min_preceding")  # keys of ``influence``
 BATCH = 64  # windows
@@ -53,9 +53,16 @@ def measure(
 
 
 def measured_tables(
-    model: Model, windows: ChosenWindows, settings: InfluenceConfig, folder: Optional[Path] = None
+    model: Model,
+    windows: ChosenWindows,
+    settings: InfluenceConfig,
+    folder: Optional[Path] = None,
+    reduced: Callable[[pa.Table], pa.Table] = lambda part: part,
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    """The tables of windows and their manifest; with a folder they are kept in it, and only missing parts are measured."""
+    """The tables of windows and their manifest; with a folder they are kept in it, and only missing parts are measured.
+
+    ``reduced`` makes of each part of a table what is returned of it, so that the whole tables are never in memory.
+    """
     settings = dataclasses.replace(settings, null_context=windows.null_contexts.kind)
     store, source = windows.windows.store, windows.windows.store.sources[0]
     entry = {key: value for key, value in to_dict(settings).items() if key not in OF_DRAW}
@@ -70,8 +77,11 @@ def measured_tables(
         manifest = manifest_of(model, measurement, source=source, run_id=run_id, fit=model.fit(windows.windows))
         manifest["influence"] = entry
         if tables is None:
-            parts = [measurement.tables_of(window_ids_W) for window_ids_W in batches(len(windows), size)]
-            return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}, manifest
+            parts: dict[str, list[pa.Table]] = {}
+            for window_ids_W in batches(len(windows), size):
+                for name, part in measurement.tables_of(window_ids_W).items():
+                    parts.setdefault(name, []).append(reduced(part))
+            return {name: pa.concat_tables(of_table) for name, of_table in parts.items()}, manifest
         measurement.try_selectors()
         if model.record is not None and tables.resolve().is_relative_to(model.folder.resolve()):
             begin_pretrained(model.config, model.folder, record=model.record, tokenizer=model.tokenizer)
@@ -79,7 +89,8 @@ def measured_tables(
         with closing(missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="explore")) as left:
             for window_ids, write in left:
                 write(measurement.tables_of(window_ids))
-    return {name: read_table(tables, name) for name in ("windows", "selections")}, read_manifest(tables)
+    read = {name: pa.concat_tables(map(reduced, read_parts(tables, name))) for name in ("windows", "selections")}
+    return read, read_manifest(tables)
 
 
 @typed

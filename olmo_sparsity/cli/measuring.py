@@ -88,11 +88,13 @@ def explore(
     named = opt.resolve(config, run, overrides=overrides, model=model, keys=keys)
     loaded = named.config if k is None else named.config.with_measured_k()
     from olmo_sparsity.text.sources import read_document
+    from olmo_sparsity.view.explore import check_length
     from olmo_sparsity.view.pages import check_free
 
     document = read_document(text, loaded.data.text_field)
     page = out or named.folder / "explore" / f"{text.stem}.html"
     if at is None:
+        check_length(document, text.name)
         check_free(page, overwrite)
     opt.train_first(named, num_processes=1, asked=train)
     from olmo_sparsity.api.exploring import explore as explore_document

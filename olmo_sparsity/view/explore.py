@@ -6,20 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from olmo_sparsity.errors import printable
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.selectors import SELECTORS
 from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.statistics.spectrum import TOLERANCE, TOLERANCES
+from olmo_sparsity.tables import list_rows
 from olmo_sparsity.text.places import EncodedText
 from olmo_sparsity.view.window import Window, print_choice, ranks_of
 from olmo_sparsity.view.words import alone
 
 DIGITS = 5  # of nats and shares on the page
+MAX_CHARACTERS = 250_000  # of a page: some 60,000 tokens in 40 MB
 CONTROL = "random"  # is measured with the selectors, and is none of those to choose from
 OF_TARGETS = ("loss_short_nats", "loss_long_nats", "kl_short_nats", "null_kl_short_nats")
+OF_SELECTIONS = "selector k positions num_tokens group_first group_last loss_sparse_nats kl_sparse_nats"
 ONE_DOCUMENT = "One document is no sample: olmo-sparsity influence tells whether the long context helps on average."
 
 
@@ -32,6 +36,26 @@ class Likely(NamedTuple):
     targets: np.ndarray  # int [W], indices into `texts`
 
 
+def check_length(text: str, source: str) -> None:
+    """Check that a page can hold a document."""
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(
+            f"{source}: {len(text):,} characters, and a page holds {MAX_CHARACTERS:,}; write a part of it into another file, "
+            "or print one place with --at"
+        )
+
+
+def of_page(part: pa.Table) -> pa.Table:
+    """The rows and columns of a part of a table that a page shows."""
+    own = part.filter(pc.field("context") == "real") if "context" in part.column_names else part
+    return own.select([name for name in ("window_id", *OF_TARGETS, *OF_SELECTIONS.split()) if name in own.column_names])
+
+
+def of_selector(selections: pa.Table, name: str) -> pa.Table:
+    """The rows of one selector, a window each."""
+    return selections.filter(pc.field("selector") == name).sort_by("window_id")
+
+
 def explored(
     tables: dict[str, pa.Table],
     manifest: dict[str, Any],
@@ -42,8 +66,7 @@ def explored(
 ) -> dict[str, Any]:
     """What the page shows of a document whose every target is one window, in the order of the text."""
     windows = tables["windows"].sort_by("window_id")
-    selections = tables["selections"].to_pandas().query("context == 'real'").sort_values("window_id")
-    of = {name: rows for name, rows in selections.groupby("selector")}
+    of = {name: of_selector(tables["selections"], name) for name in (*selectors, CONTROL)}
     first, unit = len(encoded) - len(windows), manifest["influence"]["unit"]
     return {
         "texts": [text if text.isspace() else alone(text) for text in map(printable, encoded.pieces)],
@@ -52,22 +75,20 @@ def explored(
         "local_len": manifest["context"]["local_len"],
         "full_len": manifest["context"]["full_len"],
         "units": [counted(number, manifest).removeprefix(f"{number} ") for number in (1, 2)],
-        "ks": of[selectors[0]]["k"].iloc[0].tolist(),
+        "ks": of[selectors[0]]["k"][0].as_py(),
         "tolerances": list(TOLERANCES),
         "tolerance": TOLERANCE,
         **{name: _rounded(windows[name].to_numpy(zero_copy_only=False)) for name in OF_TARGETS},
-        "random_loss": _rounded(np.stack(of[CONTROL]["loss_sparse_nats"].tolist())),
+        "random_loss": _rounded(list_rows(of[CONTROL]["loss_sparse_nats"])),
         "selectors": [
             {
                 "name": name,
                 "definition": SELECTORS[name].meaning,
                 "sees_target": SELECTORS[name].sees_target,
-                "positions": [positions.tolist() for positions in of[name]["positions"]],
-                "ranks": None
-                if unit == "token"
-                else [[*ranks_of(row).values()] for row in of[name].to_dict("records")],
-                "loss": _rounded(np.stack(of[name]["loss_sparse_nats"].tolist())),
-                "kl": _rounded(np.stack(of[name]["kl_sparse_nats"].tolist())),
+                "positions": of[name]["positions"].to_pylist(),
+                "ranks": None if unit == "token" else [[*ranks_of(row).values()] for row in of[name].to_pylist()],
+                "loss": _rounded(list_rows(of[name]["loss_sparse_nats"])),
+                "kl": _rounded(list_rows(of[name]["kl_sparse_nats"])),
             }
             for name in selectors
         ],
