@@ -142,6 +142,7 @@ KEYS = [
 FILES = [
     (f"{PREPARE} data.source=none.jsonl", "none.jsonl"),
     (f"{PREPARE} data.source=none/*.txt", "none/*.txt"),
+    (f"{PREPARE} data.source=~/none.txt", f"{Path.home() / 'none.txt'}: no such file"),
     (f"{PREPARE} data.source=t.jsonl", "t.jsonl:2", written("t.jsonl", '{"text": "a b"}\n{"text": ')),
     (f"{PREPARE} data.source=t.jsonl", "t.jsonl:1", written("t.jsonl", '{"body": "a b"}\n')),
     (f"{PREPARE} data.source=t.jsonl", "t.jsonl", written("t.jsonl", "")),
@@ -159,6 +160,11 @@ FILES = [
     (f"{MODEL} nowhere.gguf", "no such folder or file"),
     (f"{MODEL} empty", "empty", lambda: Path("empty").mkdir()),
     (f"{MODEL} llama pretrained.revision=x", "only the hub has revisions"),
+    (
+        "explore --run runs/guard --text t.txt",
+        "t.txt: 400,000 characters, and a page holds",
+        written("t.txt", "ab " * 133_333 + "c"),
+    ),
     ("summary --tables tables/words", "manifest.json", written("tables/words/manifest.json", "{")),
     ("summary --tables tables/interrupted", "tables/interrupted"),
     ("summary --tables corpus", "corpus"),
