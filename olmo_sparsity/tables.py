@@ -469,7 +469,7 @@ def newest_finished(run: Path, kind: str = "influence") -> Path:
 
 
 def find_tables(path: Path) -> Path:
-    """``path`` if it is an influence folder, or the newest influence folder if it is a run."""
+    """``path`` if it is the folder of a measurement; of a run that of the newest one."""
     if (path / "windows").is_dir():
         read_manifest(path)
         return path
@@ -482,7 +482,7 @@ def find_tables(path: Path) -> Path:
 
 
 def named_tables(name: Path, run: Path) -> Path:
-    """Influence folder that a name means: its path, or in a run its name or how no other name there ends."""
+    """Folder of the measurement that a name means: its path, or in a run its name or how no other name there ends."""
     if name.exists() or len(name.parts) != 1:
         return name
     names = [path.parent.name for path in (run / "influence").glob("*/manifest.json")]
@@ -499,7 +499,7 @@ def run_of_tables(tables: Path, kind: str = "influence") -> Optional[Path]:
 
 
 def figures_folder(tables: Path) -> Path:
-    """Folder for the figures and the report of an influence folder."""
+    """Folder for the figures and the report of a measurement."""
     run = run_of_tables(tables)
     if run is None:
         read_manifest(tables)

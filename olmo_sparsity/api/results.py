@@ -55,7 +55,7 @@ class Results:
             return drawn.figure(self.save(Path(folder) / "influence"), **options)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the tables as an influence folder, which ``summary``, ``show``, ``report`` and the figures read."""
+        """Write the measurement into a folder, which ``summary``, ``show``, ``report`` and the figures read."""
         out, tables, manifest = Path(os.path.expanduser(folder)), self._tables(), self.manifest
         if sorted(self.windows["window_id"]) != list(range(manifest["num_windows"])):
             raise UserError("windows: some of those that were measured are missing; only all of them are saved")
@@ -95,7 +95,7 @@ class Results:
 
 
 def read_results(folder: str | Path) -> Results:
-    """Read a finished measurement: an influence folder, or the newest one of a run."""
+    """Read a finished measurement by its folder, or the newest one of a run."""
     tables = find_tables(Path(os.path.expanduser(folder)))
     windows, selections = (read_table(tables, name).to_pandas() for name in ("windows", "selections"))
     return Results(windows, selections, read_manifest(tables))

@@ -10,12 +10,12 @@ import typer
 from olmo_sparsity.cli import options as opt
 from olmo_sparsity.errors import UserError, printable
 
-Tables = Annotated[opt.File, opt.option("--tables", help="Influence folder, or the end of its name. Or newest.")]
+Tables = Annotated[opt.File, opt.option("--tables", help="Folder of a measurement, or the end of its name. Or newest.")]
 Every = Annotated[bool, opt.option("--every", help="Print every number.")]
 
 
 def _shown_tables(tables: Optional[Path], run: Optional[Path], model: Optional[str]) -> Path:
-    """The influence folder to show: the one that is given, which must be of the run or model that is named, or the newest."""
+    """The measurement to show: the one that is given, which must be of the run or model that is named, or the newest."""
     from olmo_sparsity.tables import find_tables, named_tables, run_of_tables
 
     if tables is not None and tables.exists() and run is None and model is None:
@@ -133,7 +133,7 @@ def show(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="A run or influence folder. RUN:kl: its selector kl.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A run, or a measurement. RUN:kl: its selector kl.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one, or another selector of the same.")],
     every: Every = False,
     as_json: opt.Json = False,

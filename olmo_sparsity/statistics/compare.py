@@ -63,7 +63,7 @@ class Subject:
 
 
 def compare(first: str, second: str) -> Comparison:
-    """Compare two measurements, each named as RUN or RUN:SELECTOR; a RUN may be an influence folder.
+    """Compare two measurements, each named as RUN or RUN:SELECTOR; a RUN may be the folder of a measurement.
 
     Raises:
         UserError: there is no measurement, or it lacks the selector, or only one of the two names one.

@@ -112,7 +112,7 @@ class Frames:
 
 
 def read_frames(tables: Path) -> Frames:
-    """Read the numbers of a finished influence folder.
+    """Read the numbers of a finished measurement.
 
     Raises:
         UserError: the tables are missing, unfinished, of another schema, or some window lacks a selection.

@@ -90,7 +90,7 @@ class Model:
 
 
 def read_reactions(tables: Path, selector: str) -> Reactions:
-    """Read the reactions of one run from an influence folder; the selector was measured at k = 1."""
+    """Read the reactions of one run from a measurement; the selector was measured at k = 1."""
     windows = read_table(tables, "windows", columns=WINDOW_COLUMNS).to_pandas().set_index("window_id").sort_index()
     is_wanted = (pc.field("selector") == selector) & pc.field("context").isin(CONTEXTS)
     columns = ["window_id", "selector", "context", "kl_sparse_nats", "distance_tokens"]
@@ -305,7 +305,7 @@ def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:
 
 
 def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
-    """Return the newest influence folder of a run with as many local tokens as a training row, and this selector at k = 1."""
+    """Return the newest measurement of a run with as many local tokens as a training row, and this selector at k = 1."""
     finished = [(folder, read_manifest(folder)) for folder in reversed(list_finished(run))]
     if selector in SELECTORS and SELECTORS[selector].sees_target:  # the manifests tell it of one's own
         raise UserError(f"hypothesis: --selector {selector} sees the target; choose one that does not, such as kl")

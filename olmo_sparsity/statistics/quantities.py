@@ -449,7 +449,7 @@ def _difference(frames: Frames, other: Frames) -> pd.DataFrame:
 
 
 def read_estimates(tables: Path) -> pd.DataFrame:
-    """Read the estimates of a finished influence folder, with those of each class of targets.
+    """Read the estimates of a finished measurement, with those of each class of targets.
 
     They are in ``estimates.parquet``. A file that is missing, or of another measurement or version, is made from the tables.
 

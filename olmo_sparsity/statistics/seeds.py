@@ -93,7 +93,7 @@ def same_model(
 
 
 def matching_tables(runs: Sequence[Path]) -> list[Path]:
-    """An influence folder of each run: the newest of the first run whose windows and settings all runs have.
+    """A measurement of each run: the newest of the first run whose windows and settings all runs have.
 
     Raises:
         UserError: there is none.
