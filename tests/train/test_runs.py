@@ -149,7 +149,7 @@ def test_without_rows_there_are_no_losses_by_position(tiny_config: Config, tmp_p
         assert (record["loss_by_position_nats"] is None) == (name == "long")
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_resumes_exactly(
     messages: Messages, tiny_yaml: Path, tmp_path: Path, stop: signal.Signals, long_run: tuple[Config, Path]
 ) -> None:
