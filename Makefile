@@ -9,7 +9,7 @@
 # make browser    install Debian's Chromium, if possible, for the tests of the pages; without it they are skipped
 # make bench      compare the speed of measuring with captum and with the hardware limit
 # make gpu-check  check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; else on the CPU
-# make mutants    change one operator or number of ROOM (default statistics) at a time, NUMBER times; list what no test notices
+# make mutants    change one line UNDER a folder (default all) at random, NUMBER times, drawn with SEED; list what no test notices
 # make docs       build the documentation site in site/
 # make format     correct what lint and format can correct by themselves
 # make lock       write requirements.lock again
@@ -24,8 +24,9 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable
 RUN ?= runs/demo
-ROOM ?= statistics
+UNDER ?= olmo_sparsity analysis
 NUMBER ?= 40
+SEED ?= 0
 RECIPES = $(basename $(notdir $(wildcard experiments/*.yaml)))
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -79,7 +80,7 @@ gpu-check: $(READY)
 
 mutants: $(READY)
 	$(INSTALL) '.[dev,mutants]'
-	$(BIN)/python -m benchmarks.mutants --room $(ROOM) --number $(NUMBER)
+	$(BIN)/python -m benchmarks.mutants --under $(UNDER) --number $(NUMBER) --seed $(SEED)
 
 docs: $(READY)
 	$(INSTALL) '.[dev,docs]'

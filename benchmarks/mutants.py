@@ -1,125 +1,191 @@
-"""Mutation testing: ``python -m benchmarks.mutants --room statistics [--number 40] [--seed 0] [--module bootstrap.py]``.
+"""Mutation testing: ``python -m benchmarks.mutants [--number 40] [--seed 0] [--under olmo_sparsity/statistics ...]``.
 
-cosmic-ray changes one operator, number or comparison of a room at a time and runs the tests of that room. A mutant that no test
-notices has survived: either a test is missing, or the change changes nothing. It all happens in a copy of the checkout, so that
-an interrupted run leaves no mutant behind. Without ``--number`` every mutant is run, which takes days for a room; the share of a
-random part that survives is an estimate of that of all.
+Draws changes of one line at random, and runs the tests that run the line, then the guard, until one fails. A mutant that no test
+notices has survived: either a test is missing, or the change changes nothing. It happens in a clone of HEAD, so a stop leaves
+no mutant behind. Which tests run a line is measured once for each commit, by a run of all tests under coverage.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
-CONFIG = Path(__file__).with_name("cosmic-ray.toml")
-ROOMS = {  # room -> (folder of the modules, folder of the tests)
-    "statistics": ("olmo_sparsity/statistics", "tests/statistics"),
-    "measure": ("olmo_sparsity/measure", "tests/measure"),
-    "view": ("olmo_sparsity/view", "tests/view"),
-    "analysis": ("analysis", "tests/analysis"),
+PACKAGES = ("olmo_sparsity", "analysis")
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.Break: ast.Continue, ast.Continue: ast.Break,
+}  # fmt: skip
+RENAMED = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "argmin": "argmax",
+    "argmax": "argmin",
+    "minimum": "maximum",
 }
-COPIED = ("olmo_sparsity", "analysis", "benchmarks", "configs", "tests", "pyproject.toml")
-# Operators whose mutants say little: ``|`` stands in annotations nearly always, and a condition that is turned round or a missing
-# decorator is noticed by every test that comes there.
-SKIPPED = ("core/ReplaceBinaryOperator_BitOr_", "core/AddNot", "core/RemoveDecorator")
+WORDLESS = (ast.JoinedStr, ast.Import, ast.ImportFrom)  # Python 3.11 gives no places inside f-strings
 
 
-def settings_of(room: str, *, module: Optional[str], tests: Optional[str]) -> str:
-    """Return the configuration of cosmic-ray for one room, or one of its modules."""
-    modules, room_tests = ROOMS[room]
-    filled_in = {
-        "ROOM": modules if module is None else f"{modules}/{module}",
-        "TESTS": tests or room_tests,
-        "PYTHON": sys.executable,
-    }
-    text = CONFIG.read_text(encoding="utf-8")
-    for word, value in filled_in.items():
-        text = text.replace(word, value)
-    return text
+@dataclass(frozen=True)
+class Mutant:
+    """A line of a module, and what takes its place."""
+
+    path: str
+    line: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}\n  - {self.before.strip()}\n  + {self.after.strip()}"
 
 
-def keep_some(session: Path, *, number: Optional[int], seed: int) -> int:
-    """Leave a random part of the mutants of a session to be run, and return how many these are."""
-    from cosmic_ray.work_db import WorkDB, use_db
-    from cosmic_ray.work_item import WorkerOutcome, WorkResult
-
-    with use_db(str(session), WorkDB.Mode.open) as database:
-        items = sorted(database.pending_work_items, key=_place)  # in random order before
-        wanted = [item for item in items if not item.mutations[0].operator_name.startswith(SKIPPED)]
-        kept = wanted if number is None else random.Random(seed).sample(wanted, min(number, len(wanted)))
-        jobs = {item.job_id for item in kept}
-        left_out = [item.job_id for item in items if item.job_id not in jobs]
-        database.set_multiple_results(left_out, WorkResult(worker_outcome=WorkerOutcome.SKIPPED))
-    return len(kept)
-
-
-def _place(item: Any) -> tuple[Any, ...]:
-    mutation = item.mutations[0]
-    return str(mutation.module_path), mutation.start_pos, mutation.operator_name, mutation.occurrence
+def mutants_of(path: str, source: str) -> list[Mutant]:
+    """All mutants of a module; each still compiles."""
+    lines = source.splitlines()
+    found = []
+    for node in _nodes(ast.parse(source)):
+        if node.lineno != node.end_lineno:  # type: ignore[attr-defined]
+            continue
+        line, begin, end = node.lineno, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        content = lines[line - 1].encode()
+        for text in _changes(node):
+            after = (content[:begin] + text.encode() + content[end:]).decode()
+            found.append(Mutant(path, line, lines[line - 1], after))
+    return found
 
 
-def tally(session: Path) -> tuple[Counter[str], list[str]]:
-    """Return how many mutants ended how, and the changes that no test noticed."""
-    from cosmic_ray.work_db import WorkDB, use_db
-    from cosmic_ray.work_item import WorkerOutcome
-
-    counts: Counter[str] = Counter()
-    survivors = []
-    with use_db(str(session), WorkDB.Mode.open) as database:
-        for _, result in database.results:
-            if result.worker_outcome != WorkerOutcome.SKIPPED:
-                outcome = str(result.test_outcome and result.test_outcome.value)
-                counts[outcome] += 1
-                if outcome == "survived":
-                    survivors.append(str(result.diff))
-    return counts, survivors
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements and expressions of a module, without annotations and text."""
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, WORDLESS) and name not in ("annotation", "returns"):
+                if isinstance(child, (ast.stmt, ast.expr)):
+                    yield child
+                yield from _nodes(child)
 
 
-def main(arguments: Optional[list[str]] = None) -> int:
+def _changes(node: ast.AST) -> Iterator[str]:
+    """What takes the place of a node, as source."""
+    match node:
+        case ast.Compare(left=left, ops=[op, *others], comparators=comparators) if type(op) in SWAPPED:
+            yield ast.unparse(ast.Compare(left, [SWAPPED[type(op)](), *others], comparators))  # type: ignore[list-item]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPPED:
+            yield ast.unparse(ast.BinOp(left, SWAPPED[type(op)](), right))  # type: ignore[arg-type]
+        case ast.BoolOp(op=op, values=values):
+            yield ast.unparse(ast.BoolOp(SWAPPED[type(op)](), values))  # type: ignore[arg-type]
+        case ast.AugAssign(target=target, op=op, value=value) if type(op) in SWAPPED:
+            yield ast.unparse(ast.AugAssign(target, SWAPPED[type(op)](), value))  # type: ignore[arg-type]
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield ast.unparse(operand)
+        case ast.IfExp(body=body, orelse=otherwise):
+            yield ast.unparse(body)
+            yield ast.unparse(otherwise)
+        case ast.Constant(value=bool(value)):
+            yield str(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield str(value + 1)
+        case ast.Name(id=name) if name in RENAMED:
+            yield RENAMED[name]
+        case ast.Expr(value=ast.Call()):
+            yield "pass"
+        case ast.Break() | ast.Continue():
+            yield ast.unparse(SWAPPED[type(node)]())
+
+
+def measure_coverage(checkout: Path, database: Path, tests: list[str]) -> None:
+    """Run the tests, and write which of them run each line."""
+    options = ["--cov-context=test", "--cov-report=", *(f"--cov={name}" for name in PACKAGES)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "COVERAGE_FILE": f"{database}.new"}
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
+    subprocess.run(command, cwd=checkout, env=environment, check=True)
+    os.replace(f"{database}.new", database)
+
+
+def tests_of(mutant: Mutant, covered: dict[int, list[str]]) -> list[str]:
+    """The tests that run the line, those of its room first; where only an import runs it, those that run its module."""
+    lines = [mutant.line] if any(covered.get(mutant.line, [])) else [*covered]
+    tests = {name.rpartition("|")[0] for line in lines for name in covered.get(line, []) if name}
+    room = Path(mutant.path).parent.name
+    return sorted(tests, key=lambda name: (room not in Path(name.partition("::")[0]).parts, name))
+
+
+def outcome(mutant: Mutant, tests: list[str], *, checkout: Path, seconds: float) -> str:
+    """What happens to the tests when the line is changed: survived, killed, or timed out."""
+    path = checkout / mutant.path
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
+    lines[mutant.line - 1] = f"{mutant.after}\n"
+    path.write_text("".join(lines), encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    try:
+        ended = subprocess.run(
+            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    finally:
+        path.write_text(source, encoding="utf-8")
+    if "ERROR: not found" in ended.stderr + ended.stdout:
+        raise RuntimeError(ended.stderr)
+    return "killed" if ended.returncode else "survived"
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--room", choices=list(ROOMS), default="statistics")
-    parser.add_argument("--module", help="one module of the room, such as bootstrap.py")
-    parser.add_argument(
-        "--tests", help="tests to run, such as tests/statistics/test_bootstrap.py; default: those of the room"
-    )
-    parser.add_argument("--number", type=int, help="how many mutants, drawn at random; default: all")
+    parser.add_argument("--number", type=int, default=40, help="of mutants; default 40")
     parser.add_argument("--seed", type=int, default=0, help="of the draw; default 0")
-    given = parser.parse_args(arguments)
-    cosmic_ray = Path(sys.executable).with_name("cosmic-ray")
-    if not cosmic_ray.is_file():
-        print("cosmic-ray is not installed; run pip install 'olmo-sparsity[mutants]'", file=sys.stderr)
-        return 2
+    parser.add_argument("--under", nargs="+", default=PACKAGES, help="folders or modules to change; default all")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="tests to run; default all")
+    parser.add_argument("--seconds", type=float, default=600, help="limit for the tests of a mutant; default 600")
+    given = parser.parse_args()
+    import coverage
+
+    def git(*arguments: Any) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    name = "-".join([git("rev-parse", "--short", "HEAD"), *given.tests]).replace("/", "-")
+    database = Path(tempfile.gettempdir()) / f"coverage-of-tests-{name}.sqlite"
+    counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder)
-        for name in COPIED:
-            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, checkout / name)
-        settings = settings_of(given.room, module=given.module, tests=given.tests)
-        (checkout / CONFIG.name).write_text(settings, encoding="utf-8")
-        session = checkout / "session.sqlite"
-
-        def run(command: str, *arguments: str) -> None:
-            environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-            subprocess.run([cosmic_ray, command, CONFIG.name, *arguments], cwd=checkout, env=environment, check=True)
-
-        run("baseline")  # without a mutant the tests pass
-        run("init", session.name)
-        number = keep_some(session, number=given.number, seed=given.seed)
-        print(f"{number} mutants of {given.module or given.room}", flush=True)
-        run("exec", session.name)
-        counts, survivors = tally(session)
-    print("\n".join(survivors))
-    print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
-    return 0
+        checkout = Path(folder) / "checkout"
+        git("clone", "--quiet", "--shared", ROOT, checkout)
+        if not database.exists():
+            measure_coverage(checkout, database, given.tests)
+        data = coverage.CoverageData(str(database))
+        data.read()
+        covered = {path.partition("/checkout/")[2]: data.contexts_by_lineno(path) for path in data.measured_files()}
+        sources = {
+            path.relative_to(checkout).as_posix(): path for name in PACKAGES for path in (checkout / name).rglob("*.py")
+        }
+        chosen = [name for name in sorted(sources) if name.startswith(tuple(given.under))]
+        mutants = [mutant for name in chosen for mutant in mutants_of(name, sources[name].read_text(encoding="utf-8"))]
+        for mutant in random.Random(given.seed).sample(mutants, min(given.number, len(mutants))):
+            tests = tests_of(mutant, covered.get(mutant.path, {}))
+            guard = ["tests/guard"] if given.tests == ["tests"] else []
+            ended = (
+                outcome(mutant, [*tests, *guard], checkout=checkout, seconds=given.seconds)
+                if tests + guard
+                else "not run"
+            )
+            counts[ended] += 1
+            print(f"{ended}, {len(tests)} tests: {mutant}", flush=True)
+    print(", ".join(f"{number} {ended}" for ended, number in counts.most_common()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Messages
-from made_up import made_up_tables
+from unlike_tables import made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (

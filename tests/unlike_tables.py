@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,9 +15,26 @@ from olmo_sparsity.tables import DAMPING, lengths_of, schemas_of, write_part
 
 Rows = dict[str, list[dict[str, Any]]]  # of the tables ``windows`` and ``selections``
 SEES_TARGET = {"kl": False, "unmask-one": True, "random": False, "nearest": False}
+ALL = ("unmask-one", "kl", "gradient", "attention", "random", "nearest", "mask-one", "greedy", "lasso", "greedy-kl")
+BLIND = ("kl", "attention", "random", "nearest", "greedy-kl")
 CLASSES = ("repeat", "other", "name")
 LOCAL, ROW, FULL, M = 8, 14, 20, 12
 KS = (1, 3, 5)
+# Entries of the manifest of a pretrained model, and of one whose windows would have a lower loss with another first token.
+MODEL = {
+    "name": "someone/Made-Up-2M", "revision": "main-commit", "weights_sha256": "0123456789abcdef" * 4,
+    "architecture": "LlamaForCausalLM", "num_parameters": 2_345_678, "dtype": "bfloat16", "max_position": 2048,
+    "tokenizer_sha256": "9" * 64,
+}  # fmt: skip
+PRETRAINED: dict[str, Any] = {"run": "someone--made-up-2m", "model": MODEL, "visibility": "hidden", "anchor": None}
+ANCHOR_CHECK = {
+    "chosen": "bos", "text": "<bos>", "num_windows": 64, "loss_short_nats": {"bos": 3.865, "none": 3.2},
+    "loss_long_nats": {"bos": 3.2912, "none": 2.5493}, "standard_error_short_nats": 0.2345, "standard_error_nats": 0.1234,
+    "lower_with": {"short": "none", "long": "none"},
+}  # fmt: skip
+CONTEXTUAL: dict[str, Any] = {
+    **PRETRAINED, "visibility": "contextual", "anchor": {"id": 7, "text": "<bos>"}, "fit": {"checks": [], "anchor": ANCHOR_CHECK},
+}  # fmt: skip
 
 
 def unlike_manifest(*, train_len: Optional[int] = ROW, unit: str = "token", **others: Any) -> dict[str, Any]:
@@ -37,6 +54,7 @@ def unlike_rows(
     ks: Sequence[int] = KS,
     draws: int = 2,
     seed: int = 0,
+    selectors: Mapping[str, bool] = SEES_TARGET,
 ) -> Rows:
     """Rows of one to three windows a document, all numbers drawn on their own.
 
@@ -82,7 +100,7 @@ def unlike_rows(
             window[f"{prefix}loss_damped_nats"] = (short - gain[context] * w * (2.2 - w) + noise[0]).tolist()
             window[f"{prefix}kl_damped_nats"] = (kl[context] * (1 - w) ** 2 * np.exp(noise[1])).tolist()
         rows["windows"].append(window)
-        for selector, sees_target in SEES_TARGET.items():
+        for selector, sees_target in selectors.items():
             contexts = [("real", 0), ("null", 0)]
             if draws and (sees_target or selector == "random"):
                 contexts += [*(("resampled", draw) for draw in range(draws)), ("null-resampled", 0)]
@@ -126,3 +144,23 @@ def write_rows(folder: Path, manifest: dict[str, Any], rows: Rows, *, parts: Seq
             write_part(folder, table, part=number, content=content, metadata={"run_id": manifest["run_id"]})
     write_manifest(folder, manifest)
     return folder
+
+
+def made_up_tables(
+    folder: Path,
+    *,
+    selectors: Sequence[str] = ALL,
+    texts: Sequence[str] = (),
+    setup: Optional[dict[str, Any]] = None,
+    **options: Any,
+) -> Path:
+    """Write an influence folder with k = 1, 2 and 8, and return it.
+
+    ``texts``: of the first tokens of window 0. ``setup``: entries of the manifest; one that names a model has no training row.
+    """
+    setup = {"run": "made-up", **(setup or {})}
+    manifest = unlike_manifest(train_len=None if "model" in setup else ROW, **setup)
+    rows = unlike_rows(manifest, ks=(1, 2, 8), selectors={name: name not in BLIND for name in selectors}, **options)
+    rows["windows"][0]["token_texts"][: len(texts)] = texts
+    manifest["influence"] |= {"k": [1, 2, 8], "selectors": list(selectors), "resampled_draws": 2}
+    return write_rows(folder, manifest, rows)

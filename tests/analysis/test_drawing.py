@@ -14,12 +14,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import made_up_tables
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from PIL import Image
+from unlike_tables import made_up_tables
 
 from analysis.drawing import CSS, PALETTE, count_axis, draw_line, label_end, lay_out, new_figure, save, svg
 from olmo_sparsity.errors import UserError

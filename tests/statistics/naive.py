@@ -1,4 +1,4 @@
-"""Every number of a measurement by loops over its windows, as the method defines them; no interval."""
+"""Every number of a measurement by loops over its windows, and every interval by loops over its documents, as defined."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 from unlike_tables import Rows
 
 Key = tuple[str, Optional[str], Optional[str], Optional[int], Optional[float]]  # quantity, selector, context, k, x
 TOLERANCE = 0.05  # nats
 
 
-def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, float]:
-    """The value of every row of a frame, R(k) included."""
+def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, Any]:
+    """The value of every row of a frame, R(k) included; an array of them where each weight of a window is one."""
     windows, row_len = rows["windows"], manifest["context"]["train_len"]
     full, local = manifest["context"]["full_len"], manifest["context"]["local_len"]
     chosen: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in rows["selections"]:
         chosen.setdefault((row["selector"], row["context"], row["window_id"]), []).append(row)
 
-    def mean(of: Callable[[dict[str, Any]], float]) -> float:
+    def mean(of: Callable[[dict[str, Any]], float]) -> Any:
         return sum(w["weight"] * of(w) for w in windows) / sum(w["weight"] for w in windows)
 
-    def column(name: str) -> float:
+    def column(name: str) -> Any:
         return mean(lambda w: w[name])
 
-    def last(n: int) -> float:
+    def last(n: int) -> Any:
         return mean(lambda w: w["loss_last_nats"][w["last_n"].index(n)])
 
     short, no_gap, long = column("loss_short_nats"), column("loss_short_no_gap_nats"), column("loss_long_nats")
@@ -40,7 +41,7 @@ def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, float]:
         "loss_long_nats": long,
         "long_gain_nats": long_gain["real"],
         "long_gain_no_gap_nats": no_gap - long,
-        "gate_gain_nats": min(short, no_gap) - long,
+        "gate_gain_nats": np.minimum(short, no_gap) - long,
         "null_long_gain_nats": long_gain["null"],
         "content_gain_nats": long_gain["real"] - long_gain["null"],
         "kl_short_nats": reaction["real"],
@@ -61,12 +62,12 @@ def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, float]:
 
         of_window["optimism_all_nats"] = mean(optimism_all)
         of_window["corrected_gain_all_nats"] = long_gain["real"] - mean(optimism_all)
-    found: dict[Key, float] = {(name, None, None, None, None): value for name, value in of_window.items()}
+    found: dict[Key, Any] = {(name, None, None, None, None): value for name, value in of_window.items()}
     for n in windows[0]["last_n"]:
         found["loss_last_nats", None, None, None, n] = last(n)
         found["gain_over_row_nats", None, None, None, n] = last(min(row_len or local, full)) - last(n)
     assert windows[0]["last_n"][-1] == full
-    blends: dict[str, list[tuple[float, float]]] = {"real": [(0.0, 0.0)], "null": [(0.0, 0.0)]}
+    blends: dict[str, list[tuple[Any, Any]]] = {"real": [(0.0, 0.0)], "null": [(0.0, 0.0)]}
     for context, prefix in (("real", ""), ("null", "null_")):
         for b in range(9):
             recovered = 1 - mean(lambda w, b=b, of=f"{prefix}kl_damped_nats": w[of][b]) / reaction[context]
@@ -80,7 +81,7 @@ def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, float]:
     ks = rows["selections"][0]["k"]
     for selector, context in ((name, context) for name in selectors for context in ("real", "null")):
 
-        def of_k(name: str, at: int, context: str, selector: str = selector) -> float:
+        def of_k(name: str, at: int, context: str, selector: str = selector) -> Any:
             """The mean over windows of the mean over draws."""
             return mean(lambda w: float(np.mean([row[name][at] for row in chosen[selector, context, w["window_id"]]])))
 
@@ -98,7 +99,7 @@ def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, float]:
         for at, k in enumerate(ks):
             gain = of_k("gain_sparse_nats", at, context)
             left = of_k("kl_sparse_nats", at, context)
-            expected = float(np.interp(1 - left / reaction[context], *zip(*blends[context], strict=True)))
+            expected = between(1 - left / reaction[context], blends[context])
             numbers = {
                 "gain_sparse_nats": gain,
                 "recovered_fraction": gain / long_gain["real"],
@@ -124,6 +125,35 @@ def numbers_of(rows: Rows, manifest: dict[str, Any]) -> dict[Key, float]:
                 numbers["optimism_nats"], numbers["corrected_gain_nats"] = optimism, gain - optimism
             found |= {(name, selector, context, k, None): value for name, value in numbers.items()}
     return found
+
+
+def between(at: Any, points: list[tuple[Any, Any]]) -> Any:
+    """What lies between the points at a place, or at each of several places."""
+    xs, ys = ([np.ravel(np.broadcast_to(point[i], np.shape(at))) for point in points] for i in (0, 1))
+    found = [np.interp(one, *of) for one, *of in zip(np.ravel(at), np.array(xs).T, np.array(ys).T, strict=True)]
+    return np.reshape(found, np.shape(at))[()]
+
+
+def korn_graubard(part_U: np.ndarray, whole_U: np.ndarray) -> tuple[float, float, float, np.ndarray]:
+    """A share, the ends of its interval, and what each document adds to it."""
+    share = part_U.sum() / whole_U.sum()
+    rest = np.array([(part - share * whole) / whole_U.sum() for part, whole in zip(part_U, whole_U, strict=True)])
+    number = share * (1 - share) / sum(rest**2)
+    low = scipy.stats.beta.ppf(0.025, share * number, number - share * number + 1)
+    return share, low, scipy.stats.beta.isf(0.025, share * number + 1, number - share * number), rest
+
+
+def bootstrap_t(left_U: np.ndarray, whole_U: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+    """The ends of the interval of 1 - left / whole: each resample has a standard error of its own, that of a logarithm."""
+
+    def ratio(draw: np.ndarray) -> tuple[float, float]:
+        left, whole = left_U[draw], whole_U[draw]
+        share = left.sum() / whole.sum()
+        return share, np.sqrt(((left - share * whole) ** 2).sum()) / whole.sum() / share
+
+    share, error = ratio(np.arange(len(whole_U)))
+    size = np.quantile([abs(np.log(of / share)) / of_error for of, of_error in map(ratio, draws)], 0.95)
+    return 1 - share * np.exp(size * error), 1 - share * np.exp(-size * error)
 
 
 def as_dict(frame: pd.DataFrame, column: str = "value") -> dict[Key, float]:

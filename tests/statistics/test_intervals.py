@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from naive import korn_graubard
 
 from olmo_sparsity.statistics.intervals import (
     Estimates,
@@ -90,20 +91,6 @@ def test_the_share_of_equal_documents_has_the_exact_binomial_interval(part: int,
     )
 
 
-def korn_graubard(part: np.ndarray, whole: np.ndarray) -> tuple[float, float, float, np.ndarray]:
-    share = part.sum() / whole.sum()
-    rest = np.array([(a - share * b) / whole.sum() for a, b in zip(part, whole, strict=True)])
-    number = share * (1 - share) / sum(rest**2)
-    low = scipy.stats.beta.ppf(0.025, share * number, number - share * number + 1)
-    return share, low, scipy.stats.beta.isf(0.025, share * number + 1, number - share * number), rest
-
-
-def test_a_share_of_unequal_documents_by_hand() -> None:
-    part = WEIGHT * RNG.binomial(4, 0.2, NUM) / 4
-    found = Share(part, WEIGHT).estimates()
-    assert found[:3] == pytest.approx(korn_graubard(part, WEIGHT)[:3])
-
-
 def test_a_difference_of_shares_by_hand() -> None:
     """Newcombe's method 10, with exact intervals in place of Wilson's."""
     is_first = RNG.random(NUM) < 0.3
@@ -117,28 +104,6 @@ def test_a_difference_of_shares_by_hand() -> None:
     above = np.sqrt((u1 - p) ** 2 - 2 * r * (u1 - p) * (q - l2) + (q - l2) ** 2)
     assert r > 0.3
     assert found.estimates()[:3] == pytest.approx((p - q, p - q - below, p - q + above))
-
-
-def test_the_bootstrap_t_of_d_by_hand() -> None:
-    """Each resample has its own standard error, of the logarithm of what is left."""
-    found = bootstrap([[SUMS]], lambda totals: {"D": Ratio(totals["left"], totals["whole"])})["D"]
-
-    def ratio(draw: np.ndarray) -> tuple[float, float]:
-        """What is left, and the standard error of its logarithm."""
-        left, whole = LEFT[draw], WHOLE[draw]
-        share = left.sum() / whole.sum()
-        return share, np.sqrt(sum((left - share * whole) ** 2)) / whole.sum() / share
-
-    share, error = ratio(np.arange(NUM))
-    distances = []
-    for draw in DRAWS:
-        of_draw, error_of_draw = ratio(draw)
-        distances.append(abs(np.log(of_draw / share)) / error_of_draw)
-    size = np.quantile(distances, 0.95)
-    assert found.value == pytest.approx(1 - share)
-    assert [found.low, found.high] == pytest.approx(
-        [1 - share * np.exp(size * error), 1 - share * np.exp(-size * error)]
-    )
 
 
 def test_d_where_nothing_is_left_has_a_point_for_an_interval() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from naive import as_dict, numbers_of
+from naive import as_dict, bootstrap_t, korn_graubard, numbers_of
 from unlike_tables import KS, M, Rows, unlike_manifest, unlike_rows, write_rows
 
 from olmo_sparsity.errors import UserError
@@ -69,6 +69,38 @@ def test_every_value_is_that_of_loops_over_windows(case: str, tmp_path: Path) ->
     assert set(table["n_documents"]) == {60}
     if case == "words":  # no number is left that the loops do not know
         assert set(table["quantity"]) == {*QUANTITIES, "spectrum_share"}
+
+
+def test_every_interval_is_that_of_its_documents(tmp_path: Path) -> None:
+    """Percentiles of resampled documents; the exact interval of a share; the bootstrap-t of D."""
+    selectors = {"kl": False, "unmask-one": True, "random": False}
+    rows = unlike_rows(OF_RUN, num_documents=300, ks=(2,), draws=1, selectors=selectors)
+    table = estimate(read_frames(write_rows(tmp_path, OF_RUN, rows)))
+    documents = list(dict.fromkeys(window["doc_id"] for window in rows["windows"]))
+    draws = np.random.default_rng(0).integers(0, len(documents), (2000, len(documents)))
+    counts_UX = np.stack([np.bincount(draw, minlength=len(documents)) for draw in draws], axis=1)
+
+    def numbers(counts_UX: np.ndarray) -> dict[Any, np.ndarray]:
+        times = dict(zip(documents, counts_UX, strict=True))
+        windows = [{**window, "weight": window["weight"] * times[window["doc_id"]]} for window in rows["windows"]]
+        return numbers_of({**rows, "windows": windows}, OF_RUN)
+
+    resampled, of_document = numbers(counts_UX), numbers(np.eye(len(documents)))
+    weight_U = np.array([sum(w["weight"] for w in rows["windows"] if w["doc_id"] == of) for of in documents])
+    low, high, error = (as_dict(table, name) for name in ("low", "high", "se"))
+    for key, values in resampled.items():
+        if key[0] == "spectrum_share":  # its bands are simultaneous; test_spectrum.py
+            continue
+        ends, se = np.quantile(values, [0.025, 0.975]), np.std(values, ddof=1)
+        if key[0].endswith("_share"):
+            ends = korn_graubard(of_document[key] * weight_U, weight_U)[1:3]
+        elif key[0] == "prediction_recovered":
+            reaction = "kl_short_nats" if key[2] == "real" else "null_kl_short_nats"
+            whole_U = of_document[reaction, None, None, None, None] * weight_U
+            ends = bootstrap_t((1 - of_document[key]) * whole_U, whole_U, draws)
+        if key[0].endswith("_share") or key[0] == "prediction_recovered":
+            se = (ends[1] - ends[0]) / (2 * scipy.stats.norm.isf(0.025))
+        assert (low[key], high[key], error[key]) == pytest.approx((*ends, se), abs=2e-5, rel=2e-5), key
 
 
 def test_every_value_of_a_class_is_that_of_its_windows(rows: Rows, frames: Frames) -> None:

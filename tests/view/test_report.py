@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from browser_pages import chromium, in_browser, load_page, violations_of
-from made_up import CONTEXTUAL, PRETRAINED, M, made_up_tables
+from unlike_tables import CONTEXTUAL, PRETRAINED, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.quantities import QUANTITIES, first_blind, pick, read_estimates
@@ -106,7 +106,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     settings: dict[str, dict[str, Any]] = {
         "passed": {},
         "failed": {"long_gain": 0.0},
-        "few": {"num_documents": 3, "words": HOSTILE, "setup": {"run": HOSTILE[0]}},  # windows that are all shown
+        "few": {"num_documents": 2, "texts": HOSTILE, "setup": {"run": HOSTILE[0]}},  # windows that are all shown
         "contextual": {"setup": CONTEXTUAL},
         "pretrained": {"setup": PRETRAINED, "selectors": ["unmask-one", "random"]},
     }
