@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from unlike_tables import unlike_manifest, unlike_rows, write_rows
 
-from benchmarks import coverage
 from benchmarks.coverage import SPREAD, TEXTS, Text, holds, main
 from olmo_sparsity.statistics.intervals import Estimates
 
@@ -53,14 +52,14 @@ def test_lines_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert found["spectrum, band"] > 0.85 > found["spectrum, percentile"]
 
 
+@pytest.mark.slow
 def test_documents_of_a_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     manifest = unlike_manifest()
     write_rows(tmp_path / "tables", manifest, unlike_rows(manifest))
     given = f"--experiments 100 --documents 60 --parts --tables {tmp_path / 'tables'}"
-    monkeypatch.setattr(coverage, "AT_ONCE", 4)
-    lines = lines_of(given.replace("100", "4"), monkeypatch, capsys)
+    lines = lines_of(given, monkeypatch, capsys)
     shares = dict(re.findall(r"of tables: (\w+) ([\d.]+)", "\n".join(lines)))
     assert {"long_gain_nats", "prediction_recovered", "gain_over_damping_nats"} <= set(shares)
     assert float(shares["long_gain_nats"]) >= 0.5
