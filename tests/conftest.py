@@ -28,18 +28,20 @@ typer.main.get_command = cache(typer.main.get_command)  # before typer.testing t
 
 # The files that take longest come first, so that no worker ends with one of them while the others wait.
 LONG = [
-    "test_fresh_processes.py",
+    "guard/test_guard_influence.py",
+    "train/test_runs.py",
+    "view/test_report.py",
     "docs/test_commands.py",
-    "train/test_loop.py",
-    "train/test_processes.py",
-    "text/test_preparation.py",
-    "tables/test_parts.py",
-    "cli/test_commands.py",
+    "reference/test_against_definitions.py",
+    "text/test_prepare.py",
+    "measure/test_fit.py",
+    "test_fresh_processes.py",
+    "guard/test_guard_parts.py",
+    "cli/test_endings.py",
+    "analysis/test_figures.py",
+    "measure/test_measured_parts.py",
+    "view/test_explore.py",
     "measure/test_engine_paths.py",
-    "test_architecture.py",
-    "measure/test_evaluate.py",
-    "synthetic/test_runs.py",
-    "config/test_config.py",
 ]
 
 

@@ -7,7 +7,6 @@ import contextlib
 import multiprocessing.forkserver
 import multiprocessing.util
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -73,7 +72,6 @@ def _begin(
     folder: Path,
     streams: Path,
     environment: dict[str, str],
-    largest_file: int,
     processes: int,
 ) -> None:
     import torch
@@ -85,7 +83,6 @@ def _begin(
     os.chdir(folder)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
     if processes == 1:
         call(*arguments)
     else:  # what torchrun does with a script, but with a function, so that its processes can be forked
@@ -103,24 +100,16 @@ class Started:
         call: what it does, a function of a module.
         arguments: of the function.
         cwd: the folder.
-        largest_file: bytes of the largest file that the process may write.
         processes: how many make the call, as under torchrun.
     """
 
-    def __init__(
-        self,
-        call: Callable[..., None],
-        *arguments: Any,
-        cwd: Path,
-        largest_file: int = resource.RLIM_INFINITY,
-        processes: int = 1,
-    ) -> None:
+    def __init__(self, call: Callable[..., None], *arguments: Any, cwd: Path, processes: int = 1) -> None:
         self._call = (call.__name__, *arguments)
         self._streams = tempfile.TemporaryDirectory()
         streams, environment = Path(self._streams.name), dict(os.environ)
         for stream in ("out", "err"):  # there even if the process is killed before it opens them
             (streams / stream).touch()
-        given = (call, arguments, cwd, streams, environment, largest_file, processes)
+        given = (call, arguments, cwd, streams, environment, processes)
         _start_server()
         self._process = _server.Process(target=_begin, args=given)
         self._process.start()
@@ -153,15 +142,9 @@ def start_command(*arguments: str, cwd: Path, processes: int = 1) -> Started:
     return Started(run_command, arguments, processes > 1, cwd=cwd, processes=processes)
 
 
-def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, in a process of its own, and return how it ended and what it printed.
-
-    Args:
-        arguments: of the command line.
-        cwd: the folder.
-        largest_file: bytes of the largest file that the process may write.
-    """
-    command = Started(run_command, arguments, cwd=cwd, largest_file=largest_file)
+def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, in a process of its own, and return how it ended and what it printed."""
+    command = Started(run_command, arguments, cwd=cwd)
     out, err = command.communicate()
     assert command.returncode is not None
     return subprocess.CompletedProcess(arguments, command.returncode, out, err)

@@ -13,13 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from exported_models import TEXTS, rollout, rows
 from markdown_it import MarkdownIt
 from started_commands import run_cli, start_command
-from tiny_models import converted
+from tiny_models import converted, last_logits
 from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -31,6 +31,7 @@ from olmo_sparsity.model.checkpoint import CheckpointInfo, load_model, read_chec
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.tokenizer import read_tokenizer, train_bpe
+from olmo_sparsity.train.positions import pose_positions
 
 WRITTEN = {
     "README.md",
@@ -41,6 +42,32 @@ WRITTEN = {
     "tokenizer_config.json",
 }
 VOCAB, EOS, FULL = 100, 7, 40
+TEXTS = [
+    "The river's  bridge,   12.5 km\n\n\tlong; naïve e\u0301 日本語",
+    " ends<|endoftext|>begins <|padding|> |||EMAIL_ADDRESS||| <|im_start|>",
+    "a",
+]
+
+
+def rows(num_rows: int, length: int, vocab_size: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    tokens = torch.from_numpy(rng.integers(0, vocab_size, (num_rows, length)))
+    return tokens, torch.from_numpy(
+        pose_positions(rng, num_rows, row_len=length, max_position=last, num_chunks=min(4, length))
+    )
+
+
+def rollout(model: OLMoWithPositions, tokens_BT: torch.Tensor, num_new: int) -> torch.Tensor:
+    """Append the most likely token ``num_new`` times. EOS ends a row and then pads it."""
+    ended = torch.zeros(len(tokens_BT), dtype=torch.bool)
+    for _ in range(num_new):
+        positions = torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1)
+        chosen = last_logits(model, tokens_BT, positions).argmax(-1).masked_fill(ended, model.config.eos_token_id)
+        tokens_BT = torch.cat([tokens_BT, chosen[:, None]], dim=1)
+        ended |= chosen == model.config.eos_token_id
+        if ended.all():
+            break
+    return tokens_BT
 
 
 @pytest.fixture

@@ -38,9 +38,7 @@ def save_gguf(
     adds_bos: bool = False,
     max_position: int = MAX_POSITION,
     block_count: int | None = None,
-    feed_forward_length: int | None = None,
     added: dict[str, np.ndarray] | None = None,
-    uint16: dict[str, int] | None = None,
 ) -> LlamaForCausalLM:
     """Write the model, and a byte-level BPE that is trained on ``texts``; return the model with the weights that were stored.
 
@@ -50,21 +48,11 @@ def save_gguf(
         adds_bos: the file says that a BOS stands in front of every text.
         max_position: number of position IDs.
         block_count: number of layers that the file names; None: those that it has.
-        feed_forward_length: width of the inner layer that the file names; None: the one that it has.
         added: further tensors.
-        uint16: further metadata, behind the others, or where their name is known in place of it.
     """
     model = build_raw("llama", vocab_size=VOCAB, max_position_embeddings=max_position, tie_word_embeddings=True).eval()
     writer = gguf.GGUFWriter(path, "llama")
-    _write_lengths(
-        writer,
-        model.config,
-        block_count=block_count or model.config.num_hidden_layers,
-        feed_forward_length=feed_forward_length or model.config.intermediate_size,
-    )
-    for name, number in (uint16 or {}).items():
-        writer.kv_data[0].pop(name, None)
-        writer.add_uint16(name, number)
+    _write_lengths(writer, model.config, block_count=block_count or model.config.num_hidden_layers)
     _write_tokenizer(writer, texts, adds_bos=adds_bos)
     weights = model.state_dict()
     del weights["lm_head.weight"]  # tied
@@ -103,11 +91,11 @@ def _in_halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _write_lengths(writer: gguf.GGUFWriter, config: LlamaConfig, *, block_count: int, feed_forward_length: int) -> None:
+def _write_lengths(writer: gguf.GGUFWriter, config: LlamaConfig, *, block_count: int) -> None:
     writer.add_block_count(block_count)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(feed_forward_length)
+    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)

@@ -5,29 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 import torch
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig
 from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 
+VOCAB, EOS = 100, 0
 PLAIN = ModelConfig(d_model=32, n_heads=2, n_layers=3, mlp_ratio=8, init_std=0.2)
-
-
 NORMED = dataclasses.replace(
     PLAIN, attention_layer_norm=True, layer_norm_type="rms", layer_norm_with_affine=True, weight_tying=False
 )
-
-
-VOCAB, EOS = 100, 0
-
-
 NO_POSITIONS = dataclasses.replace(PLAIN, position_embedding="none")
-
-
 OF_OLMO = {"olmo1": PLAIN, "qk-norm": NORMED, "no-positions": NO_POSITIONS}
-KINDS = pytest.mark.parametrize("kind", OF_OLMO.values(), ids=OF_OLMO)
 
 
 def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: int = VOCAB) -> OLMoWithPositions:

@@ -106,9 +106,6 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         | {"num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
     ),
 }
-WINDOWED = [kind for kind in KINDS if "window" in kind]
-REFUSED = ["falcon with ALiBi", "mamba", "qwen 3 next"]
-FITTING = [kind for kind in KINDS if kind not in (*WINDOWED, *REFUSED)]
 
 
 def build_raw(kind: str, **changes: Any) -> Any:

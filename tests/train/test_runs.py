@@ -338,6 +338,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: 
     assert not list((tmp_path / "wild").glob("checkpoints/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.needs("a C++ compiler")
 def test_compiled_on_two_threads_a_run_is_the_same_bit_for_bit(tiny_config: Config, tmp_path: Path) -> None:
     """With enough rows that both threads add to the same embeddings in the compiled backward pass; in bf16."""
