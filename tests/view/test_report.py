@@ -106,7 +106,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     settings: dict[str, dict[str, Any]] = {
         "passed": {},
         "failed": {"long_gain": 0.0},
-        "few": {"num_documents": 2, "texts": HOSTILE, "setup": {"run": HOSTILE[0]}},  # windows that are all shown
+        "few": {
+            "num_documents": 2,
+            "texts": ["first", *HOSTILE],
+            "setup": {"run": HOSTILE[0]},
+        },  # windows that are all shown
         "contextual": {"setup": CONTEXTUAL},
         "pretrained": {"setup": PRETRAINED, "selectors": ["unmask-one", "random"]},
     }
@@ -203,9 +207,12 @@ def test_the_five_windows_are_those_of_the_tables(tables: dict[str, Path], pages
 
 
 def test_a_long_text_is_cut_around_the_picked_words(tables: dict[str, Path], pages: dict[str, Path]) -> None:
-    windows = pq.read_table(tables["failed"] / "windows").to_pandas().set_index("window_id")
+    cards = [
+        (which, card) for which in ("passed", "failed", "contextual") for card in parsed(pages[which]).all("article")
+    ]
     cut = 0
-    for card in parsed(pages["failed"]).all("article"):
+    for which, card in cards:
+        windows = pq.read_table(tables[which] / "windows").to_pandas().set_index("window_id")
         number = int(re.findall(r"Window (\d+)", card.text)[0])
         earlier = next(iter(card.all("p"))).text.removeprefix("earlier").replace("\u2026", "").split()
         picked = [" ".join(mark.text.split()) for mark in card.all("mark")]
@@ -214,7 +221,7 @@ def test_a_long_text_is_cut_around_the_picked_words(tables: dict[str, Path], pag
         if len(places) == 1:
             assert earlier == [text for at, text in enumerate(texts) if abs(at - places[0]) <= AROUND]
             cut += len(earlier) < M
-    assert cut == sum("\u2026" in card.text for card in parsed(pages["failed"]).all("article")) > 0
+    assert cut == sum("\u2026" in card.text for _, card in cards) > 0
 
 
 # --- words
