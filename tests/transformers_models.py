@@ -91,6 +91,22 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64, "num_kv_shared_layers": 0}
         | {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB},
     ),
+    "ctrl": (transformers.CTRLLMHeadModel, transformers.CTRLConfig, GPT | {"dff": 64}),  # scales embeddings in place
+    # Learns which keys to attend to.
+    "deepseek 3.2": (
+        transformers.DeepseekV32ForCausalLM,
+        transformers.DeepseekV32Config,
+        SHARED
+        | {
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+        }
+        | {"v_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1}
+        | {"topk_group": 1, "first_k_dense_replace": 1, "index_head_dim": 8, "index_n_heads": 2, "index_topk": 64},
+    ),
     "falcon with ALiBi": (transformers.FalconForCausalLM, transformers.FalconConfig, SHARED | {"alibi": True}),
     "mamba": (
         transformers.MambaForCausalLM,

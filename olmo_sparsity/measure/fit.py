@@ -186,12 +186,12 @@ CHECKS = (
         at_least=True,
     ),
     Check(
-        "effect of hidden tokens, nats", Trial.hidden_tokens,
+        "effect of hidden tokens under a mask, nats", Trial.hidden_tokens,
         "hidden tokens change its prediction, so something besides attention carries them (a recurrent state)",
     ),
     Check(
         "full context against a causal mask, nats", Trial.everything,
-        "its last token does not attend to a whole window (a sliding window); choose a shorter influence.full_len",
+        "its last token does not attend to a whole window; choose a shorter influence.full_len",
     ),
     Check(
         "rows with gaps against masked, nats", Trial.rows_with_gaps,

@@ -27,6 +27,7 @@ from olmo_sparsity.model.taps import KeysValues, Observer
 
 EAGER_ELEMENTS = 2**27  # weights of attention that the eager implementation keeps at once; 512 MiB in fp32
 FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest
+BY_LENGTH = ("dynamic", "longrope")  # scalings of rotary positions that depend on the length of the text
 CLOSE = 0.05  # keys that two passes of the same model compute differ by less, also in bf16
 
 
@@ -38,11 +39,9 @@ class CausalLM:
         self.raw, self.architecture = raw.eval().requires_grad_(False), type(raw).__name__
         self.config = raw.config.get_text_config(decoder=True)
         if "position_ids" not in inspect.signature(type(raw).forward).parameters:
-            reason = (
-                "takes no position IDs (ALiBi, or a recurrent state), so hiding tokens would move those before them"
-            )
-            raise self._refused(reason)
-        if not (own := getattr(self.config, "max_position_embeddings", None)):
+            raise self._refused("takes no position IDs, so hiding tokens would move those before them")
+        own, _ = position_limit(raw.config)
+        if not own:
             raise self._refused("has a configuration that does not name max_position_embeddings")
         self.max_position = int(max_position or own)
         self.vocab_size = int(raw.get_output_embeddings().weight.shape[0])  # V; the tokenizer may have fewer entries
@@ -70,8 +69,11 @@ class CausalLM:
         """
         hook: Any = nullcontext()
         if mask_BTT is not None and mask_BTT.requires_grad:
-            # CUDA's memory-efficient attention keeps what its backward pass needs only where queries require a gradient.
-            hook = self.raw.get_input_embeddings().register_forward_hook(lambda module, inputs, x: x.requires_grad_())
+            # CUDA's memory-efficient attention keeps what its backward pass needs only where queries require a gradient. Some
+            # models change embeddings in place, which autograd allows of a copy.
+            hook = self.raw.get_input_embeddings().register_forward_hook(
+                lambda module, inputs, x: x.requires_grad_().clone()
+            )
         with hook:
             return self._run(tokens_BT, positions_BT, mask_BTT).logits[:, -1]
 
@@ -85,7 +87,9 @@ class CausalLM:
         self._run(tokens_BP, positions_BP, mask_BPP, cache=cache)
         for number, layer in enumerate(cache.layers):
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
-                raise self._refused(f"keeps a recurrent state, or keys of another layer, in layer {number}")
+                raise self._refused(
+                    f"keeps more than keys and values of its own in layer {number} ({type(layer).__name__})"
+                )
             if layer.keys.shape[2] < tokens_BP.shape[1]:
                 window = f"the last {layer.keys.shape[2]} of {tokens_BP.shape[1]} tokens"
                 raise self._refused(f"keeps keys of {window} in layer {number}; choose a shorter influence.full_len")
@@ -251,6 +255,22 @@ class CausalLM:
         if mask_BYK.dtype == torch.bool:
             mask_BYK = torch.zeros_like(mask_BYK, dtype=self.dtype).masked_fill(~mask_BYK, lowest)
         return mask_BYK.clamp(min=lowest).to(self.dtype)[:, None]
+
+
+def rotary_parameters(config: Any) -> list[dict[str, Any]]:
+    """The rotary parameters of the layers without a window; layers that see no farther than one have no longer contexts."""
+    parameters: Any = getattr(config.get_text_config(decoder=True), "rope_parameters", None)
+    nested = config.get_text_config(decoder=True).nested_rope_parameter_keys(parameters) if parameters else ()
+    entries = [parameters[key] for key in nested if key != SLIDING] if nested else [parameters]
+    return [entry for entry in entries if entry]
+
+
+def position_limit(config: Any) -> tuple[Optional[int], bool]:
+    """The number of position IDs that a configuration names; True: scaling begins there that depends on a text's length."""
+    positions: Any = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    scaled = [entry for entry in rotary_parameters(config) if entry.get("rope_type") in BY_LENGTH]
+    limits = [entry.get("original_max_position_embeddings") or positions for entry in scaled]
+    return min(limits, default=positions), bool(limits)
 
 
 @functools.cache

@@ -149,8 +149,8 @@ class Probes:
 def derivatives(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The derivatives of a loss by tensors [...]; of L losses, [L], they are [L, ...]."""
     if loss.dim() == 0:
-        return list(torch.autograd.grad(loss, inputs))
-    by_loss = [torch.autograd.grad(one, inputs, retain_graph=True) for one in loss]
+        return list(torch.autograd.grad(loss, inputs, materialize_grads=True))
+    by_loss = [torch.autograd.grad(one, inputs, retain_graph=True, materialize_grads=True) for one in loss]
     return [torch.stack(of_input) for of_input in zip(*by_loss, strict=True)]
 
 

@@ -149,8 +149,11 @@ def test_the_first_token_is_measured_by_encoding(
 
 
 def test_a_tokenizer_with_dropout_is_opened_without(tmp_path: Path) -> None:
-    alphabet = {chr(97 + i): i + 3 for i in range(26)} | {"<pad>": 0, "<s>": 1, "</s>": 2}
-    own = Tokenizer(models.BPE(alphabet | {"ab": 40, "abab": 41}, [("a", "b"), ("ab", "ab")], dropout=0.5))
+    """Also where dropout would split the text whose tokens show what stands in front."""
+    alphabet = {letter: number + 3 for number, letter in enumerate("The rivab")} | {"<pad>": 0, "<s>": 1, "</s>": 2}
+    own = Tokenizer(
+        models.BPE(alphabet | {"ab": 40, "abab": 41, "Th": 42}, [("a", "b"), ("ab", "ab"), ("T", "h")], dropout=0.5)
+    )
     save(tmp_path, tokenizer=transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>"))
     assert {tuple(opened(tmp_path).tokenizer.encode("abab").ids) for _ in range(9)} == {(41,)}
 
@@ -170,6 +173,11 @@ def two_in_front(folder: Path) -> None:
 
 def empty_tokenizer(folder: Path) -> None:
     own = Tokenizer(models.BPE())
+    transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>").save_pretrained(folder)
+
+
+def cannot_encode(folder: Path) -> None:
+    own = Tokenizer(models.Unigram([("</s>", 0.0), ("T", -1.0)]))
     transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>").save_pretrained(folder)
 
 
@@ -221,6 +229,22 @@ def pickled(folder: Path) -> None:
     torch.save(build_raw("llama").state_dict(), folder / "pytorch_model.bin")
 
 
+def in_two_files(folder: Path) -> None:
+    """transformers would take one of the two values."""
+    (folder / "model.safetensors").unlink()
+    build_raw("llama").save_pretrained(folder, max_shard_size="40KB")
+    first, *_, last = sorted(folder.glob("model-*.safetensors"))
+    state = load_file(last)
+    state["model.embed_tokens.weight"] = -load_file(first)["model.embed_tokens.weight"]
+    save_file(state, last, metadata={"format": "pt"})
+
+
+def classifier(folder: Path) -> None:
+    """Of a model whose output matrix is its embedding."""
+    save(folder, tie_word_embeddings=True)
+    weights(lambda state: state.update({"score.weight": torch.ones(2, 32)}))(folder)
+
+
 BIAS = "model.layers.0.self_attn.q_proj.bias"
 OUTSIDE = "it must name .safetensors files of its folder, and nothing else; restore it$"
 CODE = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
@@ -270,6 +294,13 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         f"index of {names}": (index(names), OUTSIDE)
         for names in ({}, {"a": "x.bin"}, {"a": "../x.safetensors"}, {"a": "a.safetensors", "b": "/x.safetensors"})
     },
+    "a weight in two files": (in_two_files, r"model-.*: model-00001-of-.* holds model\.embed_tokens\.weight, too"),
+    "integers without their scale": (
+        weights(lambda state: state.update({"lm_head.weight": (state["lm_head.weight"] * 99).to(torch.int8)})),
+        r"lm_head\.weight is stored as I8, and config\.json has no quantization_config",
+    ),
+    "a classifier": (classifier, r"1 weights have no place in LlamaForCausalLM.* score\.weight"),
+    "a tokenizer that cannot encode": (cannot_encode, r"not a tokenizer\.json that works \(.*`unk_id` is missing\)"),
     "code": (only(config(**CODE), written("own.py", "raise SystemExit('it ran')")), "contains custom code"),
 }  # fmt: skip
 

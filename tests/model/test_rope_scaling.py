@@ -12,6 +12,7 @@ from transformers_models import VOCAB, build_raw, save
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.causal_lm import CausalLM
 from olmo_sparsity.model.compact import Compact
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 
@@ -95,9 +96,10 @@ def test_a_model_that_is_scaled_by_the_length_is_measured_within_its_original_po
     scaled = {"rope_type": kind, "factor": FACTOR, "rope_theta": BASE, "original_max_position_embeddings": 18}
     if kind == "longrope":
         scaled |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.5, 4.0, 8.0]}
-    raw = save(tmp_path, rope_parameters=dict(scaled), max_position_embeddings=18).eval()
+    raw = save(tmp_path, rope_parameters=dict(scaled)).eval()
     found = opened(tmp_path, "none", longest=200)
     assert (found.model.max_position, found.record.max_position, found.can_be_longer) == (18, 18, False)
+    assert CausalLM(raw).max_position == 18  # one that is in memory
     for length in (18, 5, 17):
         actual = found.model.logits(TOKENS[:, :length], torch.arange(length).expand(3, -1))
         torch.testing.assert_close(actual, raw(TOKENS[:, :length]).logits[:, -1], atol=2e-5, rtol=0)
