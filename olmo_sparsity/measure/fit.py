@@ -91,8 +91,12 @@ class Trial:
         return float((logits_WV.isnan() | logits_WV.isposinf()).sum() + (~logits_WV.isfinite()).all(dim=1).sum())
 
     def own_positions(self) -> float:
-        """The plain call against explicit position IDs and a mask of ones."""
-        return expected_difference(self.model.own_logits(self.rows[0]), self.model.logits(*self.rows))
+        """The plain call against explicit position IDs."""
+        return expected_difference(self.model.own_logits(self.rows[0]), self.model.own_logits(*self.rows))
+
+    def own_masks(self) -> float:
+        """The model's own masks against those that its configuration describes."""
+        return expected_difference(self.model.own_logits(*self.rows), self.model.logits(*self.rows))
 
     def causal(self) -> float:
         """The plain call on the beginning of a window against the same place of the whole window."""
@@ -178,6 +182,10 @@ CHECKS = (
     Check(
         "explicit position IDs against the model's own, nats", Trial.own_positions,
         "position IDs from 0 are not its own (it counts them otherwise), so measuring would run another model",
+    ),
+    Check(
+        "masks by the configuration against the model's own, nats", Trial.own_masks,
+        "its layers see another window than its configuration says (sliding_window, layer_types)",
     ),
     Check("later tokens seen by earlier ones, nats", Trial.causal, "it is not causal"),
     Check(

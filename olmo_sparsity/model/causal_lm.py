@@ -49,7 +49,7 @@ class CausalLM:
         self.device: torch.device = raw.get_input_embeddings().weight.device  # where tokens go
         self.dtype: torch.dtype = raw.dtype
         window, kinds = getattr(self.config, "sliding_window", None), getattr(self.config, "layer_types", None) or ()
-        slides = [kind == SLIDING for kind in kinds]
+        slides, self._kinds = [kind == SLIDING for kind in kinds], kinds
         self._window = int(window) if window and (not slides or any(slides)) else 0
         self.has_window, self._all_layers_slide = self._window > 0, all(slides)  # layers see the latest positions only
         raw.set_attn_implementation("eager")
@@ -77,9 +77,9 @@ class CausalLM:
         with hook:
             return self._run(tokens_BT, positions_BT, mask_BTT).logits[:, -1]
 
-    def own_logits(self, tokens_BT: Tensor) -> Tensor:
-        """Logits of the plain call ``model(input_ids)``, with the model's own positions and masks."""
-        return self.raw(input_ids=tokens_BT).logits[:, -1]
+    def own_logits(self, tokens_BT: Tensor, positions_BT: Optional[Tensor] = None) -> Tensor:
+        """Logits of the plain call ``model(input_ids)``, with the model's own masks, and positions if none are given."""
+        return self.raw(input_ids=tokens_BT, position_ids=positions_BT).logits[:, -1]
 
     def prefix(self, tokens_BP: Tensor, positions_BP: Tensor, mask_BPP: Optional[Tensor] = None) -> KeysValues:
         """Keys and values of all tokens in each layer, under causal attention or a mask (bool)."""
@@ -226,7 +226,9 @@ class CausalLM:
             too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
             hidden = False if mask_BYY.dtype == torch.bool else torch.finfo(mask_BYY.dtype).min
             within = self._mask(mask_BYY.masked_fill(too_far_BYK, hidden))
-            mask = within if self._all_layers_slide else {FULL: self._mask(mask_BYY), SLIDING: within}
+            # Layers of other kinds, such as convolutions, take none of the two.
+            every = {**dict.fromkeys(self._kinds), FULL: self._mask(mask_BYY), SLIDING: within}
+            mask = within if self._all_layers_slide else every
         elif mask_BYY is None:
             mask = torch.ones(num_rows, num_before + length, dtype=torch.int64, device=tokens_BY.device)
         else:

@@ -120,6 +120,13 @@ class Offset(Changed):
         return super().call(input_ids, **given)
 
 
+class NoWindow(Changed):
+    """The configuration names a window that no layer has."""
+
+    def __init__(self) -> None:
+        super().__init__(sliding_window=LOCAL)
+
+
 class SeesAhead(Changed):
     """Every token reads the mean of the row besides."""
 
@@ -203,6 +210,7 @@ class CannotBeRun(Changed):
         (NotANumber, "its logits are not all numbers"),
         (NoWeight, "its weights are not all numbers"),
         (Offset, r"position IDs from 0 are not its own \(it counts them otherwise\)"),
+        (NoWindow, "its layers see another window than its configuration says"),
         (SeesAhead, "it is not causal"),
         (IgnoresPositions, r"position IDs from 0 are not its own|it ignores position IDs"),
         (Carries, "hidden tokens change its prediction"),
