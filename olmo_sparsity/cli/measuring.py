@@ -55,6 +55,7 @@ def influence(
 
     if opt.finish_share(tables, share):
         print_answers(read_estimates(tables))
+        typer.echo("Tables and controls: `olmo-sparsity summary`")
 
 
 def explore(

@@ -21,7 +21,6 @@ PAIRED = {
     True: "Both measured the same windows: differences are paired, window by window.",
     False: "The windows differ: intervals of differences include the draw of the text.",
 }
-OTHER_TOKENS = "The tokenizers differ: losses in nats are of different tokens and have no difference."
 GAINS = "{model}: do sparse reactions gain more from beyond the training row, by more than in the null context?"
 SHARES = "{model}: do sparse reactions gain a larger share of the ceiling's gain?"
 SAME_RUN = "Sparsity and gain are of one run, so its noise is in both{}."
@@ -65,7 +64,7 @@ def print_comparison(comparison: Comparison, *, every: bool = False, as_json: bo
     print_table(comparison_table(comparison, every=every), console)
     console.print(PAIRED[comparison.is_paired])
     if not comparison.has_same_tokens:
-        console.print(OTHER_TOKENS)
+        console.print("The tokenizers differ: losses in nats are of different tokens and have no difference.")
 
 
 def print_hypothesis(runs: Sequence[Path], *, selector: str = "kl", as_json: bool = False) -> None:

@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from olmo_sparsity.errors import printable
+from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.quantities import QUANTITIES
 
 WIDEST_LABEL = 28  # longer ones are wrapped
@@ -29,10 +29,8 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: Optional[ConsoleOptions] = None) -> Iterable[Segment]:
         """Yield the segments that are printed; those by which rich controls the terminal are left alone."""
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
+            is_safe = segment.control or segment.text.isprintable()
+            yield segment if is_safe else segment._replace(text=printable_lines(segment.text))
 
 
 def number(row: Any, digits: Optional[int] = None, *, end: str = "", unit: str = "") -> str:

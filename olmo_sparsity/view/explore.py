@@ -57,12 +57,7 @@ def of_selector(selections: pa.Table, name: str) -> pa.Table:
 
 
 def explored(
-    tables: dict[str, pa.Table],
-    manifest: dict[str, Any],
-    likely: Likely,
-    *,
-    encoded: EncodedText,
-    selectors: list[str],
+    tables: dict[str, pa.Table], manifest: dict[str, Any], likely: Likely, *, encoded: EncodedText, selectors: list[str]
 ) -> dict[str, Any]:
     """What the page shows of a document whose every target is one window, in the order of the text."""
     windows = tables["windows"].sort_by("window_id")

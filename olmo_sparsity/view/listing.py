@@ -21,11 +21,7 @@ NOTE = "Gains in nats, ? where not shown to be above 0. R: share of the gain tha
 
 
 def read_listing(folder: Path) -> list[dict[str, Any]]:
-    """The measurements below a folder, by run and in the order in which they were finished. A run without any is one entry.
-
-    Raises:
-        UserError: there is no such folder.
-    """
+    """The measurements below a folder, by run and in the order in which they were finished. A run without any is one entry."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the one that holds the runs")
     found = [_entry(path.parent) for path in sorted(folder.rglob("manifest.json"))]
@@ -54,11 +50,11 @@ def _entry(folder: Path) -> dict[str, Any]:
 def _numbers(frame: pd.DataFrame) -> dict[str, Any]:
     """The main numbers of a measurement with their intervals, and the names of the gains that are shown to be above 0."""
     selector, k, numbers = first_blind(frame), shown_ks(frame)[0], {}
-    share = {"selector": selector, "context": "real", "k": k}
-    for name, of in (("gain", {}), ("gain beyond row", {}), ("R", share)):
-        row = pick(frame, QUANTITY[name], **of)
-        known = None if row is None or (of and selector is None) else row[["value", "low", "high"]].astype(object)
-        numbers[name] = None if known is None else known.where(known.notna(), None).to_dict()
+    keys = {"R": {"selector": selector, "context": "real" if selector else "", "k": k}}
+    for name, quantity in QUANTITY.items():
+        row = pick(frame, quantity, **keys.get(name, {}))
+        ends = None if row is None else row[["value", "low", "high"]].astype(object)
+        numbers[name] = None if ends is None else ends.where(ends.notna(), None).to_dict()
     shown = [name for name, of in GATES.items() if gate(frame, of) == "above"]
     return {**numbers, "selector": selector, "k": k, "shown": shown}
 
@@ -75,13 +71,10 @@ def print_listing(folder: Path, *, as_json: bool = False) -> None:
             console.print(entry["error"])
             continue
         row = {"run": entry["run"], "name": re.sub(r".*-(?=[0-9a-f]{6}$)", "", entry["name"])}  # as default names end
-        row["windows"] = (
-            f"{entry['windows']:,}" if entry["status"] == "complete" and entry["windows"] else entry["status"]
-        )
-        for name in GATES:
-            of = entry.get(name)
+        count, share = entry["status"] == "complete" and entry["windows"], entry.get("R")
+        row["windows"] = f"{count:,}" if count else entry["status"]
+        for name, of in ((name, entry.get(name)) for name in GATES):
             row[name] = f"{of['value']:.3f}{'' if name in entry['shown'] else '?'}" if of else ""
-        share = entry.get("R")
         row["R"] = f"{share['value']:.2f}, {entry['selector']}, k = {entry['k']}" if share else ""
         rows.append(row)
     if rows:

@@ -29,13 +29,9 @@ def render(name: str, *, own_style: str = "", **values: Any) -> str:
     Values are escaped, and control characters in them replaced.
     """
     jinja = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: printable_lines(value) if type(value) is str else value,  # markup is our own
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    )  # fmt: skip
     # `tojson` escapes <, >, & and ', and leaves only ASCII, so U+2028 and U+2029 are escaped too.
     jinja.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     jinja.filters["minus"] = lambda text: re.sub(r"(?<!\w)-(?=\d)", "\u2212", text)

@@ -44,27 +44,18 @@ def write_report(tables: Path, page: Path, *, overwrite: bool = False) -> Path:
     picked = f"{counted(k, manifest)} picked by {selector}"
     drawing, first_picture = analysis("drawing"), analysis("first_picture")
     text = pages.render(
-        "report",
-        own_style=f":root {{ {drawing.CSS} }}",
-        run=manifest["run"],
+        "report", own_style=f":root {{ {drawing.CSS} }}", run=manifest["run"], many=units_of(manifest),
         lines=[summary.measured_line(manifest, frame), summary.first_token_line(manifest)],
-        many=units_of(manifest),
-        answers=summary.answers(frame),
+        answers=summary.answers(frame), caption=first_picture.caption(frame),
         pictures=[Markup(drawing.svg(first_picture.figure(frame, panel))) for panel in ("few", "beyond")],
-        caption=first_picture.caption(frame),
-        cards=list(_cards(tables, selector, k, picked)),
-        k=k,
-        picked=picked,
+        k=k, picked=picked, cards=list(_cards(tables, selector, k, picked)),
         tables=[summary.recovered_table(frame), summary.spectrum_table(frame)],
         selectors={name: meaning_of(name, manifest) for name in shown},
-        null=null_context(manifest),
-        checks=summary.controls(frame, selector, k),
+        null=null_context(manifest), checks=summary.controls(frame, selector, k),
         caution="" if gate(frame) == "above" else summary.caution(frame, enough),
-        numbers=dict(_numbers(frame, selector, k)),
         definitions={of.header: of.definition for of in QUANTITIES.values() if of.definition},
-        classes=CLASSES,
-        setup=json.dumps(manifest, indent=2),
-    )
+        classes=CLASSES, numbers=dict(_numbers(frame, selector, k)), setup=json.dumps(manifest, indent=2),
+    )  # fmt: skip
     return pages.write_page(page, text, overwrite=overwrite)
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any, Literal, Optional
 
-import numpy as np
 import pandas as pd
 from rich.padding import Padding
 from rich.text import Text
@@ -33,9 +32,7 @@ HELPS: dict[str, str] = {
 }
 GAP = " With these at the front, where training rows begin: {}."
 ON_AVERAGE = "{k} of {units}, picked blind to the target ({selector}). Random: {random}, blending: {blend}."
-OF_TARGETS = (
-    f"{{k}} of {{all}} ({{selector}}) predict as all do, within {TOLERANCE:g} nats. Random: {{random}}, none: {{none}}."
-)
+OF_TARGETS = "{k} of {all} ({selector}) predict as all do, within {tolerance:g} nats. Random: {random}, none: {none}."
 NO_GAIN = "No gain is shown that tokens could give back."
 NO_CHOICE = "Needs the selector random, and one that does not see the target, at a small k."
 DAMPED = {"above": "less", "below": "more", "unclear": "as much", "too few": "perhaps as much"}
@@ -47,7 +44,6 @@ CONTROLS = {
 }  # fmt: skip
 KEYS = ["group", "selector", "context", "k", "x"]
 SHOWN = ("kl", "attention", "unmask-one", "random", "nearest")  # where they were measured
-MOST_COLUMNS = 3  # of k, on a screen of 80 columns
 STYLES = {"YES": "bold green", "NO": "bold red"}
 
 
@@ -92,19 +88,15 @@ def _enough(frame: pd.DataFrame, name: str, question: str) -> Answer:
         sentence = too_few if of == "too few" else NO_CHOICE if gate(frame) == "above" else NO_GAIN
         return Answer(question, VERDICTS[of], sentence)
     random, none = share_at(frame, name, "random", k), share_at(frame, name, selector, 0)
-    gain, blend = pick(frame, "long_gain_nats"), _chosen(frame, "expected_gain_nats", k)
-    all_units = round(frame.attrs["num_units"])
+    blend = pick(frame, "expected_gain_nats", selector=selector, context="real", k=k)
+    gain, all_units = pick(frame, "long_gain_nats"), round(frame.attrs["num_units"])
     sentence = (OF_TARGETS if of_targets else ON_AVERAGE).format(
         k=k, all=all_units, units=counted(all_units, frame.attrs["manifest"]), selector=selector,
-        random=percent(random).partition(" ")[0], none=percent(none).partition(" ")[0],
+        random=percent(random).partition(" ")[0], none=percent(none).partition(" ")[0], tolerance=TOLERANCE,
         blend="-" if blend is None or gain is None else f"{blend['value'] / gain['value']:.0%}",
     )  # fmt: skip
     what = "of them" if of_targets else "of the gain"
     return Answer(question, VERDICTS[of], sentence, f"{percent(share_at(frame, name, selector, k))} {what}")
-
-
-def _chosen(frame: pd.DataFrame, quantity: str, k: Optional[int]) -> Optional[pd.Series]:
-    return pick(frame, quantity, selector=first_blind(frame), context="real", k=k)
 
 
 def caution(frame: pd.DataFrame, k: Optional[int]) -> str:
@@ -145,12 +137,8 @@ def measured_line(manifest: dict[str, Any], frame: pd.DataFrame) -> str:
 def first_token_line(manifest: dict[str, Any]) -> str:
     """A warning where a loss is clearly lower with the other choice of a first token; else empty."""
     check = (manifest.get("fit") or {}).get("anchor") or {"chosen": "", "lower_with": {}}
-    better = [other for other in check["lower_with"].values() if other not in (None, check["chosen"])]
-    return (
-        f"WARNING: a loss is lower with another first token; measure with influence.anchor={better[0]}"
-        if better
-        else ""
-    )
+    better = {*check["lower_with"].values()} - {None, check["chosen"]}
+    return "".join(f"WARNING: a loss is lower with another first token; use influence.anchor={of}" for of in better)
 
 
 def seeing_line(frame: pd.DataFrame, k: Optional[int]) -> str:
@@ -159,7 +147,7 @@ def seeing_line(frame: pd.DataFrame, k: Optional[int]) -> str:
     name = next((name for name in shown_selectors(frame) if sees[name]), None)
     names = ("gain_sparse_nats", "optimism_nats", "corrected_gain_nats")
     gain, optimism, left = (pick(frame, of, selector=name, context="real", k=k) for of in names)
-    if k is None or name is None or gain is None or optimism is None or left is None:
+    if gain is None or optimism is None or left is None:
         return ""
     return f"{name}, k = {k}: gain {gain['value']:.3f} - luck (optimism) {optimism['value']:.3f} = {number(left)}"
 
@@ -191,10 +179,10 @@ def _shares(
     """A row for each selector and context, a column for each of some shown k; empty where the gate did not pass."""
     if gate(frame) != "above" or quantity not in set(frame["quantity"]):
         return pd.DataFrame()
-    ks = np.array(shown_ks(frame))
-    ks = ks[np.linspace(0, len(ks) - 1, min(len(ks), MOST_COLUMNS)).round().astype(int)]
+    ks = shown_ks(frame)
+    ks = [ks[0], ks[len(ks) // 2], ks[-1]] if len(ks) > 3 else ks  # for a screen of 80 columns
     table = pd.DataFrame({title: list(rows)})
-    for k in (*first, *ks.tolist()):
+    for k in (*first, *ks):
         table[f"k = {k}"] = [percent(share_at(frame, quantity, name, k, context)) for name, context in rows.values()]
     return table
 
@@ -210,16 +198,14 @@ def every_table(frame: pd.DataFrame) -> list[pd.DataFrame]:
     return tables
 
 
-def print_answers(frame: pd.DataFrame, *, more: str = "The tables and controls: `olmo-sparsity summary`.") -> None:
-    """Print what was measured and the answers, and where there is more."""
+def print_answers(frame: pd.DataFrame) -> None:
+    """Print what was measured, and the answers."""
     console = SafeConsole()
     console.print(measured_line(frame.attrs["manifest"], frame))
     for answer in answers(frame):
         verdict = Text(f"{answer.verdict:3} ", STYLES.get(answer.verdict, "bold"))
         console.print(verdict.append(answer.question, "bold").append(f"  {answer.number}".rstrip(), "not bold"))
         console.print(Padding(Text(answer.sentence), (0, 0, 0, 4), expand=False))
-    if more:
-        console.print(more)
 
 
 def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "text") -> None:
@@ -239,7 +225,7 @@ def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "tex
     notes.append(f"Null context: {null_context(manifest)}.")
     if form == "text":
         console = SafeConsole()
-        print_answers(frame, more="")
+        print_answers(frame)
         for table in tables:
             console.print()
             print_table(table, console)

@@ -61,8 +61,9 @@ def read_windows(tables: Path, window_ids: Sequence[int]) -> list[Window]:
     manifest = read_manifest(tables)
     rows = {row["window_id"]: row for row in read_rows(tables, "windows", window_ids=window_ids)}
     if unknown := set(window_ids) - set(rows):
-        numbers = f"its {manifest['num_windows']:,} windows count from 0"
-        raise UserError(f"{tables}: there is no window {min(unknown)}; {numbers}")
+        raise UserError(
+            f"{tables}: there is no window {min(unknown)}; its {manifest['num_windows']:,} windows count from 0"
+        )
     selections = list(read_rows(tables, "selections", window_ids=window_ids))
     run, tokenizer = run_of_tables(tables), None
     with suppress(UserError):  # the tokenizer of the run counts only if the tables were made with it
@@ -107,8 +108,9 @@ def show(tables: Path, window_id: int, *, console: Console, selector: Optional[s
     blind = [name for name, choice in measured.items() if not choice["sees_target"] and name not in CONTROLS]
     name = selector or [*blind, *measured][0]
     if name not in measured:
-        known = f"the measured selectors are {', '.join(measured)}"
-        raise UserError(f"--selector {name}: not measured in {tables}; {known}")
+        raise UserError(
+            f"--selector {name}: not measured in {tables}; the measured selectors are {', '.join(measured)}"
+        )
     ks, num_units = measured[name]["k"], len(measured[name]["scores"])
     if k is not None and k not in ks:
         raise UserError(f"--k {k}: not measured; the measured k are {', '.join(map(str, ks))}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,7 +21,6 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from unlike_tables import made_up_tables
 
-from analysis import __main__ as command_line
 from analysis import (
     classes,
     figure4,
@@ -40,7 +39,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import write_manifest
 from olmo_sparsity.statistics.frames import read_frames
 from olmo_sparsity.statistics.hypothesis import THIRDS, read_hypothesis
-from olmo_sparsity.statistics.quantities import QUANTITIES, Quantity, estimate, pick, read_estimates
+from olmo_sparsity.statistics.quantities import QUANTITIES, pick, read_estimates
 from olmo_sparsity.view.window import read_windows
 
 GUARD = Path(__file__).parents[1] / "guard" / "data"
@@ -124,40 +123,32 @@ def test_recovered_is_r_against_d_with_the_line_of_blends(frame: pd.DataFrame) -
         np.testing.assert_allclose(lines[name], np.c_[d, r][np.argsort(d, kind="stable")])
     gain = pick(frame, "long_gain_nats")
     assert gain is not None
-    blends = np.c_[
-        rows_of(frame, "damped_recovered", context="real")["value"],
-        rows_of(frame, "damped_gain_nats", context="real")["value"] / gain["value"],
-    ]
+    blended = (rows_of(frame, f"damped_{of}", context="real")["value"] for of in ("recovered", "gain_nats"))
+    blends = np.c_[next(blended), next(blended) / gain["value"]]
     damped = next(points for label, points in lines.items() if "nothing chosen" in label)
     np.testing.assert_allclose(damped[[0, -1]], [[0, 0], [1, 1]])
     np.testing.assert_allclose(damped[1:-1], blends[np.argsort(blends[:, 0])])
 
 
-def test_gains_has_a_panel_for_every_quantity_that_names_it(
-    tables: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def assert_rows(axis: Axes, frame: pd.DataFrame, quantity: str, **of: Any) -> None:
+    """Each line with a label is that of a selector."""
+    for name, points in labelled(axis).items():
+        rows = rows_of(frame, quantity, selector=name, **of)
+        np.testing.assert_allclose(points, rows[["k", "value"]].astype(float).to_numpy())
+
+
+def test_gains_has_a_panel_for_every_quantity_that_names_it(frame: pd.DataFrame) -> None:
     named = {name: of for name, of in QUANTITIES.items() if "figure:gains" in of.show}
     axes = gains.figure(frame).axes
     assert [axis.get_title(loc="left") for axis in axes] == [of.label for of in named.values()]
     for axis, quantity in zip(axes, named, strict=True):
-        for name, points in labelled(axis).items():
-            rows = rows_of(frame, quantity, selector=name, context="real")
-            np.testing.assert_allclose(points, rows[["k", "value"]].astype(float).to_numpy())
-    new = Quantity("twice_nats", "twice", lambda t: 2 * t.mean("gain"), "selection", show=("figure:gains",))
-    monkeypatch.setitem(QUANTITIES, "twice_nats", new)
-    axis = gains.figure(estimate(read_frames(tables))).axes[len(named)]
-    twice = 2 * rows_of(frame, "gain_sparse_nats", selector="kl", context="real")["value"]
-    assert axis.get_title(loc="left") == "twice"
-    np.testing.assert_allclose(labelled(axis)["kl"][:, 1], twice)
+        assert_rows(axis, frame, quantity, context="real")
 
 
 def test_spectrum_is_the_shares_of_the_text_and_of_the_null_context(frame: pd.DataFrame) -> None:
     for axis, context in zip(spectrum.figure(frame).axes, ("real", "null"), strict=True):
-        lines = labelled(axis)
-        assert set(lines) == {"kl", "nearest", "random"}
-        for name, points in lines.items():
-            rows = rows_of(frame, "spectrum_share", selector=name, context=context, x=0.05)
-            np.testing.assert_allclose(points, rows[["k", "value"]].astype(float).to_numpy())
+        assert set(labelled(axis)) == {"kl", "nearest", "random"}
+        assert_rows(axis, frame, "spectrum_share", context=context, x=0.05)
 
 
 def test_classes_are_ordered_by_their_gain(frame: pd.DataFrame) -> None:
@@ -265,21 +256,7 @@ def test_hypothesis_shows_the_thirds() -> None:
         np.testing.assert_allclose(lines[label], np.c_[range(3), values])
 
 
-def accuracies(models: dict[str, dict[str, Any]], ks: tuple[int, int], place: Optional[str] = None) -> pd.DataFrame:
-    """A frame as of ``read_synthetic``, whose accuracies all differ."""
-    same = {"task": "parity", "modulus": 2, "background": "noise", "train_lengths": [4, 8], "learned": (2, 2)}
-    rows = [
-        (quantity, model, k, x, place, *[value] * 3)
-        for m, model in enumerate(models)
-        for k in ks
-        for x in (4.0, 8.0, 16.0)
-        for quantity, value in (("accuracy", 1 - m / 10 - k / 100 - x / 1000), ("accuracy_tokens", 1.0))
-    ]
-    frame = pd.DataFrame(rows, columns=["quantity", "model", "k", "x", "group", "value", "low", "high"])
-    frame.attrs["settings"] = {model: {**same, **of} for model, of in models.items()}
-    return frame
-
-
+SAME = {"task": "parity", "modulus": 2, "background": "noise", "train_lengths": [4, 8], "learned": (2, 2)}
 SPARSITIES = {f"parity, {most}": {"max_sparsity": most, "scratchpad": False} for most in (4, 2)}
 METHODS = {
     "parity, PoSE, scratchpad": {"max_sparsity": 3, "scratchpad": True},
@@ -287,25 +264,31 @@ METHODS = {
     "parity, PoSE": {"max_sparsity": 3, "scratchpad": False, "learned": (1, 2)},
 }
 LABELS = ["PoSE\nscratchpad", "RandPos\nscratchpad", "PoSE\n(1 of 2 learned)"]
+TRAINED_ON = {"trained on k up to 2": "parity, 2", "trained on k up to 4": "parity, 4"}
+
+
+def accuracies(models: dict[str, dict[str, Any]], place: Optional[str] = None) -> pd.DataFrame:
+    """A frame as of ``read_synthetic``, whose accuracies all differ."""
+    rows = []
+    for (m, model), k, x in product(enumerate(models), (1, 3), (4.0, 8.0, 16.0)):
+        rows.append(("accuracy", model, k, x, place, *[1 - m / 10 - k / 100 - x / 1000] * 3))
+        rows.append(("accuracy_tokens", model, k, x, place, 1.0, 1.0, 1.0))
+    frame = pd.DataFrame(rows, columns=["quantity", "model", "k", "x", "group", "value", "low", "high"])
+    frame.attrs["settings"] = {model: {**SAME, **of} for model, of in models.items()}
+    return frame
 
 
 @pytest.mark.parametrize(
     ("models", "panels", "lines", "file", "labels"),
     [
-        (
-            SPARSITIES,
-            {"trained on k up to 2": "parity, 2", "trained on k up to 4": "parity, 4"},
-            [1, 3],
-            "",
-            ["k = 1", "k = 3"],
-        ),
+        (SPARSITIES, TRAINED_ON, [1, 3], "", ["k = 1", "k = 3"]),
         (METHODS, {"k = 1": 1, "k = 3": 3}, list(METHODS), "-scratchpad", LABELS),
     ],
 )
 def test_synthetic_has_a_panel_for_each_training_or_each_k(
     models: dict[str, Any], panels: dict[str, Any], lines: list[Any], file: str, labels: list[str]
 ) -> None:
-    frame = accuracies(models, (1, 3))
+    frame = accuracies(models)
     ((name, picture),) = synthetic.pictures(frame).items()
     assert name == f"synthetic-parity{file}"
     assert [axis.get_title(loc="left") for axis in picture.axes] == list(panels)
@@ -318,7 +301,7 @@ def test_synthetic_has_a_panel_for_each_training_or_each_k(
     assert [text.get_text() for text in picture.axes[-1].texts] == labels
     assert_readable(picture)
     with pytest.raises(NothingToDraw, match="synth summary"):
-        synthetic.pictures(accuracies(models, (1, 3), place="beyond"))
+        synthetic.pictures(accuracies(models, place="beyond"))
 
 
 def assert_readable(figure: Figure) -> None:
@@ -343,70 +326,64 @@ def assert_readable(figure: Figure) -> None:
 def test_every_figure_is_readable(tables: Path, frame: pd.DataFrame, run: Path, tmp_path: Path) -> None:
     for module in (first_picture, recovered, spectrum, classes, gains):
         assert_readable(module.figure(frame))
-    for module in (figure4, figure5):
-        assert_readable(module.figure(tables))
     for panel in ("few", "beyond"):
         assert_readable(first_picture.figure(frame, panel))
     assert_readable(training.figure([run]))
     assert_readable(hypothesis.figure(SEEDS))
     for name in ("runs/seed0/influence/measured", "tables/contextual", "tables/words"):
-        copy = tmp_path / "copies" / name / "influence" / "copy"
-        shutil.copytree(GUARD / name, copy)
+        copy = shutil.copytree(GUARD / name, tmp_path / "copies" / name / "influence" / "copy")
+        for module in (figure4, figure5):
+            assert_readable(module.figure(copy))
         assert_readable(first_picture.figure(read_estimates(copy)))
-        assert_readable(figure4.figure(copy))
-        assert_readable(figure5.figure(copy))
+
+
+DEFAULT = ["first_picture", "figure4", "figure5"]
 
 
 def test_the_default_figures_and_all(tables: Path, run: Path, tmp_path: Path) -> None:
-    default = [path.name for path in draw_run(tables, tmp_path / "default", False)]
-    assert default == [
-        f"{name}.{ending}" for name in ("first_picture", "figure4", "figure5") for ending in ("png", "pdf")
-    ]
-    moved = shutil.copytree(tables, run / "influence" / "moved")
-    every = {path.stem for path in draw_run(moved, tmp_path / "every", True)}
-    assert every == {"first_picture", "figure4", "figure5", "recovered", "spectrum", "classes", "gains", "training"}
+    names = {path.stem for path in draw_run(shutil.copytree(tables, run / "influence" / "moved"), tmp_path, True)}
+    assert names == {*DEFAULT, "recovered", "spectrum", "classes", "gains", "training"}
+    drawn = draw_run(tables, tmp_path, False)
+    assert [path.name for path in drawn] == [f"{name}.{ending}" for name in DEFAULT for ending in ("png", "pdf")]
 
 
-Command = Callable[[str], tuple[object, str, str]]
+COMMANDS = """
+import contextlib, sys
+from analysis.__main__ import main
+for line in sys.stdin.read().splitlines():
+    sys.argv = ["analysis", *line.split()]
+    try:
+        main()
+        print("0")
+    except SystemExit as ended:
+        print(ended.code, file=sys.stderr)
+"""
+MISTAKES = {
+    "nothing": "nothing: no such figure; choose one of classes, figure4",
+    "spectrum --selector kl": "--selector kl: spectrum is not a figure of one selector",
+    "spectrum --run a --run b": "--run b: spectrum is a figure of one measurement",
+    "training --tables t": "--tables t: training is a figure of runs; name them with --run",
+    "spectrum --run nowhere": "nowhere: no such folder",
+    "figure4 --wrong": "unrecognized arguments: --wrong",
+    "recovered --run few": "recovered: the long context gives no clear gain",
+}
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs ``python -m analysis`` in a folder of its own; returns the exit status, what it printed, and its errors."""
-
-    def run_command(arguments: str) -> tuple[object, str, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["analysis", *arguments.split()])
-        code: object = 0
-        try:
-            command_line.main()
-        except SystemExit as ended:
-            code = ended.code
-        return code, *capsys.readouterr()
-
-    return run_command
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("nothing", "nothing: no such figure; choose one of classes, figure4"),
-        ("spectrum --selector kl", "--selector kl: spectrum is not a figure of one selector"),
-        ("spectrum --run a --run b", "--run b: spectrum is a figure of one measurement"),
-        ("training --tables t", "--tables t: training is a figure of runs; name them with --run"),
-        ("spectrum --run nowhere", "nowhere: no such folder"),
-        ("figure4 --wrong", "unrecognized arguments: --wrong"),
-        ("recovered --run few", "recovered: the long context gives no clear gain"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments: str, message: str, tmp_path: Path, command: Command) -> None:
+def test_one_figure_by_its_name_and_mistakes_in_one_line(tables: Path, tmp_path: Path) -> None:
     made_up_tables(tmp_path / "few" / "influence" / "few", num_documents=10)
-    code, printed, errors = command(arguments)
-    assert code == 2 and not printed and errors.count("\n") == 1
-    assert errors.startswith(f"analysis: error: {message}")
-
-
-def test_one_figure_by_its_name(tables: Path, tmp_path: Path, command: Command) -> None:
-    code, printed, _ = command(f"figure4 --tables {tables} --selector attention --out out")
-    assert code == 0 and printed.splitlines() == ["out/figure4.png", "out/figure4.pdf"]
-    assert all((tmp_path / path).is_file() for path in printed.splitlines())
+    lines = [*MISTAKES, f"figure4 --tables {tables} --selector attention --out out"]
+    paths = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input="\n".join(lines),
+        cwd=tmp_path,
+        env=paths,
+        capture_output=True,
+        text=True,
+    )
+    errors = ended.stderr.splitlines()
+    assert [code for code in errors[1::2]] == ["2"] * len(MISTAKES), ended.stderr
+    for error, said in zip(errors[::2], MISTAKES.values(), strict=True):
+        assert error.startswith(f"analysis: error: {said}")
+    assert ended.stdout.splitlines() == ["out/figure4.png", "out/figure4.pdf", "0"]
+    assert (tmp_path / "out/figure4.png").is_file() and (tmp_path / "out/figure4.pdf").is_file()

@@ -58,11 +58,8 @@ def made_up(long_gain: float = 0.3, visibility: str = "hidden") -> Exploration:
             "targets": tokens[:, 1, 0].tolist(),
         },
     }  # fmt: skip
-    manifest = {
-        "run": "runs & co",
-        "visibility": visibility,
-        "influence": {"unit": "token", "null_context": "shuffled"},
-    }
+    influence = {"unit": "token", "null_context": "shuffled"}
+    manifest = {"run": "runs & co", "visibility": visibility, "influence": influence}
     return Exploration("made <b>up</b>.txt", manifest, data)
 
 
@@ -108,21 +105,16 @@ def test_targets_and_the_first_sentence_follow_the_definition(exploration: Explo
     assert numbers == [len(moved), NUM_TARGETS, half] and half > 1
 
 
-def test_nothing_and_too_much_are_said() -> None:
+def test_nothing_and_too_much_are_said_and_entries_have_their_name(exploration: Exploration) -> None:
     nothing = made_up(long_gain=0.01).found
     assert f" 0 of {NUM_TARGETS} " in nothing and "picked by" not in nothing
     assert "more than 4 tokens picked by kl" in made_up(long_gain=20.0).found
-
-
-def test_entries_of_the_contextual_cache_are_named() -> None:
     page = made_up(visibility="contextual").to_html()
     assert "Which earlier entries does" in page and "<dt>Entry</dt>" in page
-
-
-def test_a_notebook_shows_the_page_in_a_sandbox(exploration: Exploration) -> None:
-    shown = exploration._repr_html_()
-    (page,) = re.findall(r'<iframe sandbox="allow-scripts" srcdoc="(.*?)" style=', shown, re.DOTALL)
-    assert html.unescape(page) == exploration.to_html()
+    (shown,) = re.findall(
+        r'<iframe sandbox="allow-scripts" srcdoc="(.*?)" style=', exploration._repr_html_(), re.DOTALL
+    )
+    assert html.unescape(shown) == exploration.to_html()
 
 
 def test_only_a_page_of_ours_is_replaced_and_only_if_asked(path: Path, tmp_path: Path) -> None:
@@ -167,10 +159,8 @@ def framed(page: Any, side: str) -> list[int]:
 
 
 def frames(data: dict[str, Any], token: int, number: int, k: float) -> list[int]:
-    target = token - FULL
-    return sorted(
-        target + position for position in data["selectors"][number]["positions"][target][: int(min(k, KS[-1]))]
-    )
+    positions = data["selectors"][number]["positions"][token - FULL][: int(min(k, KS[-1]))]
+    return sorted(token - FULL + position for position in positions)
 
 
 def cells(page: Any, caption: str) -> list[list[str]]:
@@ -219,18 +209,15 @@ def test_a_click_shows_what_is_predicted_and_what_is_picked(page: Any, explorati
             assert float(share[:-1]) == pytest.approx(100 * likely["shares"][target][view][rank], abs=0.51)
     hits = page.evaluate("[...document.querySelectorAll('.panel .hit')].map((cell) => cell.textContent.split(' ')[0])")
     assert hits and set(hits) == {likely["texts"][likely["targets"][target]].strip()}
-    losses = [
-        data["loss_short_nats"][target],
-        data["selectors"][0]["loss"][target][index],
-        data["loss_long_nats"][target],
-    ]
+    of_kl = data["selectors"][0]["loss"][target]
+    losses = [data["loss_short_nats"][target], of_kl[index], data["loss_long_nats"][target]]
     assert [number(cell) for cell in rows[6][1:]] == pytest.approx(losses, abs=6e-4)
     kl = [data["kl_short_nats"][target], data["selectors"][0]["kl"][target][index], 0]
     assert [number(cell) for cell in rows[7][1:]] == pytest.approx(kl, abs=6e-4)
     by_k = cells(page, "Nats by k")[1:]
     for i, row in enumerate(by_k):
-        loss, random = data["selectors"][0]["loss"][target][i], data["random_loss"][target][i]
-        expected = [KS[i], data["selectors"][0]["kl"][target][i], losses[0] - loss, random - loss]
+        random, of_k = data["random_loss"][target][i], data["selectors"][0]["kl"][target][i]
+        expected = [KS[i], of_k, losses[0] - of_kl[i], random - of_kl[i]]
         assert [number(cell) for cell in row] == pytest.approx(expected, abs=6e-4)
     assert framed(page, "in-a") == frames(data, FULL + target, 0, k)
     words = page.locator(".panel p").all_inner_texts()
@@ -255,10 +242,8 @@ def test_the_controls_change_k_the_tolerance_and_the_second_selector(page: Any, 
     assert cells(page, "The most likely tokens here")[0][2:4] == ["+ 4 by kl", "+ 4 by attention"]
     page.locator("#own").check()
     assert framed(page, "in-b") == frames(data, token, 1, needed(data, token - FULL, 1, 0.01))
-    for shade, shares in (
-        ("kl", np.sqrt(data["kl_short_nats"])),
-        ("gain", np.sqrt(np.abs(np.subtract(data["loss_short_nats"], data["loss_long_nats"])))),
-    ):
+    gains = np.abs(np.subtract(data["loss_short_nats"], data["loss_long_nats"]))
+    for shade, shares in (("kl", np.sqrt(data["kl_short_nats"])), ("gain", np.sqrt(gains))):
         page.locator("#shade").select_option(shade)
         found = page.evaluate(
             "[...document.querySelectorAll('.document .token')].map((n) => n.style.getPropertyValue('--share'))"
@@ -271,10 +256,9 @@ def test_keys_move_through_the_document_and_a_screen_reader_hears_it(page: Any, 
     box = page.locator("#document")
     page.locator("#t60").click()
     page.mouse.move(0, 0)
-    for key, token in (
-        ("ArrowRight", 61), ("ArrowLeft", 60), ("Home", 0), ("End", len(TEXTS) - 1), ("ArrowRight", len(TEXTS) - 1),
-        ("Home", 0),
-    ):  # fmt: skip
+    last = len(TEXTS) - 1
+    keys = [("ArrowRight", 61), ("ArrowLeft", 60), ("Home", 0), ("End", last), ("ArrowRight", last), ("Home", 0)]
+    for key, token in keys:
         box.press(key)
         assert page.evaluate("state.token") == token and box.get_attribute("aria-activedescendant") == f"t{token}"
     box.press("n")
@@ -285,9 +269,8 @@ def test_keys_move_through_the_document_and_a_screen_reader_hears_it(page: Any, 
     tops = page.evaluate("nodes.map((node) => node.getClientRects()[0].top)")
     box.press("ArrowDown")
     below = page.evaluate("state.token")
-    assert below > first and min(top for top in tops[first:] if top > tops[first] + 20) == pytest.approx(
-        tops[below], abs=3
-    )
+    next_line = min(top for top in tops[first:] if top > tops[first] + 20)
+    assert below > first and next_line == pytest.approx(tops[below], abs=3)
     box.press("ArrowUp")
     assert tops[page.evaluate("state.token")] == pytest.approx(tops[first], abs=3)
     page.locator("#find").fill("WINDOW")
@@ -296,8 +279,7 @@ def test_keys_move_through_the_document_and_a_screen_reader_hears_it(page: Any, 
 
 
 @in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 def test_axe_finds_nothing(browser: Any, path: Path, scheme: str, width: int) -> None:
     page = load_page(browser, path, [], viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
     page.wait_for_selector("html[data-ready]")

@@ -16,16 +16,16 @@ from olmo_sparsity.view.listing import print_listing, read_listing
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two measurements of one run, the second unfinished; one with few documents and no training row; a run without any."""
+    """Two measurements of one run, one unfinished; one with few documents and no row; a run without any; a damaged one."""
     folder = tmp_path_factory.mktemp("listing") / "runs"
-    for run, name, documents, changes in (
-        ("one", "text-k1-0aaaaa", 60, {"finished": "2026-01-02"}),
-        ("one", "text-k8-0bbbbb", 60, {"finished": "2026-01-01", "status": "running"}),
-        ("two", "text-k1-0ccccc", 9, {"train_len": None}),
+    for run, name, documents, train_len, status in (
+        ("one", "text-k1-0aaaaa", 60, 14, "complete"),
+        ("one", "mine", 60, 14, "running"),
+        ("two", "text-k1-0ccccc", 9, None, "complete"),
     ):
+        manifest = unlike_manifest(train_len=train_len, status=status)
         tables = folder / run / "influence" / name
         tables.mkdir(parents=True)
-        manifest = unlike_manifest(train_len=changes.pop("train_len", 14), **changes)  # type: ignore[arg-type]
         write_rows(tables, {**manifest, "run": run}, unlike_rows(manifest, num_documents=documents))
     (folder / "three").mkdir()
     write_json(folder / "three" / "manifest.json", {"kind": "run", "status": "running", "config": {}})
@@ -34,50 +34,35 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_numbers_are_those_of_the_frame(runs: Path) -> None:
-    entries = {(Path(entry["run"]).name, entry["name"]): entry for entry in read_listing(runs)}
+def test_the_numbers_are_those_of_the_frame(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_listing(runs, as_json=True)
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found == json.loads(json.dumps(read_listing(runs)))
+    entries = {(Path(entry["run"]).name, entry["name"]): entry for entry in found}
     entry, frame = entries["one", "text-k1-0aaaaa"], read_estimates(runs / "one/influence/text-k1-0aaaaa")
-    assert (entry["windows"], entry["selector"], entry["k"]) == (
-        len(unlike_rows(frame.attrs["manifest"])["windows"]),
-        "kl",
-        1,
-    )
+    assert (entry["windows"], entry["selector"], entry["k"]) == (frame["n_windows"].max(), "kl", 1)
     for name, row in (
-        ("gain", pick(frame, "long_gain_nats")),
-        ("gain beyond row", pick(frame, "gain_beyond_nats")),
+        ("gain", pick(frame, "long_gain_nats")), ("gain beyond row", pick(frame, "gain_beyond_nats")),
         ("R", pick(frame, "recovered_fraction", selector="kl", context="real", k=1)),
-    ):
-        assert row is not None
-        assert entry[name] == {end: row[end] for end in ("value", "low", "high")}
+    ):  # fmt: skip
+        assert row is not None and entry[name] == {end: row[end] for end in ("value", "low", "high")}
+    few = entries["two", "text-k1-0ccccc"]
+    assert few["gain"]["low"] is None and few["gain beyond row"] is None and few["R"] is None
 
 
 def test_one_row_a_measurement_and_one_for_a_run_without_any(
-    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     print_listing(runs)
     out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines()]
-    found = {(Path(row[0]).name, row[1]) for row in rows if Path(row[0]).parent == runs}
-    assert {("one", "0aaaaa"), ("one", "0bbbbb")} < found
-    assert {run for run, _ in found} == {"one", "two", "three"}
-    assert str(runs / "four" / "manifest.json") in out
-    (unfinished,) = (row for row in rows if row[1:2] == ["0bbbbb"])
-    assert unfinished[2:] == ["running"]
-    (few,) = (row for row in rows if Path(row[0]).name == "two")
+    rows = {tuple(line.split()[:3]): line.split() for line in out.splitlines() if line.startswith(f"{runs}/")}
+    found = {(Path(run).name, *others) for run, *others in rows}
+    windows = str(read_estimates(runs / "one/influence/text-k1-0aaaaa")["n_windows"].max())
+    assert {("one", "0aaaaa", windows), ("one", "mine", "running"), ("three", "training", "running")} <= found
+    (few,) = [line for line in rows.values() if line[1] == "0ccccc"]
     assert few[-1].endswith("?")  # no interval, so no R and no gain that is shown
-
-
-def test_json_has_no_number_that_json_has_not(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_listing(runs, as_json=True)
-    entries = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    (few,) = (entry for entry in entries if Path(entry["run"]).name == "two")
-    assert few["gain"]["low"] is None
-    assert few["gain beyond row"] is None
-    assert few["R"] is None
-
-
-def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert str(runs / "four" / "manifest.json") in out
     print_listing(tmp_path)
     assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
     with pytest.raises(UserError, match="no such folder"):
