@@ -20,7 +20,7 @@ def share_at(frame: pd.DataFrame, name: str, selector: Optional[str], k: int, of
 
 
 def _side(row: Optional[pd.Series], level: float) -> Gate:
-    return side_of_zero(None if row is None else row[["low", "high"]].astype(float) - level)
+    return side_of_zero(None if row is None else {end: row[end] - level for end in ("low", "high")})
 
 
 def few(frame: pd.DataFrame, *, of_targets: bool = False) -> tuple[Optional[int], Gate]:

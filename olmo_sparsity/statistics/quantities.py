@@ -502,7 +502,7 @@ def pick(table: pd.DataFrame, quantity: str, **of: Any) -> Optional[pd.Series]:
     return table.iloc[rows[0]] if len(rows) else None
 
 
-def side_of_zero(row: Optional[pd.Series]) -> Gate:
+def side_of_zero(row: Any) -> Gate:
     """Where the interval of a number lies; ``not applicable`` where there is no number."""
     if row is None:
         return "not applicable"
@@ -533,7 +533,7 @@ def units_of(manifest: Mapping[str, Any]) -> str:
 
 def shown_ks(table: pd.DataFrame) -> list[int]:
     """The measured k up to a quarter of the long-range tokens, rising, or the smallest; the first is that of headlines."""
-    ks = sorted(table.loc[table["quantity"] == "gain_sparse_nats", "k"].dropna().unique().tolist())
+    ks = sorted({*table["k"].array[(table["quantity"] == "gain_sparse_nats").to_numpy()].dropna().tolist()})
     return [k for k in ks if k <= FEW * table.attrs["num_units"]] or ks[:1]
 
 

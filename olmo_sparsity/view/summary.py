@@ -13,7 +13,7 @@ from rich.text import Text
 from olmo_sparsity.config import MIN_DOCUMENTS
 from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.enough import few, share_at
-from olmo_sparsity.statistics.quantities import counted, first_blind, gate, pick, selectors_of, shown_ks, side_of_zero
+from olmo_sparsity.statistics.quantities import counted, first_blind, gate, pick, shown_ks, side_of_zero
 from olmo_sparsity.statistics.spectrum import TOLERANCE
 from olmo_sparsity.tables import lengths_of, model_name
 from olmo_sparsity.view.console import SafeConsole, json_of, markdown_of, null_context, number, percent, print_table
@@ -143,8 +143,8 @@ def first_token_line(manifest: dict[str, Any]) -> str:
 
 def seeing_line(frame: pd.DataFrame, k: Optional[int]) -> str:
     """How much of the gain of a selector that sees the target is optimism at k; empty where none was measured."""
-    sees = selectors_of(frame)["sees_target"]
-    name = next((name for name in shown_selectors(frame) if sees[name]), None)
+    seeing = {of["selector"] for of in frame.attrs["selectors"] if of["sees_target"]}
+    name = next((name for name in shown_selectors(frame) if name in seeing), None)
     names = ("gain_sparse_nats", "optimism_nats", "corrected_gain_nats")
     gain, optimism, left = (pick(frame, of, selector=name, context="real", k=k) for of in names)
     if gain is None or optimism is None or left is None:
@@ -154,14 +154,17 @@ def seeing_line(frame: pd.DataFrame, k: Optional[int]) -> str:
 
 def shown_selectors(frame: pd.DataFrame) -> list[str]:
     """The selectors of a screen: the usual ones that were measured and those of the user's own files, else all."""
-    measured, own = list(selectors_of(frame).index), frame.attrs["manifest"].get("own_selectors", {})
+    measured, own = (
+        [of["selector"] for of in frame.attrs["selectors"]],
+        frame.attrs["manifest"].get("own_selectors", {}),
+    )
     return [name for name in (*SHOWN, *own) if name in measured] or measured
 
 
 def recovered_table(frame: pd.DataFrame) -> pd.DataFrame:
     """R(k) by selector and k; empty where the gate did not pass."""
-    sees = selectors_of(frame)["sees_target"]
-    rows = {f"{name}, sees target" if sees[name] else name: (name, "real") for name in shown_selectors(frame)}
+    seeing = {of["selector"] for of in frame.attrs["selectors"] if of["sees_target"]}
+    rows = {f"{name}, sees target" if name in seeing else name: (name, "real") for name in shown_selectors(frame)}
     return _shares(frame, "recovered_fraction", "Gain given back (R)", rows)
 
 
@@ -169,7 +172,7 @@ def spectrum_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Shares of the predictions that need at most k tokens: of the first blind selector, real and null, and of the controls."""
     chosen = first_blind(frame)
     rows = {chosen: (chosen, "real"), f"{chosen}, null context": (chosen, "null")} if chosen else {}
-    rows |= {name: (name, "real") for name in ("random", "nearest") if name in selectors_of(frame).index}
+    rows |= {name: (name, "real") for name in ("random", "nearest") if name in shown_selectors(frame)}
     return _shares(frame, "spectrum_share", "Predict as all do", rows, 0)
 
 
@@ -181,10 +184,10 @@ def _shares(
         return pd.DataFrame()
     ks = shown_ks(frame)
     ks = [ks[0], ks[len(ks) // 2], ks[-1]] if len(ks) > 3 else ks  # for a screen of 80 columns
-    table = pd.DataFrame({title: list(rows)})
-    for k in (*first, *ks):
-        table[f"k = {k}"] = [percent(share_at(frame, quantity, name, k, context)) for name, context in rows.values()]
-    return table
+    shown = frame[(frame["quantity"] == quantity) & frame["group"].isna() & frame["x"].isin([float("nan"), TOLERANCE])]
+    cells = {(of["selector"], of["context"], of["k"]): percent(of) for of in shown.to_dict("records")}
+    columns = {f"k = {k}": [cells.get((*of, k), "-") for of in rows.values()] for k in (*first, *ks)}
+    return pd.DataFrame({title: list(rows), **columns})
 
 
 def every_table(frame: pd.DataFrame) -> list[pd.DataFrame]:
@@ -200,9 +203,12 @@ def every_table(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 def print_answers(frame: pd.DataFrame) -> None:
     """Print what was measured, and the answers."""
-    console = SafeConsole()
+    console, whole = (
+        SafeConsole(),
+        frame[frame["group"].isna()],
+    )  # without classes of targets there are few rows to search
     console.print(measured_line(frame.attrs["manifest"], frame))
-    for answer in answers(frame):
+    for answer in answers(whole):
         verdict = Text(f"{answer.verdict:3} ", STYLES.get(answer.verdict, "bold"))
         console.print(verdict.append(answer.question, "bold").append(f"  {answer.number}".rstrip(), "not bold"))
         console.print(Padding(Text(answer.sentence), (0, 0, 0, 4), expand=False))
@@ -213,15 +219,16 @@ def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "tex
     if form == "csv":
         print(printable_lines(frame.to_csv(index=False)), end="")
         return
-    manifest, found, (k, _) = frame.attrs["manifest"], answers(frame), few(frame)
-    warning = caution(frame, k)
+    manifest, whole = frame.attrs["manifest"], frame[frame["group"].isna()]
+    k, _ = few(whole)
+    warning = caution(whole, k)
     if form == "json":
-        facts = {"manifest": manifest, "answers": [asdict(answer) for answer in found], "caution": warning}
+        facts = {"manifest": manifest, "answers": [asdict(answer) for answer in answers(whole)], "caution": warning}
         print(json_of(facts, frame))
         return
-    tables = every_table(frame) if every else [recovered_table(frame), spectrum_table(frame)]
+    tables = every_table(frame) if every else [recovered_table(whole), spectrum_table(whole)]
     tables = [table for table in tables if len(table)]
-    notes = [line for line in (seeing_line(frame, k), warning, first_token_line(manifest)) if line]
+    notes = [line for line in (seeing_line(whole, k), warning, first_token_line(manifest)) if line]
     notes.append(f"Null context: {null_context(manifest)}.")
     if form == "text":
         console = SafeConsole()
@@ -231,7 +238,7 @@ def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "tex
             print_table(table, console)
         console.print("\n".join(["", *notes]) + " More: `summary --every`, `report`")
         return
-    lines = [f"{of.question} {' '.join(filter(None, (of.verdict, of.number)))}. {of.sentence}" for of in found]
+    lines = [f"{of.question} {' '.join(filter(None, (of.verdict, of.number)))}. {of.sentence}" for of in answers(whole)]
     start = "%" if form == "tex" else "-"
     texts = [table.to_latex(index=False, escape=True) if form == "tex" else markdown_of(table) for table in tables]
     text = "".join(f"{start} {line}\n" for line in [measured_line(manifest, frame), *lines, *notes])
