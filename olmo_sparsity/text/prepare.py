@@ -175,7 +175,7 @@ def _add_piece(
                 files[f"{split}/{name}.bin"].write(value.to_bytes(8, "little"))
             entry.documents += 1
             entry.tokens += len(tokens)
-            manifest.bytes += document.num_bytes
+            manifest.bytes += len(document.text.encode()) if is_text else tokens.nbytes
             if not entry.sources or entry.sources[-1][0] != document.source:
                 entry.sources.append((document.source, 0))
             entry.sources[-1] = (document.source, entry.sources[-1][1] + 1)
@@ -255,8 +255,8 @@ def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Encoded]:
         own = tokens[begin:end]
         # Without EOS and as 32 bits, so that the same tokens have the same hash in files of either dtype.
         content = own[: len(own) - int(own[-1] == manifest.eos_id)].astype("<u4").tobytes()
-        found = sources.Document(sources.hash64(content, b"doc_id"), "", path.name, content, own.nbytes)
-        return found, own, manifest.scanned + begin
+        doc_id = sources.hash64(content, b"doc_id")
+        return sources.Document(doc_id, "", path.name, content), own, manifest.scanned + begin
 
     begin = 0
     for offset in range(0, len(tokens), SCANNED_TOKENS):

@@ -74,7 +74,6 @@ class Document:
     group: (
         bytes  # decides its split: the text, unless several documents belong together; empty: there is only white space
     )
-    num_bytes: int  # in UTF-8
 
 
 def hash64(data: bytes, purpose: bytes) -> int:
@@ -84,9 +83,8 @@ def hash64(data: bytes, purpose: bytes) -> int:
 
 def make_document(text: str, source: str, *, group: Optional[str] = None) -> Document:
     """Return a document with the hash of its text as ID."""
-    data = text.encode()
-    own = data if text.strip() else b""
-    return Document(hash64(data, b"doc_id"), text, source, own if group is None else group.encode(), len(data))
+    data, of_group = text.encode(), (text if text.strip() else "") if group is None else group
+    return Document(hash64(data, b"doc_id"), text, source, of_group.encode())
 
 
 def split_of(content: bytes, validation_percent: float) -> str:

@@ -8,6 +8,7 @@ read where they are, as one array. The manifest is written after each piece of t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,7 @@ class TokenFiles:
         return tokens[()]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenStore:
     """The documents of one split, memory-mapped."""
 
@@ -181,19 +182,13 @@ def verify_prepared(folder: Path) -> None:
             raise UserError(f"{path}: {found}; {remedy} prepare again")
 
 
-_counted: dict[tuple[str, str], np.ndarray] = {}  # by hash and split of the store
-
-
+@functools.cache
 def token_counts(store: TokenStore) -> np.ndarray:
-    """Return how often each token occurs in the documents of a store, without EOS; int64 up to the largest ID; counted once."""
-    key = (store.tokens_sha256, store.split)
-    if key not in _counted:
-        counts_V = np.zeros(1, dtype=np.int64)
-        for begin in range(0, len(store.tokens), READ_AT_ONCE):
-            block = store.tokens[begin : begin + READ_AT_ONCE]
-            own = block[store.holds(np.arange(begin, begin + len(block)), 1)]
-            more_V = np.bincount(own, minlength=len(counts_V))
-            more_V[: len(counts_V)] += counts_V
-            counts_V = more_V
-        _counted[key] = counts_V
-    return _counted[key]
+    """Return how often each token occurs in the documents of a store, without EOS; int64 up to the largest ID."""
+    counts_V = np.zeros(1, dtype=np.int64)
+    for begin in range(0, len(store.tokens), READ_AT_ONCE):
+        block = store.tokens[begin : begin + READ_AT_ONCE]
+        more_V = np.bincount(block[store.holds(np.arange(begin, begin + len(block)), 1)], minlength=len(counts_V))
+        more_V[: len(counts_V)] += counts_V
+        counts_V = more_V
+    return counts_V
