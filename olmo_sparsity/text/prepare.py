@@ -148,6 +148,8 @@ def _begin(data: DataConfig, source: sources.Source, folder: Path, tokenizer_fil
 
 def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     """Return True if a limit is reached; ``max_tokens`` counts the first split."""
+    if data.max_documents is None and data.max_tokens is None:
+        return False
     first, *rest = manifest.splits.values()
     num_documents = first.documents + sum(entry.documents for entry in rest)
     return num_documents >= (data.max_documents or np.inf) or first.tokens >= (data.max_tokens or np.inf)
@@ -193,7 +195,7 @@ def _add_piece(
 @contextmanager
 def _appended(path: Path, size: int) -> Iterator[BinaryIO]:
     """Open a file to append to its first ``size`` bytes; what is behind them was left by an interrupted piece."""
-    with open(path, "ab") as file:
+    with open(path, "ab", buffering=1 << 20) as file:
         if file.tell() < size:
             raise UserError(f"{path}: shorter than its manifest says; delete {path.parents[1]} and prepare again")
         file.truncate(size)

@@ -66,69 +66,46 @@ def test_places_have_the_law_of_the_definition(windows: Windows) -> None:
 def test_a_single_document_is_shuffled(kind: NullContext) -> None:
     """Also two copies of one text."""
     text = list(range(2, 2 + FULL + M + 2))
-    store = tiny_store([text, text])
-    windows = sample_windows(store, FULL, num_windows=100, max_per_document=100, seed=0)
-    contexts = draw(windows, kind)
-    assert contexts.kind == "shuffled"
-    for window, tokens in enumerate(windows.tokens(np.arange(len(windows))).tolist()):
-        assert sorted(contexts.tokens(np.array([window]))[0].tolist()) == tokens[:M]
+    single = sample_windows(tiny_store([text, text]), FULL, num_windows=100, max_per_document=100, seed=0)
+    contexts, every = draw(single, kind), np.arange(len(single))
+    assert contexts.kind == "shuffled" and contexts.doc_ids(every) == single.doc_ids(every)
+    assert np.sort(contexts.tokens(every), axis=1).tolist() == single.tokens(every)[:, :M].tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_tokens_and_documents_are_those_of_the_place(windows: Windows, kind: NullContext) -> None:
-    store, contexts = windows.store, draw(windows, kind)
-    window_ids_W = np.arange(len(windows))
-    tokens_WM, doc_ids = contexts.tokens(window_ids_W), contexts.doc_ids(window_ids_W)
-    for window, start in enumerate(contexts.start_W.tolist()):
-        tokens = store.tokens[start : start + M].tolist()
-        assert EOS not in tokens
-        if kind == "shuffled":
-            assert tokens == windows.tokens(window_ids_W)[window, :M].tolist()
-            tokens_of = sorted(tokens_WM[window].tolist())
-            tokens = sorted(tokens)
-        else:
-            tokens_of = tokens_WM[window].tolist()
-        assert tokens_of == tokens
-        assert (doc_ids[window] == windows.doc_ids(window_ids_W)[window]) == (kind == "shuffled")
-    some = np.array([7, 2])
-    assert contexts.tokens(some).tolist() == tokens_WM[some].tolist()
-    # In front of the window's own local tokens and target.
+def test_tokens_and_documents_are_those_of_the_place(windows: Windows) -> None:
+    store, contexts, every = windows.store, draw(windows, "document"), np.arange(len(windows))
+    expected = [store.tokens[start : start + M].tolist() for start in contexts.start_W.tolist()]
+    assert contexts.tokens(every).tolist() == expected and EOS not in np.array(expected)
+    assert not any(map(str.__eq__, contexts.doc_ids(every), windows.doc_ids(every)))
+    some = np.array([7, 2])  # in front of the window's own local tokens and target
     assert contexts.window_tokens(some).tolist() == [
-        [*tokens_WM[window].tolist(), *windows.tokens(window_ids_W)[window, M:].tolist()] for window in (7, 2)
+        [*expected[window], *windows.tokens(every)[window, M:].tolist()] for window in (7, 2)
     ]
 
 
-def test_a_null_context_does_not_depend_on_the_number_of_windows(windows: Windows) -> None:
+def test_a_null_context_depends_on_the_window_alone(windows: Windows) -> None:
+    """Not on the number of windows; that of a shorter window ends that of a longer one."""
     few = sample_windows(windows.store, FULL, num_windows=9, max_per_document=100, seed=0)
-    for kind in KINDS:
-        assert draw(few, kind).start_W.tolist() == draw(windows, kind).start_W[:9].tolist()
-        assert draw(few, kind, seed=1).start_W.tolist() != draw(few, kind).start_W.tolist() or kind == "shuffled"
-
-
-def test_null_contexts_of_shorter_windows_end_those_of_longer_ones(windows: Windows) -> None:
     shorter = sample_windows(windows.store, FULL - 1, num_windows=100, max_per_document=100, seed=0, min_preceding=FULL)
     every = np.arange(len(windows))
-    assert shorter.tokens(every)[:, -1].tolist() == windows.tokens(every)[:, -1].tolist()
     for seed in range(10):
         longest = draw(windows, "document", seed=seed)
+        assert draw(few, "document", seed=seed).start_W.tolist() == longest.start_W[:9].tolist()
         contexts = draw_null_contexts(shorter, M - 1, kind="document", seed=seed)
         assert contexts.tokens(every).tolist() == longest.tokens(every)[:, 1:].tolist()
         assert contexts.doc_ids(every) == longest.doc_ids(every)
 
 
-def test_shuffled_tokens_have_the_order_that_they_always_had() -> None:
+def test_null_contexts_are_drawn_as_ever() -> None:
     store = tiny_store([list(range(2, 40))])
     windows = sample_windows(store, 8, num_windows=3, max_per_document=3, seed=1)
     for seed, orders in (
         (5, [[4, 0, 5, 1, 3, 2], [0, 4, 3, 5, 1, 2], [3, 1, 2, 5, 4, 0]]),
         (6, [[4, 3, 1, 2, 5, 0], [3, 5, 2, 1, 4, 0], [1, 0, 2, 5, 3, 4]]),
     ):
-        contexts = draw_null_contexts(windows, 6, kind="shuffled", seed=seed)
+        shuffled = draw_null_contexts(windows, 6, kind="shuffled", seed=seed)
         tokens_wT = windows.tokens(np.arange(3))
-        assert contexts.tokens(np.arange(3)).tolist() == np.take_along_axis(tokens_wT, np.array(orders), 1).tolist()
-
-
-def test_text_of_one_source_is_drawn_as_ever() -> None:
+        assert shuffled.tokens(np.arange(3)).tolist() == np.take_along_axis(tokens_wT, np.array(orders), 1).tolist()
     store = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + d % 9)] for d in range(30)])
     windows = sample_windows(store, 4, num_windows=70, max_per_document=3, seed=5)
     contexts = draw_null_contexts(windows, 3, kind="document", seed=5)
