@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 
 import numpy as np
@@ -94,20 +93,3 @@ def test_a_null_context_depends_on_the_window_alone(windows: Windows) -> None:
         contexts = draw_null_contexts(shorter, M - 1, kind="document", seed=seed)
         assert contexts.tokens(every).tolist() == longest.tokens(every)[:, 1:].tolist()
         assert contexts.doc_ids(every) == longest.doc_ids(every)
-
-
-def test_null_contexts_are_drawn_as_ever() -> None:
-    store = tiny_store([list(range(2, 40))])
-    windows = sample_windows(store, 8, num_windows=3, max_per_document=3, seed=1)
-    for seed, orders in (
-        (5, [[4, 0, 5, 1, 3, 2], [0, 4, 3, 5, 1, 2], [3, 1, 2, 5, 4, 0]]),
-        (6, [[4, 3, 1, 2, 5, 0], [3, 5, 2, 1, 4, 0], [1, 0, 2, 5, 3, 4]]),
-    ):
-        shuffled = draw_null_contexts(windows, 6, kind="shuffled", seed=seed)
-        tokens_wT = windows.tokens(np.arange(3))
-        assert shuffled.tokens(np.arange(3)).tolist() == np.take_along_axis(tokens_wT, np.array(orders), 1).tolist()
-    store = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + d % 9)] for d in range(30)])
-    windows = sample_windows(store, 4, num_windows=70, max_per_document=3, seed=5)
-    contexts = draw_null_contexts(windows, 3, kind="document", seed=5)
-    drawn = np.stack([windows.document_W, windows.start_W, contexts.start_W])
-    assert hashlib.sha256(drawn.tobytes()).hexdigest().startswith("214374ab4e863794744cf6cf29a697762f117136bc30172f")

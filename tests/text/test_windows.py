@@ -49,20 +49,17 @@ def targets_of(store: TokenStore, table_V: np.ndarray | None = None) -> list[int
 
 
 @cache
-def many_draws(num_windows: int) -> list[Windows]:
-    return [draw(STORE, num_windows, seed=seed) for seed in range(NUM_SEEDS)]
+def many_draws() -> list[Windows]:
+    """With 2 windows of each document at most, 4 of the 7 windows fill most documents."""
+    return [draw(STORE, 4, seed=seed) for seed in range(NUM_SEEDS)]
 
 
-@pytest.mark.parametrize("num_windows", [1, 4, 6])
-def test_the_weighted_mean_is_unbiased_where_documents_are_full(num_windows: int) -> None:
-    """The weighted share of each target has the mean 1 / eligible targets; a plain mean fails.
-
-    With 2 windows of each document at most, 4 and 6 of the 7 windows fill most documents.
-    """
+def test_the_weighted_mean_is_unbiased_where_documents_are_full() -> None:
+    """The weighted share of each target has the mean 1 / eligible targets; a plain mean fails."""
     targets = targets_of(STORE)
     shares = np.zeros((NUM_SEEDS, len(targets)))
     plain = np.zeros_like(shares)
-    for row, drawn in enumerate(many_draws(num_windows)):
+    for row, drawn in enumerate(many_draws()):
         own = np.searchsorted(targets, drawn.start_W + FULL)
         shares[row, own] = drawn.weight_W / drawn.weight_W.sum()
         plain[row, own] = 1 / len(own)
@@ -72,20 +69,16 @@ def test_the_weighted_mean_is_unbiased_where_documents_are_full(num_windows: int
         return float(np.abs((values.mean(axis=0) - 1 / len(targets)) / errors).max())
 
     bound = chi2.isf(RARE / len(targets), 1) ** 0.5
-    assert largest_z(shares) < bound
-    assert num_windows == 1 or largest_z(plain) > bound
+    assert largest_z(shares) < bound < largest_z(plain)
 
 
 def test_windows_and_weights_have_the_law_of_a_draw_one_by_one() -> None:
     rng = np.random.default_rng(1)
     ours: Counter[object] = Counter()
     theirs: Counter[object] = Counter()
-    for drawn in many_draws(4):
-        kept, weights = (
-            Counter(drawn.document_W.tolist()),
-            dict(zip(drawn.document_W.tolist(), drawn.weight_W, strict=True)),
-        )
-        ours[(*drawn.document_W.tolist(), *(round(weights.get(d, 0) * kept[d], 9) for d in range(len(ELIGIBLE))))] += 1
+    for drawn in many_draws():
+        fallen_d = np.bincount(drawn.document_W, drawn.weight_W, minlength=len(ELIGIBLE))
+        ours[(*drawn.document_W.tolist(), *fallen_d.round(9).tolist())] += 1
     for _ in range(NUM_SEEDS):
         documents: list[int] = []
         fallen: Counter[int] = Counter()
@@ -133,14 +126,6 @@ def test_targets_of_a_table() -> None:
     assert sorted((windows.start_W + FULL).tolist()) == targets_of(store, table_V)
     few = draw(store, 30, target_table_V=table_V, exclude_ids=store.doc_ids_G[::3])
     assert np.isin(few.tokens(np.arange(30))[:, -1], [3, 8]).all() and not (few.document_W % 3 == 0).any()
-
-
-def test_the_draw_stays_as_it_is() -> None:
-    tiny = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + 3 * (d % 9))] for d in range(6)])
-    windows = draw(tiny, 8, seed=5)
-    assert windows.document_W.tolist() == [4, 1, 5, 2, 4, 2, 5, 1]
-    assert windows.start_W.tolist() == [59, 12, 75, 27, 63, 26, 88, 10]
-    assert windows.weight_W.tolist() == [4.0, 2.0, 3.0, 1.5, 4.0, 1.5, 3.0, 2.0]
 
 
 def test_text_too_small_for_windows() -> None:
