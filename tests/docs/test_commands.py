@@ -53,7 +53,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("commands")
     (folder / "my_texts").mkdir()
     write_corpus(folder / "my_texts" / "others.jsonl", 200, seed=1)
-    letter = made_up_text(np.random.default_rng(2), 200)
+    letter = made_up_text(np.random.default_rng(2), 100)
     (folder / "my_texts" / "letter.txt").write_text(f"{letter} river", encoding="utf-8")
     text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
     text = text.replace("full_len: 20", "full_len: 40").replace(
