@@ -2,7 +2,7 @@
 # make figures    draw the figures of the newest measurement of RUN (default runs/demo); train and measure first if necessary
 # make report     write that measurement as one HTML file
 # make RECIPE     run a recipe of experiments/: evidence, seeds, hypothesis, twin, synthetic, synthetic-10x, lengths, smollm2;
-#                 SET="seeds=0,1" changes its settings, J=2 runs two commands at once, DRY=1 prints them; it continues after a stop
+#                 SET="seeds=0,1" changes its settings, J=2 runs two commands at once, DRY=1 prints them; run again, it continues
 # make test       create .venv; run lint, types and tests
 # make check      the same in the .venv that is there
 # make slow       the tests that take long, and the wheel in an empty environment
