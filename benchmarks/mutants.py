@@ -106,10 +106,15 @@ def _changes(node: ast.AST) -> Iterator[str]:
             yield ast.unparse(SWAPPED[type(node)]())
 
 
+def _environment(checkout: Path) -> dict[str, str]:
+    paths = os.pathsep.join([str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
 def measure_coverage(checkout: Path, database: Path, tests: list[str]) -> None:
     """Run the tests, and write which of them run each line."""
     options = ["--cov-context=test", "--cov-report=", *(f"--cov={name}" for name in PACKAGES)]
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "COVERAGE_FILE": f"{database}.new"}
+    environment = {**_environment(checkout), "COVERAGE_FILE": f"{database}.new"}
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
     subprocess.run(command, cwd=checkout, env=environment, check=True)
     os.replace(f"{database}.new", database)
@@ -131,10 +136,15 @@ def outcome(mutant: Mutant, tests: list[str], *, checkout: Path, seconds: float)
     lines[mutant.line - 1] = f"{mutant.after}\n"
     path.write_text("".join(lines), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     try:
         ended = subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            cwd=checkout,
+            env=_environment(checkout),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return "timed out"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 
 import matplotlib.pyplot  # noqa: F401
+import sklearn.linear_model
+import sklearn.preprocessing  # noqa: F401
 import small_checkout  # noqa: F401
 import torch.distributed.launcher.api  # noqa: F401
 from typer.testing import CliRunner

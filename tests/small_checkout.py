@@ -137,17 +137,10 @@ exec {python} -S -E {client} {name} "$@"
 
 @dataclass(frozen=True)
 class SmallCheckout:
-    """A small checkout, and the programs that start its stand-in for Python.
-
-    Attributes:
-        folder: the checkout.
-        programs: the folder ``bin`` of its virtual environment.
-        commands: what was started, newest last.
-    """
+    """A small checkout, and the programs that start its stand-in for Python."""
 
     folder: Path
-    programs: Path
-    commands: list[str]
+    programs: Path  # the folder ``bin`` of its virtual environment
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run make in the checkout."""
@@ -165,15 +158,13 @@ class SmallCheckout:
 @contextmanager
 def opened_small_checkout(folder: Path) -> Iterator[SmallCheckout]:
     """Make a small checkout in a new folder, and start what its stand-in for Python asks for while the context lasts."""
-    commands: list[str] = []
 
     class Answer(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             cwd, *command = json.loads(self.rfile.readline())
-            commands.append(" ".join(command))
             self.wfile.write(f"{json.dumps(answer(command, Path(cwd)))}\n".encode())
 
-    checkout = SmallCheckout(small_checkout(folder / "checkout"), folder / "venv" / "bin", commands)
+    checkout = SmallCheckout(small_checkout(folder / "checkout"), folder / "venv" / "bin")
     checkout.programs.mkdir(parents=True)
     with socketserver.TCPServer(("localhost", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

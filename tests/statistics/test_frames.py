@@ -31,30 +31,6 @@ def frames(folder: Path) -> Frames:
     return read_frames(folder)
 
 
-def test_every_selection_of_every_window_has_its_place(rows: Rows, frames: Frames) -> None:
-    contexts = {"resampled": "real", "null-resampled": "null"}
-    drawn: dict[tuple[int, int], list[float]] = {}
-    for row in rows["selections"]:
-        context = contexts.get(row["context"], row["context"])
-        places = frames.rows(row["selector"], context)
-        assert frames.selections.loc[places, "k"].tolist() == list(KS)
-        for at, place in enumerate(places):
-            if row["context"] in contexts:
-                optimism = row["gain_sparse_nats"][at] + row["kl_short_to_sparse_nats"][at]
-                drawn.setdefault((place, row["window_id"]), []).append(optimism)
-                continue
-            of = (place, row["window_id"])
-            assert frames.gain[of] == np.float32(row["gain_sparse_nats"][at])
-            assert frames.divergence[of] == np.float32(row["kl_sparse_nats"][at])
-            assert frames.num_tokens[of] == row["num_tokens"][at]
-    assert {len(values) for values in drawn.values()} == {1, 2}
-    for of, values in drawn.items():
-        assert frames.optimism[of] == pytest.approx(np.mean(values), abs=1e-6)
-    measured = frames.selections["selector"].isin(["unmask-one", "random"]).to_numpy()
-    assert np.isfinite(frames.optimism[measured]).all()
-    assert np.isnan(frames.optimism[~measured]).all()
-
-
 def test_windows_rise_and_groups_are_counted(rows: Rows, frames: Frames) -> None:
     assert frames.windows["window_id"].tolist() == list(range(len(rows["windows"])))
     assert frames.windows["doc_id"].tolist() == [window["doc_id"] for window in rows["windows"]]

@@ -41,20 +41,6 @@ def test_first_passage(frames: Frames) -> None:
     assert len(found) == len(frames.windows) * len(TOLERANCES) * 4 * 2
 
 
-def test_shares_are_those_of_the_targets(frames: Frames) -> None:
-    table, targets = estimate(frames), sufficient_k(frames)
-    shares = table[table["quantity"] == "spectrum_share"]
-    assert len(shares) == 4 * 2 * len(TOLERANCES) * (1 + len(KS))
-    for row in shares.to_dict("records"):
-        of = targets[
-            (targets["selector"] == row["selector"])
-            & (targets["context"] == row["context"])
-            & (targets["tolerance_nats"] == row["x"])
-        ]
-        assert row["value"] == pytest.approx(of.loc[of["k"] <= row["k"], "weight"].sum() / of["weight"].sum())
-        assert row["low"] <= row["value"] <= row["high"]
-
-
 def test_bands_by_hand(frames: Frames) -> None:
     """Sup-t: as many standard errors as 95% of the resamples stay within at every k; each end is an exact binomial one."""
     found = estimate(frames)
