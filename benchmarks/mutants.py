@@ -115,7 +115,21 @@ def measure_coverage(checkout: Path, database: Path, tests: list[str]) -> None:
     """Run the tests, and write which of them run each line."""
     options = ["--cov-context=test", "--cov-report=", *(f"--cov={name}" for name in PACKAGES)]
     environment = {**_environment(checkout), "COVERAGE_FILE": f"{database}.new"}
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "--dist",
+        "no",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        *tests,
+    ]
     subprocess.run(command, cwd=checkout, env=environment, check=True)
     os.replace(f"{database}.new", database)
 
