@@ -39,10 +39,8 @@ def printed(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("alone", "with_the_demo"),
     [
-        ("summary", "summary --run runs/demo"),
+        ("summary", "summary --tables measured --run runs/demo"),
         ("summary --json", "summary --json --tables runs/demo/influence/measured"),
-        ("summary --every", "summary --every --tables measured --run runs/demo"),
-        ("show", "show runs/demo 0"),
         ("show 3", "show runs/demo/influence/measured 3"),
         ("list", "list runs"),
         ("config", "config --config {demo}"),
