@@ -111,7 +111,7 @@ def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     """Run a command, and exit with its code. A mistake prints one line; a bug raises."""
-    gc.set_threshold(100_000)  # modules that load make many objects and free none
+    gc.set_threshold(200_000)  # modules that load make many objects and free none
     if sys.getfilesystemencoding() != "utf-8":  # an ASCII locale: names of files and text are UTF-8 all the same
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _set_up_process()

@@ -66,20 +66,15 @@ def explored(
     return {
         "texts": [text if text.isspace() else alone(text) for text in map(printable, encoded.pieces)],
         "offsets": [encoded.begin_of(token) for token in range(len(encoded))],
-        "first": first,
-        "local_len": manifest["context"]["local_len"],
-        "full_len": manifest["context"]["full_len"],
+        "first": first, "local_len": manifest["context"]["local_len"], "full_len": manifest["context"]["full_len"],
         "units": [counted(number, manifest).removeprefix(f"{number} ") for number in (1, 2)],
         "ks": of[selectors[0]]["k"][0].as_py(),
-        "tolerances": list(TOLERANCES),
-        "tolerance": TOLERANCE,
+        "tolerances": list(TOLERANCES), "tolerance": TOLERANCE,
         **{name: _rounded(windows[name].to_numpy(zero_copy_only=False)) for name in OF_TARGETS},
         "random_loss": _rounded(list_rows(of[CONTROL]["loss_sparse_nats"])),
         "selectors": [
             {
-                "name": name,
-                "definition": SELECTORS[name].meaning,
-                "sees_target": SELECTORS[name].sees_target,
+                "name": name, "definition": SELECTORS[name].meaning, "sees_target": SELECTORS[name].sees_target,
                 "positions": of[name]["positions"].to_pylist(),
                 "ranks": None if unit == "token" else [[*ranks_of(row).values()] for row in of[name].to_pylist()],
                 "loss": _rounded(list_rows(of[name]["loss_sparse_nats"])),
@@ -88,12 +83,10 @@ def explored(
             for name in selectors
         ],
         "likely": {
-            "texts": [alone(text) for text in likely.texts],
-            "tokens": likely.tokens.tolist(),
-            "shares": _rounded(likely.shares),
-            "targets": likely.targets.tolist(),
+            "texts": [alone(text) for text in likely.texts], "tokens": likely.tokens.tolist(),
+            "shares": _rounded(likely.shares), "targets": likely.targets.tolist(),
         },
-    }
+    }  # fmt: skip
 
 
 def _rounded(values: np.ndarray) -> list[Any]:

@@ -203,10 +203,8 @@ def every_table(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 def print_answers(frame: pd.DataFrame) -> None:
     """Print what was measured, and the answers."""
-    console, whole = (
-        SafeConsole(),
-        frame[frame["group"].isna()],
-    )  # without classes of targets there are few rows to search
+    whole = frame[frame["group"].isna()]  # without classes of targets there are few rows to search
+    console = SafeConsole()
     console.print(measured_line(frame.attrs["manifest"], frame))
     for answer in answers(whole):
         verdict = Text(f"{answer.verdict:3} ", STYLES.get(answer.verdict, "bold"))

@@ -61,9 +61,8 @@ def read_windows(tables: Path, window_ids: Sequence[int]) -> list[Window]:
     manifest = read_manifest(tables)
     rows = {row["window_id"]: row for row in read_rows(tables, "windows", window_ids=window_ids)}
     if unknown := set(window_ids) - set(rows):
-        raise UserError(
-            f"{tables}: there is no window {min(unknown)}; its {manifest['num_windows']:,} windows count from 0"
-        )
+        count = manifest["num_windows"]
+        raise UserError(f"{tables}: there is no window {min(unknown)}; its {count:,} windows count from 0")
     selections = list(read_rows(tables, "selections", window_ids=window_ids))
     run, tokenizer = run_of_tables(tables), None
     with suppress(UserError):  # the tokenizer of the run counts only if the tables were made with it
@@ -108,9 +107,7 @@ def show(tables: Path, window_id: int, *, console: Console, selector: Optional[s
     blind = [name for name, choice in measured.items() if not choice["sees_target"] and name not in CONTROLS]
     name = selector or [*blind, *measured][0]
     if name not in measured:
-        raise UserError(
-            f"--selector {name}: not measured in {tables}; the measured selectors are {', '.join(measured)}"
-        )
+        raise UserError(f"--selector {name}: not measured in {tables}; choose one of {', '.join(measured)}")
     ks, num_units = measured[name]["k"], len(measured[name]["scores"])
     if k is not None and k not in ks:
         raise UserError(f"--k {k}: not measured; the measured k are {', '.join(map(str, ks))}")
