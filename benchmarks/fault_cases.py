@@ -19,7 +19,7 @@ WORDS = (
 )
 TINY_YAML = """
 name: tiny
-data: {{source: {base}/words.jsonl, tokenizer: "bpe:320", cache_dir: {base}/data, validation_percent: 30, processes: 2}}
+data: {{source: {base}/words.jsonl, tokenizer: "bpe:320", cache_dir: {base}/data, validation_percent: 30}}
 context: {{local_len: 8, full_len: 20}}
 model: {{d_model: 32, n_heads: 2, n_layers: 2, mlp_ratio: 4}}
 training: {{steps: 20, batch_rows: 16, warmup_steps: 2, checkpoint_every: 4, eval_every: 10, eval_rows: 32, log_every: 1,
@@ -67,6 +67,7 @@ CHANGING = (
     "speed",
     "run_id",
     "starts",  # a resumed run has several
+    "time",  # of a request
 )
 ENDS = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>", ".parquet": b"PAR1"}
 
@@ -92,14 +93,9 @@ def files(out: Path) -> list[Path]:
 
 
 def contents(out: Path) -> dict[str, Any]:
-    """Return what a finished command wrote, by path, so that two results can be compared with ``==``.
-
-    Raises:
-        ValueError: a file is torn.
-    """
-    names = [
-        path for path in files(out) if not is_partial(path) and path.parent.name != "sessions"
-    ]  # one file a process
+    """Return what a finished command wrote, by path, so that two results can be compared with ``==``; torn files raise."""
+    # A session is a file a process, and each that continues has its own.
+    names = [name for name in files(out) if not is_partial(name) and name.parent.name != "sessions"]
     return {str(name): _content(out / name) for name in names}
 
 
@@ -116,11 +112,7 @@ def torn(out: Path) -> list[str]:
 
 
 def _content(path: Path) -> Any:
-    """Return the content of a file without what depends on the clock.
-
-    Raises:
-        Exception: the file is torn.
-    """
+    """Return the content of a file without what depends on the clock. Raise any error if it is torn."""
     if path.is_symlink():
         return str(path.readlink())
     content = path.read_bytes()

@@ -35,7 +35,7 @@ C4_FILES, C4_REVISION = 1024, "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 SMALL_FILES, SMALL_BYTES = 1024, 1 << 26  # so many .txt files of so many bytes are one piece
 HEAD_BYTES = 1024
 BOM, GZIP, PARQUET = b"\xef\xbb\xbf", b"\x1f\x8b", b"PAR1"
-ZSTD = (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")  # the second is a frame that decoders skip
+ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60)))  # a frame; one to skip
 # Files that are not read, by their first bytes.
 NO_TOKENS = {
     b"\x93NUMPY": "a NumPy file with a header; write raw tokens, as OLMo's .npy files are: numpy.load(...).tofile(...)",
@@ -49,6 +49,7 @@ NO_TEXT = NO_TOKENS | {
 }
 NO_LINES = {
     b"[": "a JSON array; write one object a line: jq -c .[] IN > OUT.jsonl",
+    b"<": "an HTML or XML page, as failed downloads leave; fetch the file again",
     b"{\n": "a JSON object over several lines; write one object a line: jq -c . IN > OUT.jsonl",
 }
 # What is wrong with a record, by the error that reading it raised; the first that fits.
@@ -212,12 +213,16 @@ def read_document(path: Path, text_field: str) -> str:
 def read_documents(path: Path, text_field: str, source: str) -> Iterator[Document]:
     """Yield the documents of one file in order: of each line or row, or the whole file, character by character."""
     number, is_whole = 1, not has_ending(path, RECORDS)
+    if has_ending(path, (".gz", ".zst", ".parquet")) and check_regular(path).stat().st_size == 0:
+        raise UserError(f"{path}: this file is empty; fetch it again, or leave it out")
     try:
         with _unpacked(check_regular(path)) as file:
             if file.peek(len(BOM)).startswith(BOM):
                 file.read(len(BOM))
             head = file.peek(HEAD_BYTES).lstrip()
             check_kind(path, head, NO_TEXT)
+            if head.count(b"\0") > len(head) // 4 and not head.startswith(PARQUET):
+                raise UserError(f"{path}: this is UTF-16 text without its mark, or no text; write it as UTF-8")
             if is_whole:
                 yield make_document(file.read().decode(), source)
                 return
