@@ -68,10 +68,8 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
                 _prepare(data, folder, tokenizer_file)
     manifest = store.read_manifest(folder)
     if manifest.changed:
-        logger.warning(
-            f"{folder}: the tokens of {manifest.changed:,} of {manifest.decoded:,} documents do not decode to their text: the "
-            "tokenizer changes or loses characters"
-        )
+        number = f"{manifest.changed:,} of {manifest.decoded:,} documents"
+        logger.warning(f"{folder}: the tokens of {number} do not decode to their text: the tokenizer loses characters")
     return folder
 
 
@@ -148,8 +146,6 @@ def _begin(data: DataConfig, source: sources.Source, folder: Path, tokenizer_fil
 
 def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
     """Return True if a limit is reached; ``max_tokens`` counts the first split."""
-    if data.max_documents is None and data.max_tokens is None:
-        return False
     first, *rest = manifest.splits.values()
     num_documents = first.documents + sum(entry.documents for entry in rest)
     return num_documents >= (data.max_documents or np.inf) or first.tokens >= (data.max_tokens or np.inf)
@@ -269,10 +265,9 @@ def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Encoded]:
             raise UserError(f"{path}: {found}; see data.tokenizer and data.token_dtype")
         for end in (np.flatnonzero(block == manifest.eos_id) + offset + 1).tolist():
             manifest.closed += 1
+            manifest.empty += end == begin + 1
             if end > begin + 1:
                 yield document(begin, end)
-            else:
-                manifest.empty += 1
             begin = end
     if begin < len(tokens):
         manifest.unclosed.append(path.name)

@@ -1,7 +1,7 @@
 """Units of a window's text: which tokens make a word, a sentence or a block.
 
-The tokens of a window are decoded, the text is cut into words or sentences, and every token is put into one of them. Nothing
-outside the window is used, and not its target: what a selector may choose from tells nothing about the target.
+The decoded text is cut into words or sentences, and every token is put into one of them. Neither text outside the window nor its
+target is used: what a selector may choose from tells nothing about the target.
 
 Shape letters: W windows, T tokens of a window, M long-range positions.
 """
@@ -95,10 +95,8 @@ def sentence_starts(text: str) -> list[int]:
 def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range: int, unit: str) -> np.ndarray:
     """Return the number of the group that each long-range position is in, int64 [W, M]; from 0 on, rising by 0 or 1.
 
-    A token belongs to the word or sentence that holds its first character that is no white space. A token of white space alone
-    belongs to the word behind it, or to the sentence in front of it. Blocks are counted from the window's first token.
-    The window's start and the local tokens cut groups. ``tokens_WT`` are windows without their targets; the local tokens show
-    where the last sentence ends.
+    A token belongs to the word or sentence of its first character that is no white space; white space to the word behind it, or
+    the sentence before it. ``tokens_WT``: windows without their targets; local tokens show where the last sentence ends.
     """
     size = 1 if unit == "token" else block_size(unit)
     if size is not None:

@@ -58,9 +58,8 @@ class Windows:
     @property
     def sha256(self) -> str:
         """Hash that identifies which windows of the store these are, and their weights."""
-        digest = hashlib.sha256(np.stack([self.document_W, self.start_W]).tobytes())
-        digest.update(self.weight_W.tobytes())
-        return digest.hexdigest()
+        places = np.stack([self.document_W, self.start_W])
+        return hashlib.sha256(places.tobytes() + self.weight_W.tobytes()).hexdigest()
 
     def tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
         """Return the tokens of these windows, int64 [w, full_len + 1]; the target is the last one."""

@@ -262,29 +262,38 @@ def test_token_files_are_used_in_place(dtype: str, tmp_path: Path) -> None:
         verify_prepared(folder)
 
 
-def test_files_without_valid_tokens_are_refused(tmp_path: Path) -> None:
-    data = token_source(tmp_path, {"a.npy": random_documents(0, 50)})
-    path = Path(data.source) / "a.npy"
+def tokens_of(*tokens: int, dtype: str = "<u2") -> bytes:
+    return np.array(tokens, dtype=dtype).tobytes()
 
-    def refused(words: str, **changes: object) -> None:
-        with pytest.raises(UserError, match=words):
-            prepare(dataclasses.replace(data, **changes))  # type: ignore[arg-type]
-        assert not list(Path(data.cache_dir).glob("*"))
 
-    refused("holds tokens; name what made them", tokenizer="bpe:400")
-    np.array([5, 6, VOCAB, EOS], dtype="<u2").tofile(path)
-    refused(r"a\.npy: token 2 is 400, but the tokenizer has 400 entries")
-    np.array([5, 6, 7, EOS], dtype="<u2").tofile(path)
-    refused(r"'w1' \(token 1\) closes no document", eos_token="w1")
-    refused("the tokenizer has no such token", eos_token="</s>")
-    np.array(random_documents(0, 1)[0] * 9, dtype="<u4").tofile(path)
-    refused("every second token is 0, as if tokens had 32 bits")
-    path.write_bytes(bytes(7))
-    refused("7 bytes are no whole number of 2-byte tokens")
-    np.save(path, np.arange(5, dtype=np.uint16))
-    refused("a NumPy file with a header; write raw tokens")
-    path.write_bytes(b"")
-    refused("no document with text")
+BAD_TOKENS: list[tuple[bytes, dict[str, str], str]] = [
+    (tokens_of(5, EOS), {"tokenizer": "bpe:400"}, "holds tokens; name what made them"),
+    (tokens_of(5, EOS), {"eos_token": "</s>"}, "the tokenizer has no such token"),
+    (tokens_of(5, 6, VOCAB, EOS), {}, r"a\.npy: token 2 is 400, but the tokenizer has 400 entries"),
+    (tokens_of(5, 6, 7, EOS), {"eos_token": "w1"}, r"'w1' \(token 1\) closes no document"),
+    (tokens_of(*[5, EOS] * 9, dtype="<u4"), {}, "every second token is 0, as if tokens had 32 bits"),
+    (bytes(7), {}, "7 bytes are no whole number of 2-byte tokens"),
+    (b"\x93NUMPY\x01\x00v\x00{'descr'", {}, "a NumPy file with a header; write raw tokens"),
+    (b"", {}, "no document with text"),
+]
+
+
+@pytest.mark.parametrize(("content", "changes", "words"), BAD_TOKENS)
+def test_files_without_valid_tokens_are_refused(
+    content: bytes, changes: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    data = dataclasses.replace(token_source(tmp_path, {"a.npy": []}), **changes)  # type: ignore[arg-type]
+    (Path(data.source) / "a.npy").write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        prepare(data)
+    assert not list(Path(data.cache_dir).glob("*"))
+
+
+def test_a_token_file_may_begin_like_a_packed_one(tmp_path: Path) -> None:
+    data = token_source(tmp_path, {"a.npy": [[0x8B1F, 5, EOS]]})  # the first bytes of gzip
+    vocabulary = {"<|endoftext|>" if number == EOS else f"w{number}": number for number in range(2**16)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(data.tokenizer)
+    assert [one for split in SPLITS for one in documents_of(open_store(prepare(data), split))] == [[0x8B1F, 5, EOS]]
 
 
 def test_token_files_behave_like_one_array() -> None:
