@@ -9,16 +9,18 @@ import re
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+
 from olmo_sparsity.config import Config, InfluenceConfig, Lengths, fingerprint, to_dict
 from olmo_sparsity.files import exclusive_lock, make_folder, read_json, write_json
 from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.evaluate import Measurement
-from olmo_sparsity.measure.opening import OpenedModel, draw_windows, open_model, open_text
+from olmo_sparsity.measure.opening import MeasuredText, OpenedModel, draw_windows, open_model, open_text
 from olmo_sparsity.measure.parts import WHOLE, Share, begin_pretrained
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
 from olmo_sparsity.tables import SCHEMA_VERSION
-from olmo_sparsity.text.nulls import draw_null_contexts
+from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.units import WORD
@@ -41,7 +43,7 @@ def measure(
     measured. ``out``: folder of the tables; None: one inside the run, named after what is measured.
     """
     request, config = parts.request_of(config), config.with_measured_k()
-    settings = config.influence
+    settings, lengths = config.influence, config.measured_lengths
     opened = open_model(config, run)
     text = open_text(opened)
     run_id = influence_run_id(settings, opened, text.store)
@@ -53,32 +55,8 @@ def measure(
         if parts.is_complete(folder, parts.begun(folder, "influence", run_id=run_id, sources=sources)):
             return folder
 
-    lengths = opened.lengths
-    windows = draw_windows(
-        text.store,
-        settings,
-        full_len=lengths.full_len,
-        tokenizer=opened.tokenizer,
-        exclude_ids=text.excluded_ids_G,
-    )
-    if len(windows) < settings.num_windows:
-        logger.info(
-            f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
-            f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
-        )
-    percent = config.data.validation_percent if text.split == "validation" else None
-    if few := few_documents(windows.store.doc_ids_G[windows.eligible_g], percent, windows):
-        logger.warning(few)
-    null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
-    if null_contexts.kind != settings.null_context:
-        logger.info(
-            f"influence.null_context = {settings.null_context}: all text is one document, so its tokens are shuffled instead"
-        )
-    overlap_W = None
-    # A window with its target may be too short to hold the n-grams.
-    if text.training_store is not None and lengths.full_len + 1 >= NGRAM:
-        overlap_W = windows_in_training(windows, text.training_store)
-
+    null_contexts, overlap_W = draw_contexts(opened, text)
+    windows = null_contexts.windows
     fit = shared_fit(opened, windows, share)
     measurement = Measurement(
         opened.engine(settings), null_contexts, settings, lengths, opened.tokenizer, text.split, overlap_W
@@ -97,6 +75,35 @@ def measure(
         for window_ids, write in missing:
             write(measurement.tables_of(window_ids))
     return folder
+
+
+def draw_contexts(opened: OpenedModel, text: MeasuredText) -> tuple[NullContexts, Optional[np.ndarray]]:
+    """Windows with their null contexts, and which windows share text with training (bool; None: not known)."""
+    settings, lengths = opened.config.influence, opened.lengths
+    windows = draw_windows(
+        text.store,
+        settings,
+        full_len=lengths.full_len,
+        tokenizer=opened.tokenizer,
+        exclude_ids=text.excluded_ids_G,
+    )
+    if len(windows) < settings.num_windows:
+        logger.info(
+            f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "
+            f"{settings.num_windows:,} requested; a larger influence.max_windows_per_document allows more of each document"
+        )
+    percent = opened.config.data.validation_percent if text.split == "validation" else None
+    if few := few_documents(windows.store.doc_ids_G[windows.eligible_g], percent, windows):
+        logger.warning(few)
+    null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
+    if null_contexts.kind != settings.null_context:
+        logger.info(
+            f"influence.null_context = {settings.null_context}: all text is one document, so its tokens are shuffled instead"
+        )
+    # A window with its target may be too short to hold the n-grams.
+    if text.training_store is None or lengths.full_len + 1 < NGRAM:
+        return null_contexts, None
+    return null_contexts, windows_in_training(windows, text.training_store)
 
 
 def influence_run_id(

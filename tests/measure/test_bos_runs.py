@@ -102,8 +102,7 @@ def measured_as_exported(config: Config, export: Path, **influence: object) -> C
     return with_settings(named, **influence)
 
 
-@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
-@pytest.mark.parametrize("has_bos", [False, True], ids=["no BOS", "BOS"])
+@pytest.mark.parametrize(("visibility", "has_bos"), [("hidden", True), ("contextual", False)])
 def test_an_export_has_the_numbers_of_its_run_with_no_option(
     visibility: str,
     has_bos: bool,

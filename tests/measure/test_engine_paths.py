@@ -29,6 +29,7 @@ FAMILIES = [
 family = pytest.mark.parametrize("kind", FAMILIES)
 visible = pytest.mark.parametrize("visibility", ["hidden", "contextual"])
 anchored = pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+in_turn = pytest.mark.parametrize(("visibility", "anchor_id"), [("hidden", BOS), ("contextual", None)])
 
 
 @functools.cache
@@ -55,8 +56,7 @@ def every_set() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @family
-@visible
-@anchored
+@in_turn
 def test_every_path_gives_what_the_definition_gives(kind: str, visibility: Any, anchor_id: Optional[int]) -> None:
     model, (tokens_WT, _), (windows_R, shown_RM) = model_of(kind), windows(W), every_set()
     defined = functools.partial(log_probs, model.raw, visibility=visibility, anchor_id=anchor_id)
@@ -76,8 +76,7 @@ def test_every_path_gives_what_the_definition_gives(kind: str, visibility: Any, 
 
 
 @family
-@visible
-@anchored
+@in_turn
 def test_attention_is_that_of_the_last_token_over_all_layers_and_heads(
     kind: str, visibility: Any, anchor_id: Optional[int]
 ) -> None:
@@ -125,8 +124,7 @@ def test_gradients_are_derivatives_by_gates(visibility: Any, anchor_id: Optional
 
 
 @family
-@visible
-@anchored
+@in_turn
 def test_gradients_of_the_local_tokens_alone_are_those_under_gates(
     kind: str, visibility: Any, anchor_id: Optional[int]
 ) -> None:

@@ -64,7 +64,7 @@ def test_an_architecture_is_measured_as_defined_or_refused_in_one_line(kind: str
             fit(build(kind))
         return
     model, (tokens_WT, targets_W) = build(kind), windows(4)
-    fit(model), fit(model, anchor_id=BOS)
+    fit(model, anchor_id=BOS)
     for visibility in ("hidden", "contextual"):
         found = Engine(model, LOCAL, visibility, BOS).log_probs(tokens_WT, torch.arange(4), random_sets(4))
         defined = log_probs(model.raw, tokens_WT, random_sets(4), visibility=visibility, anchor_id=BOS)
@@ -222,10 +222,9 @@ class CannotBeRun(Changed):
         (CannotBeRun, r"it cannot be run to measure entries of a prefix against masked, nats \(ValueError: first line\)"),
     ],
 )  # fmt: skip
-@anchored
-def test_a_defect_is_found_and_named(defect: type[Changed], said: str, anchor_id: Optional[int]) -> None:
+def test_a_defect_is_found_and_named(defect: type[Changed], said: str) -> None:
     with pytest.raises(UserError, match=rf"^tiny cannot be measured: ({said})[^\n]*$"):
-        fit(defect().model, anchor_id=anchor_id)
+        fit(defect().model)
 
 
 def test_layers_that_are_not_those_of_their_family_are_found() -> None:

@@ -91,16 +91,6 @@ def test_processes_that_begin_and_end_at_once(asked: list[str], tiny_tables: Pat
     assert read_json(tmp_path / "out" / "manifest.json")["status"] == "complete"
 
 
-def test_lost_parts_alone_are_measured_again(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(tiny_tables, tmp_path / "out"))
-    (out / "selections" / "part-00001.parquet").unlink()
-    before = {path: path.stat().st_ino for path in out.glob("*/part-*") if "00001" not in path.name}
-    again = run_cli("influence", *asked, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert part_bytes(out) == part_bytes(tiny_tables)
-    assert {path: path.stat().st_ino for path in before} == before
-
-
 def test_parts_are_not_added_to_those_of_other_columns(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(tiny_tables, tmp_path / "out"))
     for path in (out / "windows").iterdir():
