@@ -196,7 +196,7 @@ class Engine:
         if self.has_prefix:
             entries_RM = shown_RM
         elif self.path != "masked":
-            leading_RM = shown_RM.cumprod(dim=1).bool()
+            leading_RM = shown_RM.cumprod(dim=1, dtype=torch.uint8).bool()
             number_R, size_R = leading_RM.sum(dim=1), shown_RM.sum(dim=1)
             shares_R = (number_R >= FEWEST_SHARED) & (4 * number_R >= size_R) & (number_R < shown_RM.shape[1])
             entries_RM = leading_RM & shares_R[:, None]
