@@ -97,7 +97,7 @@ def _changes(node: ast.AST) -> Iterator[str]:
         case ast.Constant(value=bool(value)):
             yield str(not value)
         case ast.Constant(value=int(value) | float(value)):
-            yield str(value + 1)
+            yield str(value + 1 if abs(value) < 100 else 0)
         case ast.Name(id=name) if name in RENAMED:
             yield RENAMED[name]
         case ast.Expr(value=ast.Call()):
