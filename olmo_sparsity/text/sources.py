@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -119,6 +120,8 @@ def open_source(data: DataConfig) -> Source:
     root, files, others = Path(data.source), [], Counter[str]()
     if root.is_dir():
         found = [path for path in root.rglob("*") if "/." not in f"/{path.relative_to(root).as_posix()}"]
+        for folder in (root, *(path for path in found if path.is_dir() and not path.is_symlink())):
+            os.listdir(folder)  # raises where rglob passes over what may not be read
     else:
         found = [Path(path) for path in ([data.source] if root.is_file() else glob.glob(data.source, recursive=True))]
         if not found:
