@@ -82,7 +82,8 @@ def start(command: str, errors: Path) -> int:
 def wait(pid: int, errors: Path) -> Ended:
     """Wait until a command has ended."""
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return code, errors.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
+    return code, [line for line in lines if not line.startswith("warning: ")]
 
 
 def load_libraries() -> None:
