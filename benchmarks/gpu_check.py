@@ -29,10 +29,9 @@ from olmo_sparsity.errors import Interrupted
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.model.causal_lm import CausalLM
-from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.devices import device_name, pick_device
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.olmo import build_model, load_model, olmo_model_config
 from olmo_sparsity.train.loop import train
 from olmo_sparsity.train.step import resolve_compile, resolve_precision
 

@@ -30,9 +30,9 @@ from olmo_sparsity.files import (
     tokenizer_of_run,
     write_manifest,
 )
-from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, load_model, trained_checkpoint
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, trained_checkpoint
 from olmo_sparsity.model.convert import to_transformers
-from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.model.olmo import OLMoWithPositions, load_model
 from olmo_sparsity.model.pretrained import quiet
 from olmo_sparsity.text.tokenizer import read_tokenizer
 

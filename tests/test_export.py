@@ -27,8 +27,8 @@ from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import ExportedModel, export_hf, model_card, to_transformers_tokenizer
 from olmo_sparsity.files import partial_path, read_json, sha256_file, write_manifest
-from olmo_sparsity.model.checkpoint import CheckpointInfo, load_model, read_checkpoint_info
-from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.model.checkpoint import CheckpointInfo, read_checkpoint_info
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, load_model, olmo_model_config
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.tokenizer import read_tokenizer, train_bpe
 from olmo_sparsity.train.positions import pose_positions

@@ -21,8 +21,8 @@ from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.fit import Anchor, check_fit, compare_first_tokens, num_compared_windows
 from olmo_sparsity.measure.parts import check_same_model
 from olmo_sparsity.model.causal_lm import CausalLM
-from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, trained_checkpoint
-from olmo_sparsity.model.convert import open_run
+from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, read_model, trained_checkpoint
+from olmo_sparsity.model.convert import to_transformers
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.pretrained import ModelRecord, from_memory, open_pretrained
 from olmo_sparsity.text.prepare import prepare
@@ -152,16 +152,16 @@ def _open_run(config: Config, run: Path, device: torch.device) -> OpenedModel:
     """Load a run's newest checkpoint as a model of transformers."""
     latest = trained_checkpoint(run)
     manifest = read_manifest_of(run, "config", "num_parameters", "tokenizer_sha256")
-    checkpoint = check_checkpoint_of_run(latest, manifest)
+    checkpoint = check_checkpoint_of_run(latest, manifest).record
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     # In the text of training this token precedes every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
     anchor = _anchor_of(config, bos, automatic=config.context.bos, max_position=config.num_positions)
-    model = CausalLM(open_run(latest).to(device))
+    model = CausalLM(to_transformers(*read_model(latest)).to(device))
     dtype = torch.bfloat16 if config.influence.precision == "bf16" else torch.float32
     return OpenedModel(
-        config, run, model.in_dtype(dtype), tokenizer, config.data.eos_token, bos, anchor, checkpoint.model_sha256,
-        manifest["num_parameters"], config.max_position, checkpoint=checkpoint.record,
+        config, run, model.in_dtype(dtype), tokenizer, config.data.eos_token, bos, anchor, checkpoint["model_sha256"],
+        manifest["num_parameters"], config.max_position, checkpoint=checkpoint,
     )  # fmt: skip
 
 

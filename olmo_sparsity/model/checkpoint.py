@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional, cast
 
 import torch
 import yaml
@@ -23,19 +23,8 @@ import yaml
 from olmo_sparsity import files
 from olmo_sparsity.errors import UserError
 
-if TYPE_CHECKING:
-    from olmo_sparsity.model.olmo import OLMoWithPositions
-
-MODEL_FILES = ("config.yaml", "model.pt")
-FILES = (*MODEL_FILES, "optim.pt")
-
-
-@dataclass(frozen=True)
-class CheckpointState:
-    """The tensors of a checkpoint, on the CPU."""
-
-    weights: dict[str, Any]
-    optimizer: dict[str, Any]  # by the names of the parameters
+FILES = CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.pt", "optim.pt"
+Tensors = dict[str, dict[str, Any]]  # by file, on the CPU: the weights; the optimizer's by names of parameters
 
 
 @dataclass(frozen=True)
@@ -50,13 +39,9 @@ class CheckpointInfo:
     newest_loss_nats: Optional[float] = None  # on validation text, by the newest evaluation; None: not evaluated yet
 
     @property
-    def model_sha256(self) -> str:
-        return self.sha256["model.pt"]
-
-    @property
     def record(self) -> dict[str, Any]:
         """The checkpoint as manifests hold it."""
-        return {"step": self.step, "model_sha256": self.model_sha256}
+        return {"step": self.step, "model_sha256": self.sha256[MODEL]}
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -72,7 +57,7 @@ def trained_checkpoint(run: Path, *, command: str = "olmo-sparsity train") -> Pa
     raise UserError(f"{run}: this run has no checkpoint; train it first with `{command} --run {run}`")
 
 
-def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, state: CheckpointState, keep: int) -> None:
+def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, tensors: Tensors, keep: int) -> None:
     """Write ``folder/step{info.step}``, let ``latest`` link to it, and delete all but the newest ``keep``."""
     folder.mkdir(parents=True, exist_ok=True)
     target, latest = folder / f"step{info.step}", folder / "latest"
@@ -80,9 +65,9 @@ def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, state: C
     partial.mkdir()
     plain = {name: of.value if isinstance(of, Enum) else of for name, of in dataclasses.asdict(config).items()}
     try:
-        files.write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
-        _save_tensors(state.weights, partial / "model.pt")
-        _save_tensors(state.optimizer, partial / "optim.pt")
+        files.write_text(partial / CONFIG, yaml.safe_dump({"model": plain}, sort_keys=False))
+        for name in (MODEL, OPTIMIZER):
+            _save_tensors(tensors[name], partial / name)
         hashes = {name: files.sha256_file(partial / name) for name in FILES}
         files.write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
         if target.exists():
@@ -95,10 +80,10 @@ def save_checkpoint(folder: Path, info: CheckpointInfo, *, config: Any, state: C
     delete_old_checkpoints(folder, keep=keep)
 
 
-def _save_tensors(state: dict[str, Any], path: Path) -> None:
+def _save_tensors(tensors: dict[str, Any], path: Path) -> None:
     with open(path, "wb") as file:
         try:
-            torch.save(state, file)
+            torch.save(tensors, file)
         except RuntimeError as error:  # torch's message does not mention a full disk
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None
         file.flush()
@@ -112,6 +97,16 @@ def delete_old_checkpoints(folder: Path, *, keep: int) -> None:
     files.remove_leftovers(folder, seconds=0)
 
 
+def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> CheckpointInfo:
+    """Read ``train.json``, and check by the manifest that this run saved it: another's checkpoint matches its own hashes."""
+    info, last, own = read_checkpoint_info(checkpoint), manifest.get("checkpoint") or {}, manifest.get("run_id")
+    if info.run_id != own:
+        raise UserError(f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {own}; restore it")
+    if checkpoint.name != f"step{info.step}" or (last.get("step") == info.step and last != info.record):
+        raise UserError(f"{checkpoint}: not the weights that this run saved here, at step {info.step}; restore them")
+    return info
+
+
 def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
     """Read ``train.json``. The other files are not verified."""
     path = checkpoint / "train.json"
@@ -120,54 +115,25 @@ def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
     return info
 
 
-def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> CheckpointInfo:
-    """Read ``train.json``, and check by the manifest that this run saved it: another's checkpoint matches its own hashes."""
-    info, last, own = read_checkpoint_info(checkpoint), manifest.get("checkpoint") or {}, manifest.get("run_id")
-    if info.run_id != own:
-        raise UserError(f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {own}; restore it")
-    is_last = last.get("step") == info.step
-    if checkpoint.name != f"step{info.step}" or (is_last and last["model_sha256"] != info.model_sha256):
-        raise UserError(f"{checkpoint}: not the weights that this run saved here, at step {info.step}; restore them")
-    return info
-
-
 def verify_checkpoint(checkpoint: Path, names: Sequence[str] = FILES) -> None:
     """Compare files of a checkpoint with their hashes."""
     info = read_checkpoint_info(checkpoint)
     for path in (checkpoint / name for name in names):
         if not path.is_file() or files.sha256_file(path) != info.sha256[path.name]:
-            remedy = (
-                f"restore it, or delete {checkpoint} and train again, from the checkpoint before it or from the start"
-            )
+            remedy = f"restore it, or delete {checkpoint} and train again"
             raise UserError(f"{path}: missing, cut short or changed since it was written; {remedy}")
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a file of a checkpoint that was verified before."""
+    try:
+        return cast(dict[str, Any], torch.load(path, map_location="cpu", weights_only=True))
+    except pickle.UnpicklingError:
+        raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
 
 
 def read_model(checkpoint: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """OLMo's configuration, as a dictionary, and the weights of a checkpoint, which are verified."""
-    verify_checkpoint(checkpoint, MODEL_FILES)
-    config = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
-    return config, _load_tensors(checkpoint / "model.pt")
-
-
-def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
-    """OLMo's model of a checkpoint, which is verified, in evaluation mode, without gradients."""
-    from olmo.config import ModelConfig  # not at import: measuring does not need ai2-olmo
-
-    from olmo_sparsity.model.olmo import OLMoWithPositions
-
-    config, weights = read_model(checkpoint)
-    model = OLMoWithPositions(ModelConfig.new(**config), init_params=False)
-    model.load_state_dict(weights)
-    return model.to(device).eval().requires_grad_(False)
-
-
-def read_state(checkpoint: Path) -> CheckpointState:
-    """The tensors of a checkpoint that was verified before."""
-    return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))
-
-
-def _load_tensors(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
+    verify_checkpoint(checkpoint, (CONFIG, MODEL))
+    config = yaml.safe_load((checkpoint / CONFIG).read_text(encoding="utf-8"))["model"]
+    return config, read_tensors(checkpoint / MODEL)

@@ -13,23 +13,16 @@ together. OLMoE does, and with a single expert its MLP is dense: the routing wei
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Optional
 
 import torch
 import transformers
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import read_model
 
 Weights = Mapping[str, torch.Tensor]
 # Key of the configuration: whether a BOS stood before every row of training; without ``bos_token_id`` that would not be known.
 ROWS_HAVE_BOS = "rows_have_bos"
-
-
-def open_run(checkpoint: Path) -> Any:
-    """The model of a checkpoint, which is verified, on the CPU."""
-    return to_transformers(*read_model(checkpoint))
 
 
 def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bos: Optional[bool] = None) -> Any:
@@ -114,11 +107,8 @@ def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool)
         }
         mlp = {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": without_mean(mlp_out)}
         if config["attention_layer_norm"]:  # OLMoE stores all experts in one tensor; a router of zeros
-            mlp = {
-                "experts.gate_up_proj": torch.cat([gate, up])[None],
-                "gate.weight": torch.zeros(1, config["d_model"]),
-            }
-            mlp["experts.down_proj"] = without_mean(mlp_out)[None]
+            mlp = {"gate.weight": torch.zeros(1, config["d_model"]), "experts.down_proj": mlp["down_proj.weight"][None]}
+            mlp["experts.gate_up_proj"] = torch.cat([gate, up])[None]
             renamed |= {f"{to}.self_attn.{name}.weight": scale(f"{block}.{name}") for name in ("q_norm", "k_norm")}
         renamed |= {f"{to}.mlp.{name}": weight for name, weight in mlp.items()}
     return renamed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Optional
 
 import torch
@@ -16,6 +17,7 @@ from olmo.model import BufferCache, OLMo, RotaryEmbedding
 from torch import Tensor, nn
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.model.checkpoint import read_model
 
 
 class EmbeddingAtPositions(nn.Embedding):
@@ -136,3 +138,11 @@ def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return OLMoWithPositions(config)
+
+
+def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
+    """The model of a checkpoint, which is verified, in evaluation mode, without gradients."""
+    config, weights = read_model(checkpoint)
+    model = OLMoWithPositions(olmo_config.ModelConfig.new(**config), init_params=False)
+    model.load_state_dict(weights)
+    return model.to(device).eval().requires_grad_(False)

@@ -19,9 +19,9 @@ import torch
 from olmo_sparsity import files, tables
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, load_model, trained_checkpoint
+from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, trained_checkpoint
 from olmo_sparsity.model.devices import device_name, pick_device
-from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.model.olmo import OLMoWithPositions, load_model
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.synthetic import tasks
 from olmo_sparsity.synthetic.tasks import Sequences, open_background
@@ -73,7 +73,7 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
     trained = files.read_manifest_of(run, "num_parameters", "tokens_sha256")
     if "synthetic_task" not in trained:
         raise UserError(f"{run}: this run was trained on text, not on a synthetic task; choose another with --run DIR")
-    checkpoint = check_checkpoint_of_run(latest, trained)
+    checkpoint = check_checkpoint_of_run(latest, trained).record
     if trained["tokens_sha256"] != tasks.generated_sha256(settings, open_background(config, "train")):
         raise UserError(f"{run}: data.source = {config.data.source} has changed since this run was trained; restore it")
     background = open_background(config, "validation")
@@ -85,7 +85,7 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
         settings.test_row_len,
     )
     versions = (tables.SCHEMA_VERSION, tasks.GENERATOR_VERSION)
-    run_id = fingerprint(*versions, checkpoint.model_sha256, *evaluated, background.text_sha256)
+    run_id = fingerprint(*versions, checkpoint["model_sha256"], *evaluated, background.text_sha256)
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     begun = files.manifest_of_kind(folder, "synthetic")
     if begun is not None and overwrite:
@@ -112,7 +112,7 @@ def evaluate_task(config: Config, run: Path, *, out: Optional[Path] = None, over
         "num_windows": len(cells) * settings.test_rows,
         **{name: trained.get(name) for name in ("num_parameters", "validation_loss_nats", "ended_by")},
         "training_seconds": trained.get("seconds"),
-        "checkpoint": checkpoint.record,
+        "checkpoint": checkpoint,
         "context": context,
         "device": device_name(device),
         "environment": files.environment(),

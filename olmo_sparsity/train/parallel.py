@@ -10,6 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.nn.parallel import DistributedDataParallel
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import CheckpointState
+from olmo_sparsity.model.checkpoint import MODEL, OPTIMIZER, Tensors, read_tensors
 from olmo_sparsity.torchrun import ProcessInfo
 
 if TYPE_CHECKING:
@@ -131,22 +132,20 @@ def gradient_accumulation(module: nn.Module, model: nn.Module, *, last: bool) ->
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
-def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> CheckpointState:
+def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     """Gather the whole weights and optimizer state in the leader, on the CPU. All processes must call it."""
     options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=dist.is_initialized())
-    return CheckpointState(
-        weights=dcp.get_model_state_dict(model, options=options),
-        optimizer=dict(dcp.get_optimizer_state_dict(model, optimizer, options=options)),
-    )
+    optimizer_state = dcp.get_optimizer_state_dict(model, optimizer, options=options)
+    return {MODEL: dcp.get_model_state_dict(model, options=options), OPTIMIZER: dict(optimizer_state)}
 
 
-def load_state(model: nn.Module, optimizer: torch.optim.Optimizer, read: Callable[[], CheckpointState]) -> None:
-    """Load what ``gather_state`` returned. The leader calls ``read``, and all processes get the tensors."""
-    tensors = [CheckpointState({}, {})]
-    on_leader(lambda: tensors.append(read()))
+def load_state(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
+    """Load what ``gather_state`` returned from a verified checkpoint. The leader reads, and all processes get the tensors."""
+    tensors: Tensors = {MODEL: {}, OPTIMIZER: {}}
+    on_leader(lambda: tensors.update({name: read_tensors(checkpoint / name) for name in tensors}))
     options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.is_initialized())
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    dcp.set_model_state_dict(model, tensors[-1].weights, options=options)
-    dcp.set_optimizer_state_dict(model, optimizer, tensors[-1].optimizer, options=options)
+    dcp.set_model_state_dict(model, tensors[MODEL], options=options)
+    dcp.set_optimizer_state_dict(model, optimizer, tensors[OPTIMIZER], options=options)
     for group, built_with in zip(optimizer.param_groups, settings, strict=True):  # torch makes lists of its tuples
         group.update(built_with)

@@ -129,7 +129,7 @@ def open_run(
     run = Run(folder, config, data, held_out, state, manifest)
     if resumed is not None:
         path, info = resumed
-        load_state(model, state.optimizer, lambda: checkpoints.read_state(path))
+        load_state(model, state.optimizer, path)
         run.step, run.seconds_before, run.newest_loss_nats = info.step, info.seconds, info.newest_loss_nats
         logger.info(f"{folder}: resuming at step {info.step}")
     return run
@@ -173,7 +173,7 @@ def save(run: Run) -> None:
     info = checkpoints.CheckpointInfo(
         run.step, run.tokens, run.seconds, run.manifest["run_id"], newest_loss_nats=loss_nats
     )
-    given = {"config": run.state.model.config, "state": tensors, "keep": KEEP_CHECKPOINTS}
+    given = {"config": run.state.model.config, "tensors": tensors, "keep": KEEP_CHECKPOINTS}
     on_leader(lambda: checkpoints.save_checkpoint(run.folder / "checkpoints", info, **given))
 
 
@@ -188,6 +188,6 @@ def finish(run: Run) -> None:
         "tokens": run.tokens,
         "validation_loss_nats": run.newest_loss_nats,
         "seconds": run.seconds,
-        "checkpoint": checkpoints.read_checkpoint_info(folder / f"step{run.step}").record,
+        "checkpoint": checkpoints.check_checkpoint_of_run(folder / f"step{run.step}", run.manifest).record,
     }
     files.write_manifest(run.folder, {**run.manifest, **result})

@@ -15,8 +15,7 @@ from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export import export_hf, to_transformers_tokenizer
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.model.olmo import OLMoWithPositions, load_model
 from olmo_sparsity.tables import read_table
 from olmo_sparsity.text.tokenizer import eos_id_of, read_tokenizer
 

@@ -20,7 +20,7 @@ from olmo_sparsity.export import export_hf
 from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure.opening import OpenedModel, draw_windows, open_model, open_text
 from olmo_sparsity.measure.parts import begin_pretrained
-from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.olmo import load_model
 from olmo_sparsity.progress import listening
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.windows import Windows

@@ -14,13 +14,8 @@ from olmo.model import OLMo
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import partial_path, read_json, sha256_file, write_json
-from olmo_sparsity.model.checkpoint import (
-    CheckpointInfo,
-    CheckpointState,
-    list_checkpoints,
-    load_model,
-    save_checkpoint,
-)
+from olmo_sparsity.model.checkpoint import CheckpointInfo, list_checkpoints, save_checkpoint
+from olmo_sparsity.model.olmo import load_model
 
 CPU = torch.device("cpu")
 
@@ -41,11 +36,11 @@ def test_olmo_loads_what_we_save(tiny_run: Path) -> None:
 def saving_the_newest(folder: Path, run: Path) -> Callable[[int], None]:
     """Return a function that saves the model of a run as a checkpoint of a step, of which the newest is kept."""
     model = load_model(run / "checkpoints" / "latest", CPU)
-    state = CheckpointState(weights=model.state_dict(), optimizer={})
+    tensors = {"model.pt": model.state_dict(), "optim.pt": {}}
 
     def save(step: int) -> None:
         info = CheckpointInfo(step=step, tokens=0, seconds=0.0, run_id="0123")
-        save_checkpoint(folder, info, config=model.config, state=state, keep=1)
+        save_checkpoint(folder, info, config=model.config, tensors=tensors, keep=1)
 
     return save
 

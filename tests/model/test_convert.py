@@ -14,8 +14,9 @@ from tiny_models import PLAIN, build, converted
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json, write_json
-from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.model.convert import open_run
+from olmo_sparsity.model.checkpoint import read_model
+from olmo_sparsity.model.convert import to_transformers
+from olmo_sparsity.model.olmo import load_model
 
 # A process in which `import olmo` fails measures a run.
 WITHOUT_OLMO = """
@@ -36,7 +37,7 @@ if __name__ == "__main__":
 @torch.no_grad()
 def test_a_checkpoint_is_opened_as_the_model_that_was_trained(tiny_run: Path, tmp_path: Path) -> None:
     checkpoint = Path(shutil.copytree(tiny_run / "checkpoints" / "latest", tmp_path / "step12"))
-    ours, theirs = load_model(checkpoint, torch.device("cpu")), open_run(checkpoint)
+    ours, theirs = load_model(checkpoint, torch.device("cpu")), to_transformers(*read_model(checkpoint))
     tokens = torch.arange(1, 19)[None]
     expected = ours(tokens, torch.arange(18)[None])[..., : ours.vocab_size]
     torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=0)
@@ -44,7 +45,7 @@ def test_a_checkpoint_is_opened_as_the_model_that_was_trained(tiny_run: Path, tm
     info["sha256"]["model.pt"] = info["sha256"]["optim.pt"]
     write_json(checkpoint / "train.json", info)
     with pytest.raises(UserError, match=r"model\.pt: missing, cut short or changed"):
-        open_run(checkpoint)
+        read_model(checkpoint)
 
 
 @pytest.mark.parametrize("positions", ["none", "absolute"])

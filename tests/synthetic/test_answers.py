@@ -17,8 +17,7 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json
-from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, load_model, olmo_model_config
 from olmo_sparsity.synthetic.evaluate import evaluate_task, respond
 from olmo_sparsity.synthetic.tasks import (
     Sequences,

@@ -21,8 +21,7 @@ from watched_runs import metrics, wait_for_lines, weights
 from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json, write_json
-from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.olmo import build_model, load_model, olmo_model_config
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.train.batches import VALIDATION_SEED, TrainingData, batch_at, open_training_text, row_source
 from olmo_sparsity.train.loop import train
