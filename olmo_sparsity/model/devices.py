@@ -49,9 +49,8 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if num_gpus else "cpu"
     if name not in ("cpu", *(("cuda",) if num_gpus else ()), *(f"cuda:{number}" for number in range(num_gpus))):
-        raise UserError(
-            f"training.device = {name}: this machine has no such device; choose auto, cpu, or with a GPU cuda or cuda:N"
-        )
+        choices = "auto, cpu, or with a GPU cuda or cuda:N"
+        raise UserError(f"training.device = {name}: this machine has no such device; choose {choices}")
     if name == "cpu":
         _keep_freed_memory()
     elif name == "cuda" and current_process().local_world_size > 1:

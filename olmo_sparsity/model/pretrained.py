@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import io
 import logging
@@ -71,15 +72,14 @@ def open_pretrained(
 
     Rotary positions reach as far as the ``longest`` row that will be run, if ``settings.train_len`` is stated.
     """
-    name, weights = str(settings.model), find_weights(settings)
-    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    safe |= {"gguf_file": weights.gguf.name} if weights.gguf else {}
+    name, (paths, revision) = str(settings.model), find_weights(settings)
+    folder, gguf = paths[0].parent, paths[0].name if paths[0].suffix == ".gguf" else None
+    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "gguf_file": gguf}
     with quiet(), _as_user_errors(name):
-        folder = weights.paths[0].parent
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe)
         config = transformers.AutoConfig.from_pretrained(folder, **safe)
-        if weights.gguf is None:
-            check_stored(weights.paths, is_quantized=bool(getattr(config, "quantization_config", None)))
+        if gguf is None:
+            check_stored(paths, is_quantized=bool(getattr(config, "quantization_config", None)))
         config.transformers_weights = None  # the name of another file of weights, which was not hashed
         rows_have_bos = getattr(config, ROWS_HAVE_BOS, None)
         positions, depends_on_length = position_limit(config)
@@ -92,17 +92,19 @@ def open_pretrained(
             folder, config=config, dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             attn_implementation="eager",  # a configuration may name code on the hub; CausalLM chooses a faster one
             ignore_mismatched_sizes=True,  # they are told, and refused in words that name them
-            output_loading_info=True, device_map=settings.device_map, use_safetensors=None if weights.gguf else True, **safe,
+            output_loading_info=True, device_map=settings.device_map, use_safetensors=None if gguf else True, **safe,
         )  # fmt: skip
         check_loaded(name, raw, loaded)
-        if weights.gguf is not None:
-            check_nothing_left(weights.gguf, raw)
+        if gguf is not None:
+            check_nothing_left(paths[0], raw)
         raw = raw if settings.device_map else raw.to(device)
         is_longer = can_be_longer and positions is not None and (longest or 0) > positions
         model = CausalLM(raw, max_position=longest if is_longer else positions)
-    return _assembled(
-        model, tokenizer, name, sha256_file(*weights.paths), positions or model.max_position, weights.revision,
-        settings.scaling, can_be_longer=can_be_longer, rows_have_bos=rows_have_bos,
+    found = _assembled(model, tokenizer, name, sha256_file(*paths))
+    return dataclasses.replace(
+        found, can_be_longer=can_be_longer, rows_have_bos=rows_have_bos, record=dataclasses.replace(
+            found.record, revision=revision, max_position=positions or model.max_position, rope_scaling=settings.scaling,
+        ),
     )  # fmt: skip
 
 
@@ -111,13 +113,10 @@ def from_memory(raw: Any, tokenizer: Any, *, name: str) -> PretrainedModel:
     model, sha256 = CausalLM(raw), hashlib.sha256()
     for key, weight in sorted(raw.state_dict().items()):
         sha256.update(key.encode() + weight.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return _assembled(model, tokenizer, name, sha256.hexdigest(), model.max_position)
+    return _assembled(model, tokenizer, name, sha256.hexdigest())
 
 
-def _assembled(
-    model: CausalLM, theirs: Any, name: str, weights_sha256: str, max_position: int, revision: Optional[str] = None,
-    rope_scaling: Optional[str] = None, **known: Any,
-) -> PretrainedModel:  # fmt: skip
+def _assembled(model: CausalLM, theirs: Any, name: str, weights_sha256: str) -> PretrainedModel:
     """Put a model and its tokenizer together, after a look at the tokenizer."""
     if not theirs.is_fast:
         raise UserError(f"{name}: its tokenizer is not of the library tokenizers; write it as a tokenizer.json")
@@ -139,14 +138,13 @@ def _assembled(
     ids = {*tokenizer.get_vocab(with_added_tokens=False).values(), bos_id, theirs.eos_token_id}
     ids |= {number for number, token in tokenizer.get_added_tokens_decoder().items() if not token.special}
     if max(ids) >= model.vocab_size:  # other special tokens are in no text
-        token = f"the token {tokenizer.id_to_token(max(ids))!r} of ID {max(ids)}"
-        reason = f"and the model only {model.vocab_size} tokens; one of the two is of another model"
-        raise UserError(f"{name}: its tokenizer has {token}, {reason}")
+        token, number = f"the token {tokenizer.id_to_token(max(ids))!r} of ID {max(ids)}", model.vocab_size
+        raise UserError(f"{name}: its tokenizer has {token}, and the model only {number} tokens; restore its files")
     record = ModelRecord(
-        name, revision, weights_sha256, model.architecture, model.num_parameters, str(model.dtype).removeprefix("torch."),
-        max_position, sha256_text(tokenizer.to_str()), rope_scaling,
+        name, None, weights_sha256, model.architecture, model.num_parameters, str(model.dtype).removeprefix("torch."),
+        model.max_position, sha256_text(tokenizer.to_str()),
     )  # fmt: skip
-    return PretrainedModel(model, tokenizer, record, int(bos_id), bool(front), str(theirs.eos_token), **known)
+    return PretrainedModel(model, tokenizer, record, int(bos_id), bool(front), str(theirs.eos_token))
 
 
 def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:

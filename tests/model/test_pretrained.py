@@ -24,7 +24,7 @@ from transformers_models import BOS, EOS, build_raw, byte_tokenizer, save
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import export_hf
-from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.olmo import load_model
 from olmo_sparsity.model.pretrained import PretrainedModel, from_memory, open_pretrained
 
 CPU = torch.device("cpu")
@@ -252,8 +252,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "an adapter beside the model": (written("adapter_config.json", "{}"), r"adapter_config\.json: an adapter of peft.*; merge"),
     "an adapter alone": (only(written("adapter_config.json", "{}"), without="*.json"), "an adapter of peft"),
     "pickles": (pickled, r"no model\.safetensors here \(1 of 1 files missing\); pickles"),
-    "an LFS pointer to weights": (written("model.safetensors", LFS), r"s: a Git LFS pointer, not .*git lfs pull"),
-    "an LFS pointer to a tokenizer": (written("tokenizer.json", LFS), r"tokenizer\.json: a Git LFS pointer"),
+    "an LFS pointer to weights": (written("model.safetensors", LFS), r"s: this is a Git LFS pointer; .*git lfs pull"),
+    "an LFS pointer to a tokenizer": (written("tokenizer.json", LFS), r"tokenizer\.json: this is a Git LFS pointer"),
     "a page in place of weights": (
         written("model.safetensors", "<!DOCTYPE html>"), r"no safetensors file \(it begins with b'<!DOCTYPE ht'\)"
     ),
@@ -372,7 +372,7 @@ def test_attention_is_that_which_transformers_returns(kind: str, tmp_path: Path)
         ("missing.gguf", {}, r"^pretrained\.model = missing\.gguf: no such folder or file, and no name"),
         (".", {}, r"neither a Hugging Face folder \(config\.json\) nor a \.gguf file"),
         ("~nobody-of-this-name/copied", {}, "~nobody-of-this-name/copied: no such folder or file"),
-        ("pointer.gguf", {}, r"pointer\.gguf: a Git LFS pointer"),
+        ("pointer.gguf", {}, r"pointer\.gguf: this is a Git LFS pointer"),
         ("text.gguf", {}, r"text\.gguf: no gguf file \(it begins with b'text'\)"),
         ("damaged.gguf", {}, r"damaged\.gguf: transformers .* cannot load this model"),
         ("mamba", {}, "MambaForCausalLM: .* takes no position IDs"),
