@@ -25,10 +25,19 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model import taps
 from olmo_sparsity.model.taps import KeysValues, Observer
 
-EAGER_ELEMENTS = 2**27  # weights of attention that the eager implementation keeps at once; 512 MiB in fp32
 FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest
 BY_LENGTH = ("dynamic", "longrope")  # scalings of rotary positions that depend on the length of the text
 CLOSE = 0.05  # keys that two passes of the same model compute differ by less, also in bf16
+
+
+def repeated(x_BHTE: Tensor, num_times: int) -> Tensor:
+    """Keys or values for each head of queries."""
+    return x_BHTE if num_times == 1 else x_BHTE.repeat_interleave(num_times, dim=1)
+
+
+# Where all heads share one head of keys, transformers repeats it by a stride of 0, of which CUDA's memory-efficient attention
+# computes wrong outputs at some lengths (https://github.com/pytorch/pytorch/issues/191937).
+sdpa_attention.repeat_kv = repeated
 
 
 class CausalLM:
@@ -48,18 +57,14 @@ class CausalLM:
         self.num_parameters = sum(parameter.numel() for parameter in raw.parameters())  # tied ones count once
         self.device: torch.device = raw.get_input_embeddings().weight.device  # where tokens go
         self.dtype: torch.dtype = raw.dtype
-        window, kinds = getattr(self.config, "sliding_window", None), getattr(self.config, "layer_types", None) or ()
-        slides, self._kinds = [kind == SLIDING for kind in kinds], kinds
-        self._window = int(window) if window and (not slides or any(slides)) else 0
-        self.has_window, self._all_layers_slide = self._window > 0, all(slides)  # layers see the latest positions only
+        self._kinds = set(getattr(self.config, "layer_types", None) or [SLIDING])
+        window = getattr(self.config, "sliding_window", None) if SLIDING in self._kinds else None
+        self.window = int(window or 0)  # of layers that see the latest positions only; 0: there are none
         raw.set_attn_implementation("eager")
         # Where this changes nothing, the model computes attention itself, and adds its masks to the scores (Falcon).
         raw.config._attn_implementation = "eager"
         with suppress(ValueError):  # attention that fused kernels do not compute
             raw.set_attn_implementation("sdpa")
-        # Not by attribute: where layers differ, reading one raises.
-        if any(key.endswith("key_value_heads") and number == 1 for key, number in self.config.to_dict().items()):
-            _copy_shared_keys()
 
     def logits(self, tokens_BT: Tensor, positions_BT: Tensor, mask_BTT: Optional[Tensor] = None) -> Tensor:
         """Logits under causal attention, or under a mask that says all that is allowed; each token must see itself.
@@ -71,9 +76,8 @@ class CausalLM:
         if mask_BTT is not None and mask_BTT.requires_grad:
             # CUDA's memory-efficient attention keeps what its backward pass needs only where queries require a gradient. Some
             # models change embeddings in place, which autograd allows of a copy.
-            hook = self.raw.get_input_embeddings().register_forward_hook(
-                lambda module, inputs, x: x.requires_grad_().clone()
-            )
+            embedding = self.raw.get_input_embeddings()
+            hook = embedding.register_forward_hook(lambda module, inputs, x: x.requires_grad_().clone())
         with hook:
             return self._run(tokens_BT, positions_BT, mask_BTT).logits[:, -1]
 
@@ -86,17 +90,15 @@ class CausalLM:
         cache = self._cache()
         self._run(tokens_BP, positions_BP, mask_BPP, cache=cache)
         for number, layer in enumerate(cache.layers):
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
-                raise self._refused(
-                    f"keeps more than keys and values of its own in layer {number} ({type(layer).__name__})"
-                )
+            kind = type(layer)
+            if kind not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
+                raise self._refused(f"keeps more than keys and values of its own in layer {number} ({kind.__name__})")
             if layer.keys.shape[2] < tokens_BP.shape[1]:
-                window = f"the last {layer.keys.shape[2]} of {tokens_BP.shape[1]} tokens"
-                raise self._refused(f"keeps keys of {window} in layer {number}; choose a shorter influence.full_len")
+                raise self._refused(f"forgets the first keys in layer {number}; choose a shorter influence.full_len")
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def logits_after(
-        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues],
+        self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues] = None,
         prefix_positions_BP: Optional[Tensor] = None,
     ) -> Tensor:  # fmt: skip
         """Logits of rows that see all of a prefix; layers with a window need the positions of the prefix."""
@@ -111,35 +113,26 @@ class CausalLM:
 
         Where a head may attend to nothing (sinks), a row sums to less than 1.
         """
-        before, device, layers = self.raw.config._attn_implementation, tokens_BT.device, list[Tensor]()
-
-        def read(q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float) -> None:
-            sums_BHT = taps.attention_sums(q[:, :, -1:], k, mask, scaling, slice(0, k.shape[2]))
-            layers.append(sums_BHT.mean(dim=1).to(device))
-
-        if self._is_fused:
-            with suppress(taps.UnreadableAttentionError), taps.tapped(self.raw, read):
-                logits_BV = self.logits_after(tokens_BT, positions_BT, prefix, prefix_positions_BP)
-                if layers:
-                    return logits_BV, torch.stack(layers).mean(dim=0)
-        # The implementation that returns all weights of attention runs some rows at a time.
-        num_seen, parts = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2]), []
-        per_row = self.config.num_hidden_layers * self.config.num_attention_heads * tokens_BT.shape[1] * num_seen
+        num_seen = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
+        observer = Observer({"attention_of_heads"}, slice(0, num_seen), local_len=1)
+        logits_BV = self._tapped(observer, tokens_BT, positions_BT, prefix, prefix_positions_BP)
+        if logits_BV is not None and observer.num_layers:
+            return logits_BV, _mean(observer.collected["attention_of_heads"]).to(tokens_BT.device)
+        # The implementation that returns all weights of attention runs one row at a time.
+        before, parts = self.raw.config._attn_implementation, []
         self.raw.set_attn_implementation("eager")
         try:
-            for rows in torch.arange(len(tokens_BT)).split(max(1, EAGER_ELEMENTS // per_row)):
+            for rows in torch.arange(len(tokens_BT)).split(1):
                 seen = None if prefix is None else [(k[rows], v[rows]) for k, v in prefix]
                 at = None if prefix_positions_BP is None else prefix_positions_BP[rows]
-                inputs: dict[str, Any] = {"prefix": seen, "prefix_positions_BP": at, "output_attentions": True}
-                output = self._run(tokens_BT[rows], positions_BT[rows], **inputs)
-                weights = [
-                    weights_BHTT[:, :, -1] for weights_BHTT in output.attentions or () if weights_BHTT is not None
-                ]
-                if not weights:
+                output = self._run(
+                    tokens_BT[rows], positions_BT[rows], prefix=seen, prefix_positions_BP=at, output_attentions=True
+                )
+                layers = [x[:, :, -1].float().cpu() for x in output.attentions or () if x is not None]
+                if not layers:
                     raise self._refused("returns no attention")
-                layers = [weights_BHT.float().mean(dim=1).to(device) for weights_BHT in weights]
-                parts.append((output.logits[:, -1], torch.stack(layers).mean(dim=0)))
-                del output, weights  # before the next are computed
+                parts.append((output.logits[:, -1], _mean(layers).to(tokens_BT.device)))
+                del output, layers  # before the next are computed
         finally:
             self.raw.set_attn_implementation(before)
         logits, attention = zip(*parts, strict=True)
@@ -164,28 +157,28 @@ class CausalLM:
         """Whether a prefix holds the keys and values that attention reads in each layer, rather than latent or shared ones."""
         tokens_BT = torch.arange(2, device=self.device)[None]
         observer = Observer({"keys", "values"}, slice(0, 2), local_len=1)
-        try:
+        with suppress(UserError):
             self.observe(tokens_BT, tokens_BT, observer)
-        except UserError:
-            return False
-        kept = [
-            entries.float().cpu() for layer in zip(*self.prefix(tokens_BT, tokens_BT), strict=True) for entries in layer
-        ]
-        pairs = zip(kept, observer.collected["keys"] + observer.collected["values"], strict=True)
-        return all(ours.shape == read.shape and torch.allclose(ours, read, CLOSE, CLOSE) for ours, read in pairs)
+            keys, values = zip(*self.prefix(tokens_BT, tokens_BT), strict=True)
+            pairs = zip(keys + values, observer.collected["keys"] + observer.collected["values"], strict=True)
+            return all(x.shape == y.shape and torch.allclose(x.float().cpu(), y, CLOSE, CLOSE) for x, y in pairs)
+        return False
 
     @torch.no_grad()
     def observe(self, tokens_BT: Tensor, positions_BT: Tensor, observer: Observer) -> Tensor:
         """Run whole windows under causal attention, let the observer read every layer, and return the logits."""
+        logits_BV = self._tapped(observer, tokens_BT, positions_BT)
+        if logits_BV is None or observer.num_layers != self.config.num_hidden_layers:
+            reason = "keys, values and attention of every layer cannot be read of such a model"
+            raise UserError(f"{self.architecture}: {reason}; leave out the selectors that need them")
+        return logits_BV
+
+    def _tapped(self, observer: Observer, *rows: Any) -> Optional[Tensor]:
+        """Logits of rows whose attention the observer reads; None where it is more than a softmax of scaled scores."""
         if self._is_fused:
             with suppress(taps.UnreadableAttentionError), taps.tapped(self.raw, observer):
-                logits_BV = self.logits(tokens_BT, positions_BT)
-                if observer.num_layers == self.config.num_hidden_layers:
-                    return logits_BV
-        raise UserError(
-            f"{self.architecture}: keys, values and attention of every layer cannot be read of such a model; leave out the "
-            "selectors that need them"
-        )
+                return self.logits_after(*rows)
+        return None
 
     def in_dtype(self, dtype: torch.dtype) -> CausalLM:
         """A copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
@@ -223,12 +216,12 @@ class CausalLM:
                 ones_YK = torch.ones(length, num_before + length, dtype=torch.bool, device=tokens_BY.device)
                 mask_BYY = ones_YK.tril(num_before).expand(num_rows, -1, -1)
             # The window is counted in position IDs; transformers counts it in tokens.
-            too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
+            too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self.window
             hidden = False if mask_BYY.dtype == torch.bool else torch.finfo(mask_BYY.dtype).min
             within = self._mask(mask_BYY.masked_fill(too_far_BYK, hidden))
             # Layers of other kinds, such as convolutions, take none of the two.
             every = {**dict.fromkeys(self._kinds), FULL: self._mask(mask_BYY), SLIDING: within}
-            mask = within if self._all_layers_slide else every
+            mask = within if self._kinds == {SLIDING} else every
         elif mask_BYY is None:
             mask = torch.ones(num_rows, num_before + length, dtype=torch.int64, device=tokens_BY.device)
         else:
@@ -243,11 +236,11 @@ class CausalLM:
 
     def _cache(self) -> transformers.DynamicCache:
         """An empty cache whose layers keep all tokens; what of them a layer's window hides, its mask hides."""
-        return transformers.DynamicCache() if self._window else transformers.DynamicCache(config=self.raw.config)
+        return transformers.DynamicCache() if self.window else transformers.DynamicCache(config=self.raw.config)
 
     def _is_cut_short(self, positions_BT: Tensor) -> bool:
         """Whether a layer may see less than all positions before the last one."""
-        return self.has_window and int(positions_BT.max()) >= self._window
+        return 0 < self.window <= int(positions_BT.max())
 
     def _mask(self, mask_BYK: Tensor) -> Tensor:
         """A mask [B, 1, Y, K] of the kind that the model's implementation of attention takes."""
@@ -275,12 +268,6 @@ def position_limit(config: Any) -> tuple[Optional[int], bool]:
     return min(limits, default=positions), bool(limits)
 
 
-@functools.cache
-def _copy_shared_keys() -> None:
-    """Give each head of queries a copy of keys that all share, instead of a stride of 0.
-
-    Of such strides CUDA's memory-efficient attention computes wrong outputs at some lengths
-    (https://github.com/pytorch/pytorch/issues/191937).
-    """
-    repeat = sdpa_attention.repeat_kv
-    sdpa_attention.repeat_kv = lambda x_BHTE, num_times: repeat(x_BHTE, num_times).contiguous()
+def _mean(layers: list[Tensor]) -> Tensor:
+    """The mean over heads, then over layers, of weights of attention [B, H, T] of each layer."""
+    return torch.stack([weights_BHT.mean(dim=1) for weights_BHT in layers]).mean(dim=0)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from olmo_sparsity.model.causal_lm import CausalLM
+from olmo_sparsity.model.causal_lm import CausalLM, repeated
 from olmo_sparsity.model.taps import KeysValues
 
 FAMILIES = ("Llama", "Olmo", "Olmo2", "Qwen2", "Qwen3", "Mistral")
@@ -33,7 +33,7 @@ class Compact:
     def supports(model: CausalLM) -> bool:
         """Whether the layers are of a known family, and none sees a window only."""
         known = model.architecture in [f"{family}ForCausalLM" for family in FAMILIES]
-        return known and not model.has_window and len(getattr(model.raw, "hf_device_map", {})) <= 1
+        return known and not model.window and len(getattr(model.raw, "hf_device_map", {})) <= 1
 
     def logits(self, tokens_BY: Tensor, positions_BY: Tensor, prefix: Optional[KeysValues] = None) -> Tensor:
         """Logits [B, V] of causal rows behind a prefix that all see."""
@@ -116,8 +116,7 @@ def _rotated(x_RHYE: Tensor, cos_RYE: Tensor, sin_RYE: Tensor) -> Tensor:
 
 
 def _per_query_head(x_RHYE: Tensor, q: Tensor) -> Tensor:
-    times = q.shape[1] // x_RHYE.shape[1]
-    return x_RHYE if times == 1 else x_RHYE.repeat_interleave(times, dim=1)
+    return repeated(x_RHYE, q.shape[1] // x_RHYE.shape[1])
 
 
 def _scores(q: Tensor, k: Tensor, scaling: float) -> Tensor:

@@ -103,7 +103,8 @@ def attention_sums(q_BHQE: Tensor, k_BHTE: Tensor, mask: Any, scaling: float, fa
         scores = scores.unflatten(2, (-1, size)).flatten(1, 2)
         if mask is not None:
             last = mask.shape[2] - num_later
-            scores = _under_mask(scores, mask[:, :, last - size : last, :num_seen])
+            of_block = mask[:, :, last - size : last, :num_seen]
+            scores = scores.masked_fill(~of_block, -math.inf) if mask.dtype == torch.bool else scores + of_block
         later_qq = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
         scores[..., num_seen - size :].masked_fill_(later_qq, -math.inf)
         weights = scores.softmax(dim=-1)[..., far]
@@ -172,8 +173,3 @@ def first_order(states: list[AttentionState], far: KeysValues, *, attribution: A
         lost = (state.gradient_BHNE.float() * state.out_BHNE.float()).sum(dim=-1)
         total += (weight * (through - lost[..., None])).sum(dim=(-3, -2)).to(total.device)
     return total
-
-
-def _under_mask(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores under a mask of truth values, or with one added."""
-    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
