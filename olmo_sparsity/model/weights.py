@@ -42,10 +42,7 @@ CLASSIFIER = r"^(score|classifier)\."
 
 
 def find_weights(settings: PretrainedConfig) -> tuple[list[Path], Optional[str]]:
-    """The files with the weights of the model that ``settings.model`` names, sorted by name, and its commit on the hub.
-
-    They are all in one folder, which can be loaded as one model.
-    """
+    """The files with the weights of the named model, by name, all in one folder; and its commit, if it is on the hub."""
     name, path = str(settings.model), Path(os.path.expanduser(str(settings.model)))
     if not path.exists():
         settings.check_there()
@@ -86,7 +83,7 @@ def _download(name: str, revision: Optional[str]) -> Path:
 def _weights_of(folder: Path) -> list[Path]:
     """The files with the weights, in a folder that holds nothing that makes another model of them."""
     if (adapter := folder / "adapter_config.json").is_file():
-        raise UserError(f"{adapter}: an adapter of peft makes another model of its base; merge the two, or move it")
+        raise UserError(f"{adapter}: an adapter of peft makes another model of its base; merge the two, or remove it")
     weights, index = [folder / "model.safetensors"], folder / "model.safetensors.index.json"
     if index.is_file() and not weights[0].is_file():
         names = set(check_type(read_json(index).get("weight_map"), dict[str, str], where=index).values())
