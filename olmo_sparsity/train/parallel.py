@@ -135,8 +135,9 @@ def gradient_accumulation(module: nn.Module, model: nn.Module, *, last: bool) ->
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     """Gather the whole weights and optimizer state in the leader, on the CPU. All processes must call it."""
     options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=dist.is_initialized())
-    optimizer_state = dcp.get_optimizer_state_dict(model, optimizer, options=options)
-    return {MODEL: dcp.get_model_state_dict(model, options=options), OPTIMIZER: dict(optimizer_state)}
+    # First: it lets FSDP2 shard its parameters again, without which the optimizer's are not recognised.
+    weights = dcp.get_model_state_dict(model, options=options)
+    return {MODEL: weights, OPTIMIZER: dict(dcp.get_optimizer_state_dict(model, optimizer, options=options))}
 
 
 def load_state(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
