@@ -25,18 +25,9 @@ from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.quantities import counted, units_of
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.text.tokenizer import token_texts
+from olmo_sparsity.view import explore as view
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.console import null_context
-from olmo_sparsity.view.explore import (
-    CONTROL,
-    OF_TARGETS,
-    ONE_DOCUMENT,
-    Likely,
-    check_length,
-    explored,
-    of_page,
-    of_selector,
-)
 from olmo_sparsity.view.window import SEES_TARGET, window_of
 
 # Selectors where none is named. They do not see the target, and those for a pretrained model are cheap.
@@ -57,7 +48,7 @@ class Exploration:
         """A row for each target: its place, losses and reaction in nats, and by selector the smallest sufficient k."""
         data, first = self.data, self.data["first"]
         frame = pd.DataFrame({"offset": data["offsets"][first:], "text": data["texts"][first:]})
-        frame = frame.assign(**{name: np.array(data[name], dtype=float) for name in OF_TARGETS})
+        frame = frame.assign(**{name: np.array(data[name], dtype=float) for name in view.OF_TARGETS})
         frame.index = pd.RangeIndex(first, len(data["texts"]), name="token")
         for one in data["selectors"]:
             kl_WK = np.column_stack([frame["kl_short_nats"], np.array(one["kl"], dtype=float)])
@@ -83,7 +74,7 @@ class Exploration:
         """One self-contained page, which loads nothing and sends nothing."""
         data, manifest = self.data, self.manifest
         return pages.render(
-            "explore", source=self.source, manifest=manifest, data=data, found=self.found, one_document=ONE_DOCUMENT,
+            "explore", source=self.source, manifest=manifest, data=data, found=self.found, one_document=view.ONE_DOCUMENT,
             sees=SEES_TARGET, many=units_of(manifest), far=data["full_len"] - data["local_len"], null=null_context(manifest),
         )  # fmt: skip
 
@@ -114,7 +105,7 @@ def explore(
     with `kl` and `attention`, a pretrained model with `attention` and `nearest`. ``folder`` keeps the tables, so that nothing is
     measured twice and an interrupted exploration continues.
     """
-    check_length(text, source)
+    view.check_length(text, source)
     settings, full_len = _settings(model, selectors=selectors, k=k, seed=seed, unit=unit), model.lengths.full_len
     encoded = encode_text(model.tokenizer, text)
     if len(encoded) <= full_len:
@@ -124,9 +115,9 @@ def explore(
         )
     windows = windows_of_text(model, encoded, np.arange(full_len, len(encoded)), settings.seed, source)
     kept = None if folder is None else Path(os.path.expanduser(folder))
-    tables, manifest = measured_tables(model, windows, settings, kept, reduced=of_page)
+    tables, manifest = measured_tables(model, windows, settings, kept, reduced=view.of_page)
     likely = _likely_tokens(model, windows, tables["selections"], settings)
-    data = explored(tables, manifest, likely, encoded=encoded, selectors=_shown(settings))
+    data = view.explored(tables, manifest, likely, encoded=encoded, selectors=_shown(settings))
     return Exploration(source, manifest, data)
 
 
@@ -135,7 +126,7 @@ def explore_place(model: Model, text: str, *, at: int, **settings: Any) -> dict[
     chosen = _settings(model, **settings)
     windows = window_at(model, text, at=at, seed=chosen.seed)
     tables, manifest = measured_tables(model, windows, chosen)
-    likely = _likely_tokens(model, windows, of_page(tables["selections"]), chosen)
+    likely = _likely_tokens(model, windows, view.of_page(tables["selections"]), chosen)
     (row,), selections = tables["windows"].to_pylist(), tables["selections"].to_pylist()
     window = window_of(row, selections, tokenizer=model.tokenizer, local_len=model.lengths.local_len)
     return {"window": window, "manifest": manifest, "likely": likely, "selectors": _shown(chosen)}
@@ -144,7 +135,7 @@ def explore_place(model: Model, text: str, *, at: int, **settings: Any) -> dict[
 def _settings(model: Model, *, selectors: Optional[Sequence[Any]], k: Any = None, **given: Any) -> InfluenceConfig:
     if selectors is None:
         selectors = OF_RUN if model.record is None else OF_PRETRAINED
-    config = settings_of(model, selectors=[*selectors, CONTROL], k=k, resampled_draws=0, **given)
+    config = settings_of(model, selectors=[*selectors, view.CONTROL], k=k, resampled_draws=0, **given)
     if k is not None or config.influence.k_grid is not None:
         return config.with_measured_k().influence
     few = [size for size in config.influence.k if size < config.num_groups]
@@ -153,32 +144,36 @@ def _settings(model: Model, *, selectors: Optional[Sequence[Any]], k: Any = None
 
 def _shown(settings: InfluenceConfig) -> list[str]:
     """The selectors without the control, unless it is all there is."""
-    return [name for name in settings.selectors if name != CONTROL] or [CONTROL]
+    return [name for name in settings.selectors if name != view.CONTROL] or [view.CONTROL]
 
 
-def _likely_tokens(model: Model, windows: ChosenWindows, selections: pa.Table, settings: InfluenceConfig) -> Likely:
+def _likely_tokens(
+    model: Model, windows: ChosenWindows, selections: pa.Table, settings: InfluenceConfig
+) -> view.Likely:
     """The five most likely next tokens of each window: with local tokens only, with all, and with each selector's J_k."""
     engine, num_far = model.engine(settings), model.lengths.num_long_range
-    chosen = [of_selector(selections, name) for name in _shown(settings)]
-    views = list(itertools.product(range(len(chosen)), enumerate(settings.k)))
-    tokens_WAN = np.empty((len(windows), 2 + len(views), NUM_LIKELY), dtype=np.int32)
+    chosen = [view.of_selector(selections, name) for name in _shown(settings)]
+    sets = list(itertools.product(range(len(chosen)), enumerate(settings.k)))
+    tokens_WAN = np.empty((len(windows), 2 + len(sets), NUM_LIKELY), dtype=np.int32)
     shares_WAN = np.empty(tokens_WAN.shape, dtype=np.float32)
     for window_ids_W in batches(len(windows), BATCH, "predictions"):
-        shown_WAM = np.zeros((len(window_ids_W), 2 + len(views), num_far), dtype=bool)
+        shown_WAM = np.zeros((len(window_ids_W), 2 + len(sets), num_far), dtype=bool)
         shown_WAM[:, 1] = True
         rows = [of.slice(window_ids_W[0], len(window_ids_W)).to_pylist() for of in chosen]
-        for view, (number, (i, k)) in enumerate(views, start=2):
-            for place, row in enumerate(rows[number]):
+        for place, (number, (i, k)) in enumerate(sets, start=2):
+            for window, row in enumerate(rows[number]):
                 size = k if settings.unit == "token" else row["num_tokens"][i]
-                shown_WAM[place, view, row["positions"][:size]] = True
+                shown_WAM[window, place, row["positions"][:size]] = True
         tokens_WT = torch.from_numpy(windows.windows.tokens(window_ids_W)[:, :-1].copy()).to(model.model.device)
-        windows_R = np.repeat(np.arange(len(tokens_WT)), 2 + len(views))
+        windows_R = np.repeat(np.arange(len(tokens_WT)), 2 + len(sets))
         for rows_r, log_p_rV in engine.log_probs(tokens_WT, windows_R, shown_WAM.reshape(-1, num_far)):
-            place_r, view_r = np.divmod(rows_r.cpu().numpy(), 2 + len(views))
+            window_r, place_r = np.divmod(rows_r.cpu().numpy(), 2 + len(sets))
             best = log_p_rV.topk(NUM_LIKELY, dim=-1)
-            tokens_WAN[window_ids_W[place_r], view_r] = best.indices.cpu().numpy()
-            shares_WAN[window_ids_W[place_r], view_r] = best.values.exp().float().cpu().numpy()
+            tokens_WAN[window_ids_W[window_r], place_r] = best.indices.cpu().numpy()
+            shares_WAN[window_ids_W[window_r], place_r] = best.values.exp().float().cpu().numpy()
     targets_W = windows.windows.tokens(np.arange(len(windows)))[:, -1]
     distinct, places = np.unique(np.append(tokens_WAN, targets_W), return_inverse=True)
     texts = [printable(text) for text in token_texts(model.tokenizer, distinct.tolist())]
-    return Likely(texts, places[: tokens_WAN.size].reshape(tokens_WAN.shape), shares_WAN, places[tokens_WAN.size :])
+    return view.Likely(
+        texts, places[: tokens_WAN.size].reshape(tokens_WAN.shape), shares_WAN, places[tokens_WAN.size :]
+    )

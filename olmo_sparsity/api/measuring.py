@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -59,7 +60,7 @@ def measured_tables(
     folder: Optional[Path] = None,
     reduced: Callable[[pa.Table], pa.Table] = lambda part: part,
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    """The tables of windows and their manifest; with a folder they are kept in it, and only missing parts are measured.
+    """The tables of windows and their manifest; in a folder that is named they are kept, and only missing parts are measured.
 
     ``reduced`` makes of each part of a table what is returned of it, so that the whole tables are never in memory.
     """
@@ -70,27 +71,23 @@ def measured_tables(
     entry["windows_seed"] = windows.null_contexts.seed
     run_id = fingerprint(influence_run_id(settings, model, store), windows.windows.sha256, entry)
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(source).stem).strip("-")[:40] or "text"
-    tables = None if folder is None else folder / f"{name}-{run_id[:8]}"
     sources = sources_of(settings.selectors)
-    if tables is None or not is_complete(tables, begun(tables, "influence", run_id=run_id, sources=sources)):
-        measurement, size = _measurement(model, windows, settings), part_size(settings, model.lengths)
-        manifest = manifest_of(model, measurement, source=source, run_id=run_id, fit=model.fit(windows.windows))
-        manifest["influence"] = entry
-        if tables is None:
-            parts: dict[str, list[pa.Table]] = {}
-            for window_ids_W in batches(len(windows), size):
-                for name, part in measurement.tables_of(window_ids_W).items():
-                    parts.setdefault(name, []).append(reduced(part))
-            return {name: pa.concat_tables(of_table) for name, of_table in parts.items()}, manifest
-        measurement.try_selectors()
-        if model.record is not None and tables.resolve().is_relative_to(model.folder.resolve()):
-            begin_pretrained(model.config, model.folder, record=model.record, tokenizer=model.tokenizer)
-        tokens = tokens_per_window(settings, model.lengths)
-        with closing(missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="explore")) as left:
-            for window_ids, write in left:
-                write(measurement.tables_of(window_ids))
-    read = {name: pa.concat_tables(map(reduced, read_parts(tables, name))) for name in ("windows", "selections")}
-    return read, read_manifest(tables)
+    with tempfile.TemporaryDirectory() as temporary:
+        tables = (folder or Path(temporary)) / f"{name}-{run_id[:8]}"
+        if not is_complete(tables, begun(tables, "influence", run_id=run_id, sources=sources)):
+            measurement, fit = _measurement(model, windows, settings), model.fit(windows.windows)
+            measurement.try_selectors()
+            manifest = manifest_of(model, measurement, source=source, run_id=run_id, fit=fit) | {"influence": entry}
+            if model.record is not None and tables.resolve().is_relative_to(model.folder.resolve()):
+                begin_pretrained(model.config, model.folder, record=model.record, tokenizer=model.tokenizer)
+            size, tokens = part_size(settings, model.lengths), tokens_per_window(settings, model.lengths)
+            with closing(
+                missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="measure")
+            ) as left:
+                for window_ids, write in left:
+                    write(measurement.tables_of(window_ids))
+        read = {name: pa.concat_tables(map(reduced, read_parts(tables, name))) for name in ("windows", "selections")}
+        return read, read_manifest(tables)
 
 
 @typed
