@@ -13,14 +13,14 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import check_type, read_manifest_of
+from olmo_sparsity.files import check_type, read_manifest_of, telling_name
 
 Count = Annotated[int, Meta(ge=1, le=10**15)]  # upper limits above 100 only guard memory, and are not printed
 Natural = Annotated[int, Meta(ge=0, le=10**9)]
@@ -335,14 +335,6 @@ def powers_up_to(number: int) -> list[int]:
 def block_size(unit: str) -> Optional[int]:
     """Number of tokens of a block; None for other units."""
     return int(unit.removeprefix("block:")) if unit.startswith("block:") else None
-
-
-def telling_name(path: PurePath) -> str:
-    """Last part of a path; of a checkpoint or a snapshot, the last parts that tell which one."""
-    of_checkpoint = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
-    first = max(i for i, part in enumerate(path.parts) if i == 0 or not of_checkpoint.fullmatch(part))
-    parts = [part for part in path.parts[first:] if part not in ("checkpoints", "snapshots")]
-    return "-".join(re.sub(r"^([0-9a-f]{12})[0-9a-f]{28}$", r"\1", part) for part in parts)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

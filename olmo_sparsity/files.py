@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Optional, TypeVar
 
 import msgspec
@@ -244,6 +244,14 @@ def clear_folder(folder: Path) -> None:
     if rest:
         named = ", ".join(sorted(rest)[:5]) + (f" and {len(rest) - 5} more" if len(rest) > 5 else "")
         logger.info(f"{folder}: left as they are, since they are no part of it: {named}")
+
+
+def telling_name(path: PurePath) -> str:
+    """Last part of a path; of a checkpoint or a snapshot, the last parts that tell which one."""
+    of_checkpoint = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
+    first = max(i for i, part in enumerate(path.parts) if i == 0 or not of_checkpoint.fullmatch(part))
+    parts = [part for part in path.parts[first:] if part not in ("checkpoints", "snapshots")]
+    return "-".join(re.sub(r"^([0-9a-f]{12})[0-9a-f]{28}$", r"\1", part) for part in parts)
 
 
 def folder_name(folder: Path) -> str:

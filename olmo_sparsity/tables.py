@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from olmo_sparsity.config import Lengths, NullContext, Visibility, telling_name
+from olmo_sparsity.config import Lengths, NullContext, Visibility
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import (
     check_regular,
@@ -35,6 +35,7 @@ from olmo_sparsity.files import (
     read_json,
     read_manifest_of,
     remove_leftovers,
+    telling_name,
     write_json,
     write_manifest,
     written_whole,
