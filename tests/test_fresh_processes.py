@@ -34,6 +34,7 @@ TARGETS = {
     ),
     "smollm2": ("SET=data=long.jsonl", "runs/smollm2/figures/figure5.png runs/smollm2/report.html"),
 }
+LONG = ("evidence", "hypothesis")  # more than ten seconds
 # Script -> (variables, arguments).
 SCRIPTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "influence-torchrun.sh": ({"PROCESSES": "2"}, ("--run", "demo", "--k", "3", "training.threads=1")),
@@ -70,7 +71,7 @@ def made(checkout: SmallCheckout) -> Callable[[str], None]:
     return make
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [pytest.param(of, marks=[pytest.mark.slow] * (of in LONG)) for of in TARGETS])
 def test_targets(target: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
     made(target)
     for pattern in TARGETS[target][1].split():
@@ -102,6 +103,7 @@ def test_scripts(script: str, checkout: SmallCheckout, made: Callable[[str], Non
     assert list(runs.glob(f"demo/influence/*-{k}-seed0-*/manifest.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
 def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
     """Each draws, in the style of ``olmo-sparsity figures``, or says why so small a measurement has nothing to show."""

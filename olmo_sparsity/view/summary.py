@@ -30,7 +30,7 @@ HELPS: dict[str, str] = {
     "too few": TOO_FEW,
     "not applicable": "No training row shorter than the {full} tokens is known.",
 }
-GAP = " With these at the front, where training rows begin: {}."
+GAP = " With the last {some} at the front, where training rows begin: {gain}."
 ON_AVERAGE = "{k} of {units}, picked blind to the target ({selector}). Random: {random}, blending: {blend}."
 OF_TARGETS = "{k} of {all} ({selector}) predict as all do, within {tolerance:g} nats. Random: {random}, none: {none}."
 NO_GAIN = "No gain is shown that tokens could give back."
@@ -72,7 +72,7 @@ def answers(frame: pd.DataFrame) -> list[Answer]:
         sentence = HELPS[of].format(full=lengths.full_len, some=some, least=MIN_DOCUMENTS, documents=documents)
         value = "" if row is None else number(row)
         if of in ("above", "below", "unclear") and gain is not None and number(gain) != value:
-            sentence += GAP.format(number(gain))
+            sentence += GAP.format(some=some, gain=number(gain))
         found.append(Answer(question, VERDICTS[of], sentence, value and f"gain {value} nats"))
     found.append(_enough(frame, "recovered_fraction", "Are few tokens enough, on average?"))
     if "spectrum_share" in set(frame["quantity"]):  # means over seeds have none
@@ -131,7 +131,8 @@ def measured_line(manifest: dict[str, Any], frame: pd.DataFrame) -> str:
     text = ", ".join(filter(None, (PurePath(manifest["source"]).name, manifest.get("split"), rule)))
     row = f"; training rows of {lengths.train_len} tokens" if lengths.train_len else ""
     counts = f"{frame['n_windows'].max():,} windows of {frame['n_documents'].max():,} documents ({text})"
-    return f"{model_name(manifest)}: {counts}; {lengths.local_len} local + {lengths.num_long_range} earlier tokens{row}"
+    tokens = f"{lengths.local_len} local + {lengths.num_long_range} earlier tokens"
+    return f"{model_name(manifest)}: {counts}; {tokens}{row}; brackets: 95% intervals"
 
 
 def first_token_line(manifest: dict[str, Any]) -> str:

@@ -151,6 +151,7 @@ SLURM = {
 }
 
 
+@pytest.mark.slow
 def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tiny_run: Path, tmp_path: Path) -> None:
     """torchrun starts two processes; a requeued job resumes, although its arguments contain --overwrite."""
     for name, body in SLURM.items():
