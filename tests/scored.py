@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -87,9 +88,7 @@ def measurement(
         "lasso_masks": LASSO_MASKS,
     }
     of = InfluenceConfig(**(given | settings))
-    drawn = sample_windows(
-        text_store(), FULL, num_windows=of.num_windows, max_per_document=4, seed=of.seed, min_preceding=FULL
-    )
+    drawn = sample_windows(text_store(), FULL, replace(of, max_windows_per_document=4))
     engine = Engine(model or llama(), LOCAL, of.visibility, anchor_id, of.path, batch_tokens)
     null_contexts = draw_null_contexts(drawn, M, kind=of.null_context, seed=of.seed)
     return Measurement(engine, null_contexts, of, Lengths(LOCAL, FULL, M, train_len), TOKENIZER, "measured")

@@ -14,11 +14,10 @@ from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.opening import Model, settings_of
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opening import draw_windows
 from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.places import EncodedText, encode_around, encode_text, place_at
 from olmo_sparsity.text.tokenizer import token_texts
-from olmo_sparsity.text.windows import Windows, id_of_text, id_of_tokens, store_of, windows_before
+from olmo_sparsity.text.windows import Windows, id_of_text, id_of_tokens, sample_windows, store_of, windows_before
 
 SPLIT = "own"  # how tables name the text
 
@@ -68,7 +67,7 @@ def windows_from_texts(
         raise UserError("texts: there is no text with a token in it")
     ids = [id_of_text(of.text) for of in encoded]
     store = store_of([of.token_ids for of in encoded], ids, source="texts", split=SPLIT)
-    windows = draw_windows(store, settings, full_len=model.lengths.full_len, tokenizer=model.tokenizer)
+    windows = sample_windows(store, model.lengths.full_len, settings, target_table_V=model.target_table_V)
     return _chosen(model, windows, seed, drawn=settings)
 
 

@@ -15,7 +15,7 @@ from olmo_sparsity.config import Config, InfluenceConfig, Lengths, fingerprint, 
 from olmo_sparsity.files import exclusive_lock, make_folder, read_json, write_json
 from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.evaluate import Measurement
-from olmo_sparsity.measure.opening import MeasuredText, OpenedModel, draw_windows, open_model, open_text
+from olmo_sparsity.measure.opening import MeasuredText, OpenedModel, open_model, open_text
 from olmo_sparsity.measure.parts import WHOLE, Share, begin_pretrained
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.selectors import NULL_DRAWS, SELECTORS, own_entries, sources_of
@@ -24,7 +24,7 @@ from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import NGRAM, windows_in_training
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.units import WORD
-from olmo_sparsity.text.windows import Windows, few_documents
+from olmo_sparsity.text.windows import Windows, few_documents, sample_windows
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +80,8 @@ def measure(
 def draw_contexts(opened: OpenedModel, text: MeasuredText) -> tuple[NullContexts, Optional[np.ndarray]]:
     """Windows with their null contexts, and which windows share text with training (bool; None: not known)."""
     settings, lengths = opened.config.influence, opened.lengths
-    windows = draw_windows(
-        text.store,
-        settings,
-        full_len=lengths.full_len,
-        tokenizer=opened.tokenizer,
-        exclude_ids=text.excluded_ids_G,
-    )
+    options = {"exclude_ids": text.excluded_ids_G, "target_table_V": opened.target_table_V}
+    windows = sample_windows(text.store, lengths.full_len, settings, **options)
     if len(windows) < settings.num_windows:
         logger.info(
             f"the text has only {len(windows):,} windows, from {windows.num_documents:,} documents, not the "

@@ -29,7 +29,7 @@ from olmo_sparsity.text.prepare import prepare
 from olmo_sparsity.text.sources import open_source
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store, verify_prepared
 from olmo_sparsity.text.tokenizer import eos_id_of, read_tokenizer, word_start_table
-from olmo_sparsity.text.windows import Windows, sample_windows
+from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,11 @@ class OpenedModel:
     @cached_property
     def tokenizer_sha256(self) -> str:
         return sha256_text(self.tokenizer.to_str())
+
+    @cached_property
+    def target_table_V(self) -> Optional[np.ndarray]:
+        """Which tokens may be targets, bool [V]; None: all."""
+        return word_start_table(self.tokenizer) if self.config.influence.targets == "word-start" else None
 
     @property
     def anchor_id(self) -> Optional[int]:
@@ -281,15 +286,3 @@ def _data_to_measure(data: DataConfig, settings: InfluenceConfig) -> DataConfig:
     if data.max_documents is None and data.max_tokens is None and data.source == "c4":
         data = dataclasses.replace(data, max_documents=C4_DOCUMENTS_PER_WINDOW * settings.num_windows)
     return data
-
-
-def draw_windows(
-    store: TokenStore, settings: InfluenceConfig, *, full_len: int, tokenizer: Tokenizer,
-    exclude_ids: Optional[np.ndarray] = None,
-) -> Windows:  # fmt: skip
-    """Windows of ``full_len`` tokens as the configuration draws them, without documents of ``exclude_ids`` (uint64)."""
-    return sample_windows(
-        store, full_len, num_windows=settings.num_windows, max_per_document=settings.max_windows_per_document,
-        seed=settings.seed, min_preceding=max(full_len, settings.min_preceding or 0), exclude_ids=exclude_ids,
-        target_table_V=word_start_table(tokenizer) if settings.targets == "word-start" else None,
-    )  # fmt: skip

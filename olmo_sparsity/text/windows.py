@@ -22,7 +22,7 @@ from typing import Optional
 
 import numpy as np
 
-from olmo_sparsity.config import MIN_DOCUMENTS
+from olmo_sparsity.config import MIN_DOCUMENTS, InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.sources import hash64
 from olmo_sparsity.text.store import READ_AT_ONCE, TokenStore
@@ -68,17 +68,16 @@ class Windows:
 
 
 def sample_windows(
-    store: TokenStore, full_len: int, *, num_windows: int, max_per_document: int, seed: int,
-    min_preceding: Optional[int] = None, exclude_ids: Optional[np.ndarray] = None,
-    target_table_V: Optional[np.ndarray] = None,
+    store: TokenStore, full_len: int, settings: InfluenceConfig, *,
+    exclude_ids: Optional[np.ndarray] = None, target_table_V: Optional[np.ndarray] = None,
 ) -> Windows:  # fmt: skip
     """Draw windows of different targets, fewer if the store holds fewer; EOS is never a target.
 
     Window ``i`` does not depend on ``num_windows``; its weight may. Neither depends on ``full_len`` where ``min_preceding`` is
-    given: the number of tokens that a target must have before it in its document. ``exclude_ids`` are IDs of documents that the
+    larger: the number of tokens that a target must have before it in its document. ``exclude_ids`` are IDs of documents that the
     model was trained on (uint64), ``target_table_V`` is True for tokens that may be targets.
     """
-    min_preceding = full_len if min_preceding is None else min_preceding
+    min_preceding, max_per_document = max(full_len, settings.min_preceding or 0), settings.max_windows_per_document
     eligible_g = _eligible_documents(store, min_preceding, exclude_ids)
     first_g, end_g = store.begins_G[eligible_g] + min_preceding, store.ends_G[eligible_g] - 1
     counts_g = end_g - first_g
@@ -86,14 +85,14 @@ def sample_windows(
         spans = zip(first_g.tolist(), end_g.tolist(), strict=True)
         counts_g = np.array([np.count_nonzero(target_table_V[store.tokens[first:end]]) for first, end in spans])
     if not counts_g.any():
-        raise UserError("influence.targets = word-start: no token is white space and then a letter; choose all")
-    which_W, weight_W = _draw(counts_g, num_windows, max_per_document, seed)
+        raise UserError("influence.targets = word-start: no token is white space and then a letter; choose any")
+    which_W, weight_W = _draw(counts_g, settings.num_windows, max_per_document, settings.seed)
     target_W = np.empty(len(which_W), dtype=np.int64)
     order_W = np.argsort(which_W, kind="stable")  # the windows of a document side by side, in the order of the draws
     which_d, first_d = np.unique(which_W[order_W], return_index=True)
     for which, own_w in zip(which_d.tolist(), np.split(order_W, first_d)[1:], strict=True):
         document = int(eligible_g[which])
-        rng = np.random.default_rng([seed, TARGETS, document])
+        rng = np.random.default_rng([settings.seed, TARGETS, document])
         rank = rng.choice(int(counts_g[which]), min(max_per_document, int(counts_g[which])), replace=False)
         targets = np.arange(first_g[which], end_g[which])
         if target_table_V is not None:

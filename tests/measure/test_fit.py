@@ -215,11 +215,11 @@ class CannotBeRun(Changed):
         (IgnoresPositions, r"position IDs from 0 are not its own|it ignores position IDs"),
         (Carries, "hidden tokens change its prediction"),
         (CutsAtGaps, "it does not honour gaps in position IDs"),
-        (ForgetsAKey, "its keys and values cannot be chosen from"),
+        (ForgetsAKey, "it does not honour gaps in position IDs: .* behind chosen keys and values"),
         (NoDerivative, "its attention has no derivative"),
         (Unread, "its attention has no derivative"),
         (WrongTaps, "its logits change where its attention is read"),
-        (CannotBeRun, r"it cannot be run to measure entries of a prefix against masked, nats \(ValueError: first line\)"),
+        (CannotBeRun, r"it cannot be run to measure rows with gaps against masked, nats \(ValueError: first line\)"),
     ],
 )  # fmt: skip
 def test_a_defect_is_found_and_named(defect: type[Changed], said: str) -> None:

@@ -18,12 +18,12 @@ from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig, load
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import export_hf
 from olmo_sparsity.files import read_json, write_json
-from olmo_sparsity.measure.opening import OpenedModel, draw_windows, open_model, open_text
+from olmo_sparsity.measure.opening import OpenedModel, open_model, open_text
 from olmo_sparsity.measure.parts import begin_pretrained
 from olmo_sparsity.model.olmo import load_model
 from olmo_sparsity.progress import listening
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.text.windows import Windows
+from olmo_sparsity.text.windows import Windows, sample_windows
 
 LOCAL, FULL, M, POSITIONS = 8, 20, 12, 64
 
@@ -166,10 +166,8 @@ def test_a_stated_row_allows_longer_windows_and_a_warning_says_beyond_what(
 
 def windows_of(opened: OpenedModel, config: Config) -> Windows:
     text = open_text(opened)
-    return draw_windows(
-        text.store, config.influence, full_len=opened.lengths.full_len, tokenizer=opened.tokenizer,
-        exclude_ids=text.excluded_ids_G,
-    )  # fmt: skip
+    options = {"exclude_ids": text.excluded_ids_G, "target_table_V": opened.target_table_V}
+    return sample_windows(text.store, opened.lengths.full_len, config.influence, **options)
 
 
 def test_a_run_is_measured_on_text_that_it_was_not_trained_on(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 from tiny_stores import EOS, tiny_store
 
-from olmo_sparsity.config import NullContext
+from olmo_sparsity.config import InfluenceConfig, NullContext
 from olmo_sparsity.text.nulls import NullContexts, draw_null_contexts
 from olmo_sparsity.text.windows import Windows, sample_windows
 
 FULL, M = 5, 3
+MANY = InfluenceConfig(num_windows=100, max_windows_per_document=100)
 NUM_SEEDS = 500
 KINDS: tuple[NullContext, ...] = ("document", "shuffled")
 RARE = 1e-6  # chance that a test of a correct draw would fail for another choice of seeds
@@ -26,7 +28,7 @@ def windows() -> Windows:
     """Every window of the store."""
     texts = [[10 * min(d, 6) + 2 + i % 7 for i in range(length)] for d, (_, length) in enumerate(DOCUMENTS)]
     store = tiny_store(texts, sources=[source for source, _ in DOCUMENTS])
-    return sample_windows(store, FULL, num_windows=100, max_per_document=100, seed=0)
+    return sample_windows(store, FULL, MANY)
 
 
 def draw(windows: Windows, kind: NullContext, *, seed: int = 0) -> NullContexts:
@@ -65,7 +67,7 @@ def test_places_have_the_law_of_the_definition(windows: Windows) -> None:
 def test_a_single_document_is_shuffled(kind: NullContext) -> None:
     """Also two copies of one text."""
     text = list(range(2, 2 + FULL + M + 2))
-    single = sample_windows(tiny_store([text, text]), FULL, num_windows=100, max_per_document=100, seed=0)
+    single = sample_windows(tiny_store([text, text]), FULL, MANY)
     contexts, every = draw(single, kind), np.arange(len(single))
     assert contexts.kind == "shuffled" and contexts.doc_ids(every) == single.doc_ids(every)
     assert np.sort(contexts.tokens(every), axis=1).tolist() == single.tokens(every)[:, :M].tolist()
@@ -84,8 +86,8 @@ def test_tokens_and_documents_are_those_of_the_place(windows: Windows) -> None:
 
 def test_a_null_context_depends_on_the_window_alone(windows: Windows) -> None:
     """Not on the number of windows; that of a shorter window ends that of a longer one."""
-    few = sample_windows(windows.store, FULL, num_windows=9, max_per_document=100, seed=0)
-    shorter = sample_windows(windows.store, FULL - 1, num_windows=100, max_per_document=100, seed=0, min_preceding=FULL)
+    few = sample_windows(windows.store, FULL, replace(MANY, num_windows=9))
+    shorter = sample_windows(windows.store, FULL - 1, replace(MANY, min_preceding=FULL))
     every = np.arange(len(windows))
     for seed in range(10):
         longest = draw(windows, "document", seed=seed)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_stores import tiny_store
 
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training, ngram_hashes, windows_in_training
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.windows import sample_windows
@@ -56,7 +57,7 @@ def test_documents_that_share_a_sequence_with_training_text(training: TokenStore
 def test_windows_that_share_a_sequence_with_training_text(training: TokenStore) -> None:
     for full_len in (11, 12, 16):
         store = tiny_store([*random_texts(2, 60), [1] * 30])
-        windows = sample_windows(store, full_len, num_windows=150, max_per_document=5, seed=0)
+        windows = sample_windows(store, full_len, InfluenceConfig(num_windows=150, max_windows_per_document=5))
         rows = windows.tokens(np.arange(len(windows))).tolist()  # with the target
         expected = [bool(sequences(row) & TRAINED) for row in rows]
         assert windows_in_training(windows, training).tolist() == expected

@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import chi2, chi2_contingency
 from tiny_stores import EOS, tiny_store
 
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.sources import hash64
 from olmo_sparsity.text.store import TokenStore
@@ -33,9 +34,13 @@ STORE = tiny_store([[2 + d] * (FULL + number) for d, number in enumerate(ELIGIBL
 
 
 def draw(
-    store: TokenStore, num_windows: int, *, seed: int = 0, full_len: int = FULL, most: int = 2, **options: Any
-) -> Windows:
-    return sample_windows(store, full_len, num_windows=num_windows, max_per_document=most, seed=seed, **options)
+    store: TokenStore, num_windows: int, *, seed: int = 0, full_len: int = FULL, most: int = 2,
+    min_preceding: int | None = None, **options: Any,
+) -> Windows:  # fmt: skip
+    settings = InfluenceConfig(
+        num_windows=num_windows, max_windows_per_document=most, seed=seed, min_preceding=min_preceding
+    )
+    return sample_windows(store, full_len, settings, **options)
 
 
 def targets_of(store: TokenStore, table_V: np.ndarray | None = None) -> list[int]:
