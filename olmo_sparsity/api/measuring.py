@@ -34,15 +34,9 @@ BATCH = 64  # windows
 
 @typed
 def measure(
-    model: Model,
-    windows: ChosenWindows,
-    *,
-    selectors: Optional[Sequence[Any]] = None,
-    k: Optional[Sequence[int]] = None,
-    seed: Optional[int] = None,
-    resampled_draws: Optional[int] = None,
-    unit: Optional[str] = None,
-) -> Results:
+    model: Model, windows: ChosenWindows, *, selectors: Optional[Sequence[Any]] = None, k: Optional[Sequence[int]] = None,
+    seed: Optional[int] = None, resampled_draws: Optional[int] = None, unit: Optional[str] = None,
+) -> Results:  # fmt: skip
     """Measure windows as ``olmo-sparsity influence`` does. What is None is as the model's configuration says.
 
     ``selectors`` are names, FILE.py:NAME, functions of ``Scores`` and ``Selector`` objects; ``k`` are numbers of candidates to
@@ -81,9 +75,8 @@ def measured_tables(
             if model.record is not None and tables.resolve().is_relative_to(model.folder.resolve()):
                 begin_pretrained(model.config, model.folder, record=model.record, tokenizer=model.tokenizer)
             size, tokens = part_size(settings, model.lengths), tokens_per_window(settings, model.lengths)
-            with closing(
-                missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="measure")
-            ) as left:
+            left = missing(tables, manifest, part_size=size, tokens_per_window=tokens, activity="measure")
+            with closing(left):
                 for window_ids, write in left:
                     write(measurement.tables_of(window_ids))
         read = {name: pa.concat_tables(map(reduced, read_parts(tables, name))) for name in ("windows", "selections")}
@@ -92,14 +85,9 @@ def measured_tables(
 
 @typed
 def scores(
-    model: Model,
-    windows: ChosenWindows,
-    *,
-    selectors: Sequence[Any] = ("kl",),
-    max_k: int = 8,
-    seed: Optional[int] = None,
-    unit: Optional[str] = None,
-) -> pd.DataFrame:
+    model: Model, windows: ChosenWindows, *, selectors: Sequence[Any] = ("kl",), max_k: int = 8,
+    seed: Optional[int] = None, unit: Optional[str] = None,
+) -> pd.DataFrame:  # fmt: skip
     """The score of every candidate; the highest are the most influential. ``greedy`` and its like take ``max_k`` of them.
 
     A row for each window, selector and candidate: ``window_id``, ``selector``, ``position`` and ``last_position`` of its tokens,

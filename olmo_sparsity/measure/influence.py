@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.config import Config, InfluenceConfig, Lengths, fingerprint, to_dict
-from olmo_sparsity.files import exclusive_lock, make_folder, read_json, write_json
+from olmo_sparsity.files import exclusive_lock, folder_name, make_folder, read_json, sha256_text, write_json
 from olmo_sparsity.measure import parts
 from olmo_sparsity.measure.evaluate import Measurement
 from olmo_sparsity.measure.opening import MeasuredText, OpenedModel, open_model, open_text
@@ -54,7 +54,6 @@ def measure(
         sources = sources_of(settings.selectors)
         if parts.is_complete(folder, parts.begun(folder, "influence", run_id=run_id, sources=sources)):
             return folder
-
     null_contexts, overlap_W = draw_contexts(opened, text)
     windows = null_contexts.windows
     fit = shared_fit(opened, windows, share)
@@ -168,7 +167,7 @@ def manifest_of(
     entries: dict[str, Optional[Any]] = {
         "kind": "influence",
         "run_id": run_id,
-        "run": opened.name,
+        "run": folder_name(opened.folder),
         "model": opened.record and dataclasses.asdict(opened.record),
         "source": source,
         "split": measurement.split,
@@ -180,7 +179,7 @@ def manifest_of(
         "num_documents": windows.num_documents,
         "pose": pose and to_dict(pose),
         "num_parameters": opened.num_parameters,
-        "tokenizer_sha256": opened.tokenizer_sha256,
+        "tokenizer_sha256": sha256_text(opened.tokenizer.to_str()),
         "checkpoint": opened.checkpoint,
         "tokens_sha256": windows.store.tokens_sha256,
         "windows_sha256": windows.sha256,

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, DataConfig, InfluenceConfig, Lengths, Visibility, read_config_of
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import folder_name, manifest_of_kind, need, read_manifest_of, sha256_text, tokenizer_of_run
+from olmo_sparsity.files import folder_name, manifest_of_kind, need, read_manifest_of, tokenizer_of_run
 from olmo_sparsity.measure.engine import Engine
 from olmo_sparsity.measure.fit import Anchor, check_fit, compare_first_tokens, num_compared_windows
 from olmo_sparsity.measure.parts import check_same_model
@@ -55,16 +55,12 @@ class OpenedModel:
     _fits: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)  # by number of windows
 
     def __repr__(self) -> str:
-        name, lengths = self.record.name if self.record else self.name, self.lengths
+        name, lengths = self.record.name if self.record else folder_name(self.folder), self.lengths
         anchor = f"anchor {self.anchor.text!r}" if self.anchor else "no anchor"
         return (
             f"Model({name!r}, {self.num_parameters / 1e6:.3g}M parameters, {self.precision} on {self.model.device}, "
             f"local_len {lengths.local_len}, full_len {lengths.full_len}, {self.visibility}, {anchor})"
         )
-
-    @property
-    def name(self) -> str:
-        return folder_name(self.folder)
 
     @property
     def lengths(self) -> Lengths:
@@ -78,10 +74,6 @@ class OpenedModel:
     def precision(self) -> str:
         """Of all losses, ``fp32`` or ``bf16``."""
         return "bf16" if self.model.dtype == torch.bfloat16 else "fp32"
-
-    @cached_property
-    def tokenizer_sha256(self) -> str:
-        return sha256_text(self.tokenizer.to_str())
 
     @cached_property
     def target_table_V(self) -> Optional[np.ndarray]:

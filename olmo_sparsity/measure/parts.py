@@ -207,7 +207,6 @@ def missing(
     ``num_windows``, ``context`` and more. One that was begun before keeps its size of parts. ``tokens_per_window``, about how
     many tokens the model runs for one, moves the bar within a part.
     """
-    assert not (overwrite and share.count > 1)
     manifest = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
     part_size, num_windows = manifest.get("windows_per_part", part_size), manifest["num_windows"]
     own = range(share.index, manifest["num_parts"], share.count)

@@ -67,7 +67,7 @@ def test_a_run_is_converted_when_it_is_opened(tiny_config: Config, tiny_run: Pat
     positions = torch.tensor([0, 1, 2, 5, 6, 9, 12, 13, 18, 19]).expand(3, -1)
     expected = last_logits(trained, tokens, positions)
     torch.testing.assert_close(opened.model.logits(tokens, positions), expected, atol=1e-5, rtol=0)
-    assert (opened.name, opened.precision, opened.record) == ("tiny", "fp32", None)
+    assert (opened.precision, opened.record) == ("fp32", None)
     assert opened.fit(windows_of(opened, tiny_config)) == {}
     low = open_model(with_settings(tiny_config, precision="bf16"), tiny_run)
     assert (low.precision, low.model.dtype) == ("bf16", torch.bfloat16)
