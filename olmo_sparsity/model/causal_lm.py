@@ -35,11 +35,6 @@ def repeated(x_BHTE: Tensor, num_times: int) -> Tensor:
     return x_BHTE if num_times == 1 else x_BHTE.repeat_interleave(num_times, dim=1)
 
 
-# Where all heads share one head of keys, transformers repeats it by a stride of 0, of which CUDA's memory-efficient attention
-# computes wrong outputs at some lengths (https://github.com/pytorch/pytorch/issues/191937).
-sdpa_attention.repeat_kv = repeated
-
-
 class CausalLM:
     """A causal language model; its logits [B, V] are those after the last token of each row."""
 
@@ -60,6 +55,9 @@ class CausalLM:
         self._kinds = set(getattr(self.config, "layer_types", None) or [SLIDING])
         window = getattr(self.config, "sliding_window", None) if SLIDING in self._kinds else None
         self.window = int(window or 0)  # of layers that see the latest positions only; 0: there are none
+        # Where all heads share one head of keys, transformers repeats it by a stride of 0, of which CUDA's memory-efficient
+        # attention computes wrong outputs at some lengths (https://github.com/pytorch/pytorch/issues/191937).
+        sdpa_attention.repeat_kv = repeated
         raw.set_attn_implementation("eager")
         # Where this changes nothing, the model computes attention itself, and adds its masks to the scores (Falcon).
         raw.config._attn_implementation = "eager"
