@@ -43,16 +43,16 @@ SCANNED_TOKENS = 1 << 20  # of a token file at a time
 Encoded = tuple[sources.Document, np.ndarray, int]  # the number: where a document of token files begins
 
 
-def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
+def store_folder(data: DataConfig, source: sources.Source, tokenizer_file: Optional[Path] = None) -> Path:
     """Return the folder of a corpus under a tokenizer: a readable name and a hash of all that its contents depend on."""
     relevant = dataclasses.asdict(data)
     del relevant["cache_dir"]
     if tokenizer_file is not None or Path(data.tokenizer).is_file():
         relevant["tokenizer"] = sha256_file(tokenizer_file or Path(data.tokenizer))
     names = (Path(data.source).name, "measured" if tokenizer_file else Path(data.tokenizer).stem)
-    source, tokenizer = (re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40] or "text" for name in names)
-    digest = fingerprint(store.FORMAT, relevant, tokenizer_file is None, sources.open_source(data).fingerprint)
-    return Path(data.cache_dir) / f"{source}-{tokenizer}-{digest}"
+    text, tokenizer = (re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40] or "text" for name in names)
+    digest = fingerprint(store.FORMAT, relevant, tokenizer_file is None, source.fingerprint)
+    return Path(data.cache_dir) / f"{text}-{tokenizer}-{digest}"
 
 
 def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
@@ -61,11 +61,12 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     With ``tokenizer_file`` (text to measure a trained model on) every document goes into one split, ``measured``; otherwise the
     splits are ``train`` and ``validation``. Of several processes that call this at once, one prepares and the others wait.
     """
-    folder = store_folder(data, tokenizer_file)
+    source = sources.open_source(data)
+    folder = store_folder(data, source, tokenizer_file)
     if not store.is_prepared(folder):
         with exclusive_lock(folder.with_name(f"{folder.name}.lock")):
             if not store.is_prepared(folder):  # another process may have finished meanwhile
-                _prepare(data, folder, tokenizer_file)
+                _prepare(data, source, folder, tokenizer_file)
     manifest = store.read_manifest(folder)
     if manifest.changed:
         number = f"{manifest.changed:,} of {manifest.decoded:,} documents"
@@ -87,8 +88,7 @@ def describe(folder: Path) -> list[str]:
     return lines + [f"{name}: its last document has no EOS; it is kept" for name in manifest.unclosed]
 
 
-def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> None:
-    source = sources.open_source(data)
+def _prepare(data: DataConfig, source: sources.Source, folder: Path, tokenizer_file: Optional[Path]) -> None:
     if source.others:
         logger.info(f"{data.source}: not read: {source.others}")
     is_begun = (folder / "manifest.json").is_file()
@@ -155,14 +155,13 @@ def _add_piece(
     data: DataConfig, folder: Path, manifest: store.Manifest, found: Iterator[Encoded], bar: tqdm[Any]
 ) -> None:
     """Append the documents of a piece to the files of their splits, up to a limit, and count them in the manifest."""
-    begun, is_text = time.perf_counter(), manifest.made_from == "text"
+    begun, is_text, is_measured = time.perf_counter(), manifest.made_from == "text", "measured" in manifest.splits
     digests = {split: hashlib.sha256() for split in manifest.splits}
     with ExitStack() as stack:
         sizes = _sizes(manifest).items()
         files = {name: stack.enter_context(_appended(folder / name, size)) for name, size in sizes}
         for document, tokens, begin in found:
             bar.update()
-            is_measured = "measured" in manifest.splits
             split = "measured" if is_measured else sources.split_of(document.group, data.validation_percent)
             entry = manifest.splits[split]
             if is_text:

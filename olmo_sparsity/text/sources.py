@@ -73,9 +73,7 @@ class Document:
     doc_id: int  # 64-bit hash of the text: equal texts have the same ID, wherever they come from
     text: str
     source: str  # name of its file or data set
-    group: (
-        bytes  # decides its split: the text, unless several documents belong together; empty: there is only white space
-    )
+    group: bytes  # decides its split: the text, unless several documents belong together; empty: only white space
 
 
 def hash64(data: bytes, purpose: bytes) -> int:
@@ -85,8 +83,9 @@ def hash64(data: bytes, purpose: bytes) -> int:
 
 def make_document(text: str, source: str, *, group: Optional[str] = None) -> Document:
     """Return a document with the hash of its text as ID."""
-    data, of_group = text.encode(), (text if text.strip() else "") if group is None else group
-    return Document(hash64(data, b"doc_id"), text, source, of_group.encode())
+    data = text.encode()
+    of_group = group.encode() if group is not None else data if text.strip() else b""
+    return Document(hash64(data, b"doc_id"), text, source, of_group)
 
 
 def split_of(content: bytes, validation_percent: float) -> str:
@@ -97,9 +96,7 @@ def split_of(content: bytes, validation_percent: float) -> str:
 class Source(NamedTuple):
     """The files of ``data.source``, in their fixed order."""
 
-    pieces: list[
-        list[Path]
-    ]  # that are hashed and resumed: a file each, but small .txt files together; of C4 names on the hub
+    pieces: list[list[Path]]  # hashed and resumed: a file each, but small .txt files together; of C4 names on the hub
     fingerprint: list[Any]  # the state of the files
     is_tokens: bool = False  # token files, as OLMo's and dolma's tools write them
     others: str = ""  # files beside them that are not read, such as "3 .csv"

@@ -125,7 +125,7 @@ def test_killed_at_any_moment_nothing_is_lost(data: DataConfig) -> None:
     for number in range(20):
         write_corpus(Path(data.source) / f"f{number:02d}.jsonl", 150, seed=number)
     expected = files_of(prepare(elsewhere(data)))
-    folder, wanted = store_folder(data), random.randrange(1, 20)
+    folder, wanted = store_folder(data, open_source(data)), random.randrange(1, 20)
     first, second = started(data), started(data)
     for process in (first, second):
         assert process.stdin is not None

@@ -171,8 +171,8 @@ def test_a_replaced_file_is_another_text(tmp_path: Path) -> None:
     path, other = tmp_path / "a.txt", tmp_path / "b"
     path.write_text("one two")
     data = data_of(path, cache_dir=str(tmp_path / "cache"))
-    first = store_folder(data)
-    assert store_folder(data) == first and first.name.startswith("a-txt-bpe-300-")
+    first = store_folder(data, open_source(data))
+    assert store_folder(data, open_source(data)) == first and first.name.startswith("a-txt-bpe-300-")
     names = {first.name}
     changed = {
         "validation_percent": 20.0,
@@ -182,17 +182,18 @@ def test_a_replaced_file_is_another_text(tmp_path: Path) -> None:
         "eos_token": "x",
     }
     for key, value in changed.items():
-        names.add(store_folder(dataclasses.replace(data, **{key: value})).name)  # type: ignore[arg-type]
+        keyed = dataclasses.replace(data, **{key: value})  # type: ignore[arg-type]
+        names.add(store_folder(keyed, open_source(keyed)).name)
     other.write_text("two one")
     for path_of in (path, other):
         os.utime(path_of, ns=(0, 0))
-    names.add(store_folder(data).name)
+    names.add(store_folder(data, open_source(data)).name)
     time.sleep(0.02)  # times of files have the grain of the system's clock
     shutil.copy2(other, path)  # as cp -p
-    names.add(store_folder(data).name)
+    names.add(store_folder(data, open_source(data)).name)
     time.sleep(0.02)
     os.replace(other, path)
-    names.add(store_folder(data).name)
+    names.add(store_folder(data, open_source(data)).name)
     assert len(names) == 9
 
 
