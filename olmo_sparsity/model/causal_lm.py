@@ -25,6 +25,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model import taps
 from olmo_sparsity.model.taps import KeysValues, Observer
 
+EAGER_ELEMENTS = 2**27  # weights of attention that the eager implementation keeps at once; 512 MiB in fp32
 FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest
 BY_LENGTH = ("dynamic", "longrope")  # scalings of rotary positions that depend on the length of the text
 CLOSE = 0.05  # keys that two passes of the same model compute differ by less, also in bf16
@@ -116,11 +117,12 @@ class CausalLM:
         logits_BV = self._tapped(observer, tokens_BT, positions_BT, prefix, prefix_positions_BP)
         if logits_BV is not None and observer.num_layers:
             return logits_BV, _mean(observer.collected["attention_of_heads"]).to(tokens_BT.device)
-        # The implementation that returns all weights of attention runs one row at a time.
+        # The implementation that returns all weights of attention runs some rows at a time.
         before, parts = self.raw.config._attn_implementation, []
+        per_row = self.config.num_hidden_layers * self.config.num_attention_heads * tokens_BT.shape[1] * num_seen
         self.raw.set_attn_implementation("eager")
         try:
-            for rows in torch.arange(len(tokens_BT)).split(1):
+            for rows in torch.arange(len(tokens_BT)).split(max(1, EAGER_ELEMENTS // per_row)):
                 seen = None if prefix is None else [(k[rows], v[rows]) for k, v in prefix]
                 at = None if prefix_positions_BP is None else prefix_positions_BP[rows]
                 output = self._run(
