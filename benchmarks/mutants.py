@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("olmo_sparsity", "analysis")
+PYTEST = [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -115,22 +116,7 @@ def measure_coverage(checkout: Path, database: Path, tests: list[str]) -> None:
     """Run the tests, and write which of them run each line."""
     options = ["--cov-context=test", "--cov-report=", *(f"--cov={name}" for name in PACKAGES)]
     environment = {**_environment(checkout), "COVERAGE_FILE": f"{database}.new"}
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "--dist",
-        "no",
-        "-p",
-        "no:cacheprovider",
-        *options,
-        *tests,
-    ]
-    subprocess.run(command, cwd=checkout, env=environment, check=True)
+    subprocess.run([*PYTEST, "--dist", "no", *options, *tests], cwd=checkout, env=environment, check=True)
     os.replace(f"{database}.new", database)
 
 
@@ -149,17 +135,11 @@ def outcome(mutant: Mutant, tests: list[str], *, checkout: Path, seconds: float)
     lines = source.splitlines(keepends=True)
     lines[mutant.line - 1] = f"{mutant.after}\n"
     path.write_text("".join(lines), encoding="utf-8")
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
     try:
         ended = subprocess.run(
-            command,
-            cwd=checkout,
-            env=_environment(checkout),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+            [*PYTEST, "-x", *tests], cwd=checkout, env=_environment(checkout), capture_output=True, text=True,
+            timeout=seconds, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
@@ -198,14 +178,11 @@ def main() -> None:
         }
         chosen = [name for name in sorted(sources) if name.startswith(tuple(given.under))]
         mutants = [mutant for name in chosen for mutant in mutants_of(name, sources[name].read_text(encoding="utf-8"))]
+        guard = ["tests/guard"] if given.tests == ["tests"] else []
         for mutant in random.Random(given.seed).sample(mutants, min(given.number, len(mutants))):
             tests = tests_of(mutant, covered.get(mutant.path, {}))
-            guard = ["tests/guard"] if given.tests == ["tests"] else []
-            ended = (
-                outcome(mutant, [*tests, *guard], checkout=checkout, seconds=given.seconds)
-                if tests + guard
-                else "not run"
-            )
+            run = [*tests, *guard]
+            ended = outcome(mutant, run, checkout=checkout, seconds=given.seconds) if run else "not run"
             counts[ended] += 1
             print(f"{ended}, {len(tests)} tests: {mutant}", flush=True)
     print(", ".join(f"{number} {ended}" for ended, number in counts.most_common()))

@@ -68,7 +68,7 @@ def measured_tables(
     sources = sources_of(settings.selectors)
     with tempfile.TemporaryDirectory() as temporary:
         tables = (folder or Path(temporary)) / f"{name}-{run_id[:8]}"
-        if not is_complete(tables, begun(tables, "influence", run_id=run_id, sources=sources)):
+        if not is_complete(tables, begun(tables, run_id=run_id, sources=sources)):
             measurement, fit = _measurement(model, windows, settings), model.fit(windows.windows)
             measurement.try_selectors()
             manifest = manifest_of(model, measurement, source=source, run_id=run_id, fit=fit) | {"influence": entry}

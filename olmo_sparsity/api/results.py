@@ -59,7 +59,7 @@ class Results:
         out, tables, manifest = Path(os.path.expanduser(folder)), self._tables(), self.manifest
         if sorted(self.windows["window_id"]) != list(range(manifest["num_windows"])):
             raise UserError("windows: some of those that were measured are missing; only all of them are saved")
-        if not overwrite and is_complete(out, begun(out, "influence", run_id=manifest["run_id"])):
+        if not overwrite and is_complete(out, begun(out, run_id=manifest["run_id"])):
             if any(not read_table(out, name).equals(table) for name, table in tables.items()):
                 raise UserError(
                     f"{out}: holds other values of this measurement; choose another folder or overwrite=True"

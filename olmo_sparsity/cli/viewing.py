@@ -92,9 +92,10 @@ def figures(
         if not list_finished(run):
             influence(config=config, run=run, model=model, train=train)
     shown = _shown_tables(tables, run, model)
-    first, *others = analysis("drawing").draw_run(shown, out or figures_folder(shown), every)
-    names = dict.fromkeys(path.stem for path in others if path.stem != first.stem)
-    typer.echo(printable(f"{first}, and there: {', '.join(names)}; each as PNG and PDF"))
+    pictures = list(analysis("drawing").draw_run(shown, out or figures_folder(shown), every))
+    others = [*dict.fromkeys(path.stem for path in pictures)][1:]
+    there = f", and there: {', '.join(others)}" if others else ""
+    typer.echo(printable(f"{pictures[0]}{there}; each as PNG and PDF"))
 
 
 def report(

@@ -9,6 +9,7 @@ Letters of shapes: W windows, I candidates, S chosen ones, K numbers of unmasked
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -55,12 +56,12 @@ class Measurement:
             contexts, rows = self.scores(ids_W), dict[tuple[Any, ...], pa.Table]()
             for scores in contexts.values():
                 choices: dict[tuple[str, int], np.ndarray] = {}  # by selector and label, [W, I]
-                for name, label in self._choosing(scores.labels_WA.shape[1]):
+                for label, name in itertools.product(range(scores.labels_WA.shape[1]), self.settings.selectors):
                     selector = SELECTORS[name]
                     if label == 0 or selector.sees_target:
                         asked = scores.for_label(label if selector.sees_target else None)
                         choices[name, label] = selector.function(asked)
-                    else:
+                    elif name == RESAMPLED_CONTROL:
                         choices[name, label] = choices[name, 0]
                 rows |= self._selections(scores, choices)
             tables = [rows[place] for place in sorted(rows)]
@@ -68,15 +69,6 @@ class Measurement:
             selections.append(pa.concat_tables(tables).combine_chunks().take(by_window).combine_chunks())
             windows.append(self._table("windows", self._text_columns(ids_W) | self._loss_columns(**contexts)))
         return {"windows": pa.concat_tables(windows), "selections": pa.concat_tables(selections)}
-
-    def _choosing(self, num_labels: int) -> list[tuple[str, int]]:
-        """Which selectors choose for which label: all for the target; for drawn labels those that see it, and a control."""
-        return [
-            (name, label)
-            for label in range(num_labels)
-            for name in self.settings.selectors
-            if label == 0 or SELECTORS[name].sees_target or name == RESAMPLED_CONTROL
-        ]
 
     def _batches(self, window_ids_W: np.ndarray) -> list[np.ndarray]:
         """Windows whose predictions are kept at once, and that have the same candidates."""

@@ -52,7 +52,7 @@ def measure(
     folder = out or run / "influence" / default_name(settings, opened, text.source, text.split, run_id=name_id)
     if not overwrite:
         sources = sources_of(settings.selectors)
-        if parts.is_complete(folder, parts.begun(folder, "influence", run_id=run_id, sources=sources)):
+        if parts.is_complete(folder, parts.begun(folder, run_id=run_id, sources=sources)):
             return folder
     null_contexts, overlap_W = draw_contexts(opened, text)
     windows = null_contexts.windows

@@ -138,12 +138,12 @@ def is_complete(folder: Path, manifest: Optional[dict[str, Any]]) -> bool:
     return True
 
 
-def begun(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> Optional[dict[str, Any]]:
+def begun(folder: Path, *, run_id: str, sources: Sources = ()) -> Optional[dict[str, Any]]:
     """The manifest of a measurement that was begun; None: it was not. The tables of another one are refused.
 
     ``sources``: of the user's selectors that it must have been begun with.
     """
-    manifest = manifest_of_kind(folder, kind)
+    manifest = manifest_of_kind(folder, "influence")
     if manifest is None:
         return None
     need(manifest, "num_windows", where=folder / "manifest.json")
@@ -203,7 +203,7 @@ def missing(
 ) -> Generator[tuple[np.ndarray, WriteTables], None, None]:
     """Begin a measurement or continue it: ``for window_ids, write in missing(...): write(tables)``; at its end, close it.
 
-    Yields the windows of each missing part of a share, with a bar. ``manifest`` describes the measurement: ``kind``, ``run_id``,
+    Yields the windows of each missing part of a share, with a bar. ``manifest`` describes the measurement: ``run_id``,
     ``num_windows``, ``context`` and more. One that was begun before keeps its size of parts. ``tokens_per_window``, about how
     many tokens the model runs for one, moves the bar within a part.
     """
@@ -241,9 +241,9 @@ def missing(
 
 def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite: bool) -> dict[str, Any]:
     """Write the manifest unless another process has written it, and return the one on disk."""
-    kind, run_id, num_parts = manifest["kind"], manifest["run_id"], -(-manifest["num_windows"] // part_size)
+    run_id, num_parts = manifest["run_id"], -(-manifest["num_windows"] // part_size)
     own = {**manifest, "status": "running", "num_parts": num_parts, "windows_per_part": part_size}
-    exists = manifest_of_kind(folder, kind) is not None
+    exists = manifest_of_kind(folder, "influence") is not None
     if exists and overwrite:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
@@ -251,7 +251,7 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     make_folder(folder)
     write_manifest(folder, own, once=True)
     sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
-    on_disk = begun(folder, kind, run_id=run_id, sources=sources if exists and not overwrite else ())
+    on_disk = begun(folder, run_id=run_id, sources=sources if exists and not overwrite else ())
     assert on_disk is not None
     check_begun(folder, on_disk)
     return on_disk
@@ -259,7 +259,7 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
 
 def _write_tables(folder: Path, manifest: dict[str, Any], part: int, tables: dict[str, pa.Table]) -> None:
     lengths = {name: str(value) for name, value in manifest["context"].items() if value is not None}
-    for table in reversed(KINDS[manifest["kind"]].tables):  # the first one last: its part vouches for the others
+    for table in reversed(KINDS["influence"].tables):  # the first one last: its part vouches for the others
         write_part(folder, table, part=part, content=tables[table], metadata={"run_id": manifest["run_id"], **lengths})
 
 

@@ -53,9 +53,7 @@ class Scores:
     tokens_WT: torch.Tensor  # int64, without the targets
     labels_WA: torch.Tensor  # int64; the targets first
     window_ids_W: np.ndarray  # int64, their numbers in the table
-    spans: list[
-        tuple[int, int]
-    ]  # of each candidate, its first position and the one behind its last; M in all, in order
+    spans: list[tuple[int, int]]  # of each candidate: first position, and the one behind its last; M in all, in order
     log_p_short_WV: torch.Tensor  # with the local tokens alone, the same under every context
     context: str = "real"
     seed: int = 0

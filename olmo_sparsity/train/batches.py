@@ -167,9 +167,7 @@ def open_training_text(config: Config) -> TrainingData:
         windows = row_source(held_out, row_len=full_len, max_position=full_len, bos_id=bos_id)
         return like_training, drawn(windows, PoseConfig(num_chunks=1), step=1)
 
-    described = (
-        f"rows of {row_len} tokens (from {len(source.documents_g):,} of {store.num_documents:,} documents; the others "
-    )
+    counts = f"{len(source.documents_g):,} of {store.num_documents:,} documents"
     return TrainingData(
         vocab_size=manifest["vocab_size"],
         eos_id=manifest["eos_id"],
@@ -181,7 +179,7 @@ def open_training_text(config: Config) -> TrainingData:
         },
         row_len=row_len,
         num_bos=int(config.context.bos),
-        described=described + "are shorter)" + ", a BOS in front" * config.context.bos,
+        described=f"rows of {row_len} tokens (from {counts}; the others are shorter){', a BOS in front' * config.context.bos}",
         draw=draw,
         draw_held_out=draw_held_out,
     )

@@ -155,10 +155,8 @@ def seeing_line(frame: pd.DataFrame, k: Optional[int]) -> str:
 
 def shown_selectors(frame: pd.DataFrame) -> list[str]:
     """The selectors of a screen: the usual ones that were measured and those of the user's own files, else all."""
-    measured, own = (
-        [of["selector"] for of in frame.attrs["selectors"]],
-        frame.attrs["manifest"].get("own_selectors", {}),
-    )
+    measured = [of["selector"] for of in frame.attrs["selectors"]]
+    own = frame.attrs["manifest"].get("own_selectors", {})
     return [name for name in (*SHOWN, *own) if name in measured] or measured
 
 
@@ -231,7 +229,7 @@ def print_summary(frame: pd.DataFrame, *, every: bool = False, form: Form = "tex
     notes.append(f"Null context: {null_context(manifest)}.")
     if form == "text":
         console = SafeConsole()
-        print_answers(frame)
+        print_answers(whole)
         for table in tables:
             console.print()
             print_table(table, console)
