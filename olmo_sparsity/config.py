@@ -71,7 +71,6 @@ class DataConfig:
     validation_percent: Percent = key(10.0, "Percentage of documents for validation, selected by a hash of the text.")
     max_documents: Optional[Count] = key(None, "Stop after this many documents. null: read all.")
     max_tokens: Optional[Count] = key(None, "Stop when the training split has this many tokens. null: read all.")
-    token_dtype: Literal["auto", "uint16", "uint32"] = key("auto", "auto: uint16 if that is enough.")
     cache_dir: Text = key("data", "Folder of the token files. Each corpus and tokenizer gets a folder in it.")
 
 
@@ -573,9 +572,9 @@ def to_yaml(config: Config, explain: bool = False) -> str:
 
 # Keys that may differ from those of a run when it is trained further, measured, or averaged with others.
 FREE = {
-    "data.cache_dir", "data.text_field", "data.token_dtype", "training.parallel", "training.micro_batch_rows", "training.device",
-    "training.threads", "training.log_every", "training.checkpoint_every", "training.trackers", "synthetic.test_lengths",
-    "synthetic.test_sparsity", "synthetic.test_row_len", "synthetic.test_rows",
+    "data.cache_dir", "data.text_field", "training.parallel", "training.micro_batch_rows", "training.device", "training.threads",
+    "training.log_every", "training.checkpoint_every", "training.trackers", "synthetic.test_lengths", "synthetic.test_sparsity",
+    "synthetic.test_row_len", "synthetic.test_rows",
 }  # fmt: skip
 
 

@@ -126,13 +126,10 @@ def _begin(data: DataConfig, source: sources.Source, folder: Path, tokenizer_fil
     text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data, source)
     tokenizer = parse_tokenizer(text, name=str(tokenizer_file or data.tokenizer))
     vocab_size = vocab_size_of(tokenizer)
-    if data.token_dtype == "uint16" and vocab_size > 2**16:
-        raise UserError(f"data.token_dtype = uint16: the tokenizer has {vocab_size} entries, too many for 16 bits")
-    is_short = data.token_dtype == "uint16" or (data.token_dtype == "auto" and vocab_size <= 2**16)
     manifest = store.Manifest(
         made_from="token files" if source.is_tokens else "text",
         data=dataclasses.asdict(data),
-        dtype="<u2" if is_short else "<u4",
+        dtype="<u2" if vocab_size <= 2**16 else "<u4",
         eos_id=eos_id_of(tokenizer, data.eos_token),
         vocab_size=vocab_size,
         tokenizer_sha256=sha256_text(text),
@@ -241,11 +238,11 @@ def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Encoded]:
     sources.check_kind(path, store.map_array(path, "u1")[: sources.HEAD_BYTES].tobytes(), sources.NO_TOKENS)
     size, itemsize = path.stat().st_size, np.dtype(manifest.dtype).itemsize
     if size % itemsize:
-        raise UserError(f"{path}: {size} bytes are no whole number of {itemsize}-byte tokens; see data.token_dtype")
+        raise UserError(f"{path}: {size} bytes are no whole number of {itemsize}-byte tokens; see data.tokenizer")
     tokens = store.map_array(path, manifest.dtype)
     start = tokens[:SCANNED_TOKENS]
     if itemsize == 2 and len(start) >= 16 and not start[1::2].any() and start[::2].any():
-        raise UserError(f"{path}: every second token is 0, as if tokens had 32 bits; set data.token_dtype=uint32")
+        raise UserError(f"{path}: every second token is 0, as if it had 32 bits; see data.tokenizer, or write uint16")
     manifest.files[str(path.absolute())] = sha256_file(path)
 
     def document(begin: int, end: int) -> Encoded:
@@ -261,7 +258,7 @@ def _scanned(manifest: store.Manifest, path: Path) -> Iterator[Encoded]:
         if block.max() >= manifest.vocab_size:
             first = int(np.argmax(block >= manifest.vocab_size))
             found = f"token {offset + first} is {block[first]}, but the tokenizer has {manifest.vocab_size} entries"
-            raise UserError(f"{path}: {found}; see data.tokenizer and data.token_dtype")
+            raise UserError(f"{path}: {found}; see data.tokenizer")
         for end in (np.flatnonzero(block == manifest.eos_id) + offset + 1).tolist():
             manifest.closed += 1
             manifest.empty += end == begin + 1
@@ -280,7 +277,7 @@ def _finish(data: DataConfig, folder: Path, manifest: store.Manifest) -> None:
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     if manifest.made_from == "token files" and not manifest.closed:
         closes = f"{data.eos_token!r} (token {manifest.eos_id}) closes no document"
-        raise UserError(f"data.source = {data.source}: {closes}; see data.eos_token, data.tokenizer, data.token_dtype")
+        raise UserError(f"data.source = {data.source}: {closes}; see data.eos_token and data.tokenizer")
     of_source = [manifest.files[name] for name in manifest.token_files]
     manifest.files |= {name: sha256_file(folder / name) for name in ("tokenizer.json", *_sizes(manifest))}
     for split, entry in manifest.splits.items():

@@ -31,6 +31,6 @@ def test_prepare(workplace: Path) -> None:
     }.items():
         (workplace / "corpus-tokenizer.json").write_bytes((workplace / "llama" / "tokenizer.json").read_bytes())
         if keys:
-            keys += ["data.token_dtype=uint32", "data.eos_token=</s>", "data.validation_percent=20"]
+            keys += ["data.eos_token=</s>", "data.validation_percent=20"]
         run("prepare", "--config", "guard.yaml", f"data.cache_dir={name}", *keys, cwd=workplace)
         assert_numbers(name, token_files(workplace / name), tolerance=0)

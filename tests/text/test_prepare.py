@@ -216,12 +216,13 @@ def test_validation_text_of_the_package_shares_no_sequence_with_training(tmp_pat
     assert sum(manifest.splits[split].documents for split in SPLITS) == 400 - manifest.overlapping
 
 
-def token_source(folder: Path, documents: dict[str, list[list[int]]], dtype: str = "<u2") -> DataConfig:
-    """A source of token files that ``documents`` names, each closed by EOS."""
+def token_source(folder: Path, documents: dict[str, list[list[int]]], vocab_size: int = VOCAB) -> DataConfig:
+    """A source of token files that ``documents`` names, each closed by EOS, as wide as a vocabulary needs."""
     (folder / "tokens").mkdir(parents=True)
     for name, of_file in documents.items():
-        np.array(list(itertools.chain(*of_file)), dtype=dtype).tofile(folder / "tokens" / name)
-    vocabulary = {"<|endoftext|>" if number == EOS else f"w{number}": number for number in range(VOCAB)}
+        tokens = np.array(list(itertools.chain(*of_file)), dtype="<u2" if vocab_size <= 65536 else "<u4")
+        tokens.tofile(folder / "tokens" / name)
+    vocabulary = {"<|endoftext|>" if number == EOS else f"w{number}": number for number in range(vocab_size)}
     Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(folder / "t.json"))
     options = {"cache_dir": str(folder / "cache"), "validation_percent": 30.0}
     return DataConfig(str(folder / "tokens"), tokenizer=str(folder / "t.json"), **options)  # type: ignore[arg-type]
@@ -232,14 +233,13 @@ def random_documents(seed: int, count: int) -> list[list[int]]:
     return [[*rng.integers(EOS + 1, VOCAB, rng.integers(1, 30)).tolist(), EOS] for _ in range(count)]
 
 
-@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
-def test_token_files_are_used_in_place(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocab_size", [VOCAB, 65537])
+def test_token_files_are_used_in_place(vocab_size: int, tmp_path: Path) -> None:
     """A block ends inside a document; empty documents are skipped, and an open end is kept."""
     documents = {name: random_documents(seed, 80) for seed, name in enumerate(("a.npy", "b.npy"))}
     documents["a.npy"].append([7] * (1 << 20) + [EOS])
     documents["c.npy"] = [[EOS], [7, 8, EOS], [EOS], documents["a.npy"][0][:-1]]
-    data = token_source(tmp_path, documents, dtype)
-    data = dataclasses.replace(data, token_dtype="auto" if dtype == "<u2" else "uint32")
+    data = token_source(tmp_path, documents, vocab_size)
     folder = prepare(data)
     verify_prepared(folder)
     manifest, stores = read_manifest(folder), [open_store(folder, split) for split in SPLITS]
@@ -271,7 +271,7 @@ BAD_TOKENS: list[tuple[bytes, dict[str, str], str]] = [
     (tokens_of(5, EOS), {"eos_token": "</s>"}, "the tokenizer has no such token"),
     (tokens_of(5, 6, VOCAB, EOS), {}, r"a\.npy: token 2 is 400, but the tokenizer has 400 entries"),
     (tokens_of(5, 6, 7, EOS), {"eos_token": "w1"}, r"'w1' \(token 1\) closes no document"),
-    (tokens_of(*[5, EOS] * 9, dtype="<u4"), {}, "every second token is 0, as if tokens had 32 bits"),
+    (tokens_of(*[5, EOS] * 9, dtype="<u4"), {}, "every second token is 0, as if it had 32 bits; see data.tokenizer"),
     (bytes(7), {}, "7 bytes are no whole number of 2-byte tokens"),
     (b"\x93NUMPY\x01\x00v\x00{'descr'", {}, "a NumPy file with a header; write raw tokens"),
     (b"", {}, "no document with text"),
@@ -290,9 +290,7 @@ def test_files_without_valid_tokens_are_refused(
 
 
 def test_a_token_file_may_begin_like_a_packed_one(tmp_path: Path) -> None:
-    data = token_source(tmp_path, {"a.npy": [[0x8B1F, 5, EOS]]})  # the first bytes of gzip
-    vocabulary = {"<|endoftext|>" if number == EOS else f"w{number}": number for number in range(2**16)}
-    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(data.tokenizer)
+    data = token_source(tmp_path, {"a.npy": [[0x8B1F, 5, EOS]]}, vocab_size=2**16)  # the first bytes of gzip
     assert [one for split in SPLITS for one in documents_of(open_store(prepare(data), split))] == [[0x8B1F, 5, EOS]]
 
 
