@@ -33,7 +33,7 @@ from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
-C4_DOCUMENTS_PER_WINDOW = 20  # enough for most windows to come from different documents, however long they must be
+C4_TOKENS_PER_WINDOW = 10_000  # some 20 documents: most windows come from different ones, however long they must be
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +274,7 @@ def _text_of_run(data: DataConfig, settings: InfluenceConfig, *, run: Path) -> M
 def _data_to_measure(data: DataConfig, settings: InfluenceConfig) -> DataConfig:
     """How the text is read: ``influence.data`` as ``data``, with a limit of its own; or ``data`` itself."""
     if settings.data is not None:
-        data = dataclasses.replace(data, source=settings.data, max_documents=None, max_tokens=None)
-    if data.max_documents is None and data.max_tokens is None and data.source == "c4":
-        data = dataclasses.replace(data, max_documents=C4_DOCUMENTS_PER_WINDOW * settings.num_windows)
+        data = dataclasses.replace(data, source=settings.data, max_tokens=None)
+    if data.max_tokens is None and data.source == "c4":
+        data = dataclasses.replace(data, max_tokens=C4_TOKENS_PER_WINDOW * settings.num_windows)
     return data

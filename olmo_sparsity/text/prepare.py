@@ -142,16 +142,14 @@ def _begin(data: DataConfig, source: sources.Source, folder: Path, tokenizer_fil
 
 
 def _is_full(data: DataConfig, manifest: store.Manifest) -> bool:
-    """Return True if a limit is reached; ``max_tokens`` counts the first split."""
-    first, *rest = manifest.splits.values()
-    num_documents = first.documents + sum(entry.documents for entry in rest)
-    return num_documents >= (data.max_documents or np.inf) or first.tokens >= (data.max_tokens or np.inf)
+    """Return True if the first split has ``max_tokens``."""
+    return next(iter(manifest.splits.values())).tokens >= (data.max_tokens or np.inf)
 
 
 def _add_piece(
     data: DataConfig, folder: Path, manifest: store.Manifest, found: Iterator[Encoded], bar: tqdm[Any]
 ) -> None:
-    """Append the documents of a piece to the files of their splits, up to a limit, and count them in the manifest."""
+    """Append the documents of a piece to the files of their splits, up to the limit, and count them in the manifest."""
     begun, is_text, is_measured = time.perf_counter(), manifest.made_from == "text", "measured" in manifest.splits
     digests = {split: hashlib.sha256() for split in manifest.splits}
     with ExitStack() as stack:
@@ -173,7 +171,7 @@ def _add_piece(
             if not entry.sources or entry.sources[-1][0] != document.source:
                 entry.sources.append((document.source, 0))
             entry.sources[-1] = (document.source, entry.sources[-1][1] + 1)
-            if _is_full(data, manifest):  # what comes behind a limit, be it an error, does not count
+            if _is_full(data, manifest):  # what comes behind the limit, be it an error, does not count
                 break
     for split, digest in digests.items() if is_text else ():
         manifest.splits[split].piece_sha256.append(digest.hexdigest())

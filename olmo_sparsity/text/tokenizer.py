@@ -113,7 +113,7 @@ def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
 def tokenizer_text(data: DataConfig, source: sources.Source) -> str:
     """Return the text of the ``tokenizer.json`` that ``data.tokenizer`` names.
 
-    ``bpe:N`` is trained on the training documents among the first ``data.max_documents``; ``data.max_tokens`` counts its tokens.
+    ``bpe:N`` is trained on the first training documents, whatever ``data.max_tokens``, which counts its tokens.
     """
     if match := re.fullmatch("bpe:([0-9]{1,9})", data.tokenizer):
         vocab_size = int(match.group(1))
@@ -122,7 +122,7 @@ def tokenizer_text(data: DataConfig, source: sources.Source) -> str:
         if source.is_tokens:
             raise UserError(f"data.tokenizer = {data.tokenizer}: {data.source} holds tokens; name what made them")
         read = chain.from_iterable(sources.read_piece(data, piece) for piece in source.pieces)
-        documents = islice((one for one in read if one.group), data.max_documents)
+        documents = (one for one in read if one.group)
         texts = (one.text for one in documents if sources.split_of(one.group, data.validation_percent) == "train")
         return str(train_bpe(islice(texts, BPE_DOCUMENTS), vocab_size, eos_token=data.eos_token).to_str())
     if data.tokenizer in OLMO_TOKENIZERS:
