@@ -228,8 +228,6 @@ class SyntheticConfig:
     max_sparsity: Length = key(4, "K_train: training plants 1 to K_train values, or chains as many assignments.")
     train_lengths: list[Length] = key([8, 20], "Shortest and longest training prompt, in tokens without the query.")
     num_names: Length = key(64, "variables: number of names; a prompt of n assignments draws n of them.")
-    locality: Optional[Length] = key(None, "parity: planted values lie within this many tokens. null: anywhere.")
-    spread: Length = key(1, "parity: least distance between two planted values, in tokens.")
     test_lengths: list[Length] = key([20, 40, 60, 100], "Lengths of evaluated prompts, in tokens without the query.")
     test_sparsity: list[Length] = key([2, 4], "Values of k that are evaluated.")
     test_row_len: Optional[Length] = key(None, "parity: plant inside this many last tokens, and before them.")
@@ -244,7 +242,7 @@ class SyntheticConfig:
 
     def tokens_needed(self, k: int) -> int:
         """Tokens of the shortest prompt with sparsity ``k``, without the query."""
-        return (k - 1) * self.spread + 1 if self.task == "parity" else 2 * k
+        return k if self.task == "parity" else 2 * k
 
     def row_len(self, length: int, k: int) -> int:
         """Tokens of a prompt of ``length``, its query and its response."""
@@ -517,16 +515,15 @@ def _wrong_task(task: SyntheticConfig) -> Optional[str]:
         return f"synthetic.train_lengths = {task.train_lengths}: must be the lengths of the shortest and the longest prompt"
     if task.positions in ("coupled", "predicted") and not task.scratchpad:
         return f"synthetic.positions = {task.positions}: couples tokens of a scratchpad; set synthetic.scratchpad=true"
-    of_parity = ("modulus", "background", "locality", "spread", "test_row_len")
+    of_parity = ("modulus", "background", "test_row_len")
     if task.task != "parity" and any(getattr(task, name) != getattr(SyntheticConfig, name) for name in of_parity):
         return f"synthetic.task = variables: does not use {', '.join(of_parity)}; leave them out"
     longest, k_test = max(task.train_lengths[1], task.test_lengths[-1]), task.test_sparsity[-1]
     if task.task == "variables" and longest // 2 > task.num_names:
         return f"synthetic.num_names = {task.num_names}: a prompt of {longest} tokens assigns {longest // 2}; raise it"
-    rooms = [("train_lengths", task.train_lengths[0], task.max_sparsity)]
-    rooms += [("locality", task.locality, max(task.max_sparsity, k_test))] if task.locality else []
     planted = [place for length in task.test_lengths for place in task.places(length).values()]
-    for name, room, k in [*rooms, *(("test_lengths", end - begin, k_test) for begin, end in planted)]:
+    rooms = [("test_lengths", end - begin, k_test) for begin, end in planted]
+    for name, room, k in [("train_lengths", task.train_lengths[0], task.max_sparsity), *rooms]:
         if task.tokens_needed(k) > room:
             return f"synthetic.{name}: {room} tokens have no room for k = {k}, which takes {task.tokens_needed(k)}"
     return None

@@ -20,12 +20,11 @@ from olmo_sparsity.statistics.seeds import same_model
 from olmo_sparsity.tables import newest_finished, read_manifest, read_table, run_of_tables
 
 LEVEL = 0.95  # the accuracy of a task that is learned
-# What runs of one model have in common, with what a folder without the key has.
-SETTING: dict[str, Any] = {
-    **dict.fromkeys(("task", "positions", "scratchpad", "modulus", "background", "max_sparsity", "train_lengths")),
-    **dict.fromkeys(("num_chunks", "max_position", "position_embedding", "locality")),
-    "spread": 1,
-}
+# What runs of one model have in common.
+SETTING = (
+    "task", "positions", "scratchpad", "modulus", "background", "max_sparsity", "train_lengths", "num_chunks", "max_position",
+    "position_embedding",
+)  # fmt: skip
 METHODS = {
     "randpos": "RandPos", "shifted": "random shift", "coupled": "true positions given", "predicted": "positions predicted",
 }  # fmt: skip
@@ -64,7 +63,7 @@ def read_synthetic(folders: Iterable[Path]) -> pd.DataFrame:
 
 def _setting(manifest: dict[str, Any]) -> dict[str, Any]:
     known = {**manifest, "max_position": manifest["context"]["max_position"]}
-    return {key: known.get(key, default) for key, default in SETTING.items()}
+    return {key: known.get(key) for key in SETTING}
 
 
 def _labels(settings: Sequence[dict[str, Any]]) -> list[str]:

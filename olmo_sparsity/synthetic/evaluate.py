@@ -31,8 +31,7 @@ logger = logging.getLogger(__name__)
 PASS_TOKENS = 2**16  # of one forward pass, at most
 # Keys of ``synthetic`` that the manifest records.
 SETTINGS = (
-    "task", "scratchpad", "positions", "max_sparsity", "modulus", "background", "train_lengths", "locality", "spread",
-    "test_row_len",
+    "task", "scratchpad", "positions", "max_sparsity", "modulus", "background", "train_lengths", "test_row_len",
 )  # fmt: skip
 
 

@@ -3,8 +3,7 @@
 **Parity** (k-sparse planted correlations: Golowich et al., arXiv 2502.16792, Definition 3.2; Figures 1 and 2). The prompt is
 background with k planted bits and ends with ``=``. The response is the parity of the bits; with a scratchpad it is the parity
 of the first bit, of the first two, ..., of all k. With another modulus than 2 the planted values are 0 to modulus - 1, and the
-response is their sum modulo it. ``locality``: all planted values lie within so many tokens, whose place is uniform; ``spread``:
-two of them are at least so many tokens apart. Given the interval, all sets that satisfy both are equally likely.
+response is their sum modulo it. All sets of k places are equally likely.
 
 **Variables** (Figure 3). The prompt is a list of assignments of two tokens each, ``NAME VALUE`` or ``NAME NAME``, in random
 order, then ``?`` and the queried name. The assignments are chains of k, but one, which has what is left over: the last of a
@@ -14,7 +13,7 @@ is the right-hand side of each assignment of the chain.
 **Coupled position IDs** (Cho et al., arXiv 2405.20671). A response token of a scratchpad has the position ID of the token that
 it reads: its planted bit, or its assignment, whose two tokens share one ID.
 
-What the tokens are, the form of locality and spread, and that responses have no end token, are choices made here.
+What the tokens are, and that responses have no end token, are choices made here.
 """
 
 from __future__ import annotations
@@ -111,21 +110,16 @@ def words_of(settings: SyntheticConfig, num_background: int = NUM_NOISE) -> list
     return ["<|endoftext|>", "=", *map(str, range(settings.modulus)), *(f"n{i}" for i in range(num_background))]
 
 
-def planted_positions(
-    rng: np.random.Generator, length_B: np.ndarray, k_B: np.ndarray, *, locality: Optional[int] = None, spread: int = 1
-) -> np.ndarray:
+def planted_positions(rng: np.random.Generator, length_B: np.ndarray, k_B: np.ndarray) -> np.ndarray:
     """Draw k positions below ``length`` of each sequence, int64 [B, largest k], rising; -1 behind the last of a row."""
-    interval_B = length_B if locality is None else np.minimum(length_B, locality)
-    # Uniform among all sets with the least distance: choose among the places that remain when each gap shrinks to 1.
-    shrunk_B, max_k = interval_B - (k_B - 1) * (spread - 1), int(k_B.max())
-    keys_BT = rng.random((len(length_B), int(shrunk_B.max())))
-    keys_BT[np.arange(keys_BT.shape[1]) >= shrunk_B[:, None]] = 2.0  # above every random number
-    first_BK = keys_BT.argsort(axis=1)[:, :max_k]
-    begin_B = (rng.random(len(length_B)) * (length_B - interval_B + 1)).astype(np.int64)
-    unused_BK = np.arange(max_k) >= k_B[:, None]
-    first_BK[unused_BK] = np.iinfo(np.int64).max
-    first_BK.sort(axis=1)
-    return np.where(unused_BK, -1, first_BK + np.arange(max_k) * (spread - 1) + begin_B[:, None])
+    keys_BT = rng.random((len(length_B), int(length_B.max())))
+    keys_BT[np.arange(keys_BT.shape[1]) >= length_B[:, None]] = 2.0  # above every random number
+    at_BK = keys_BT.argsort(axis=1)[:, : int(k_B.max())]
+    unused_BK = np.arange(at_BK.shape[1]) >= k_B[:, None]
+    at_BK[unused_BK] = np.iinfo(np.int64).max
+    at_BK.sort(axis=1)
+    rng.random(len(length_B))  # of no use, but without it the published sequences would change
+    return np.where(unused_BK, -1, at_BK)
 
 
 def parity_sequences(
@@ -144,7 +138,7 @@ def parity_sequences(
     """
     num_rows, modulus = len(length_B), settings.modulus
     begin, room_B = (0, length_B) if within is None else (within[0], np.full(num_rows, within[1] - within[0]))
-    at_BK = planted_positions(rng, room_B, k_B, locality=settings.locality, spread=settings.spread)
+    at_BK = planted_positions(rng, room_B, k_B)
     rows, columns = np.nonzero(at_BK >= 0)
     at_BK[rows, columns] += begin
     values_BK = rng.integers(0, modulus, at_BK.shape) * (at_BK >= 0)
@@ -305,7 +299,7 @@ def check_task(config: Config) -> None:
 
 def generated_sha256(settings: SyntheticConfig, background: Background) -> str:
     """Hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
-    names = ("task", "scratchpad", "num_names", "locality", "spread", "modulus")
+    names = ("task", "scratchpad", "num_names", "modulus")
     return fingerprint(GENERATOR_VERSION, *(getattr(settings, name) for name in names), background.text_sha256)
 
 

@@ -154,7 +154,6 @@ CONTRADICTIONS = [
     ("synthetic.train_lengths=4,8", "synthetic.train_lengths=3,8", "synthetic.train_lengths"),
     ("synthetic.test_lengths=4", "synthetic.test_lengths=3", "synthetic.test_lengths"),
     ("synthetic.test_row_len=16", "synthetic.test_row_len=17", "synthetic.test_lengths"),
-    ("synthetic.locality=4", "synthetic.locality=4 synthetic.spread=2", "synthetic.locality"),
     ("synthetic.scratchpad=true synthetic.positions=coupled", "synthetic.positions=coupled", "synthetic.scratchpad"),
     ("synthetic.task=variables", "synthetic.task=variables synthetic.modulus=3", "modulus"),
     ("synthetic.task=variables synthetic.num_names=50", "synthetic.task=variables synthetic.num_names=49", "num_names"),
@@ -239,13 +238,13 @@ def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:
 
 
 def test_planted_values_lie_inside_the_row_or_before_it() -> None:
-    task = SyntheticConfig(test_row_len=10, spread=3)
+    task = SyntheticConfig(test_row_len=10)
     for length in (7, 10, 11, 25):
         places = task.places(length)
         assert [*places] == (["inside", "beyond"] if length > 10 else ["inside"])
         assert [at for part in reversed(places.values()) for at in range(*part)] == list(range(length))
     assert SyntheticConfig().places(25) == {None: (0, 25)}
-    assert [task.tokens_needed(k) for k in (1, 2, 3)] == [1, 4, 7]
+    assert [task.tokens_needed(k) for k in (1, 2, 3)] == [1, 2, 3]
     assert [SyntheticConfig("variables").tokens_needed(3), SyntheticConfig("variables").row_len(25, 3)] == [6, 28]
     assert [task.row_len(25, 3), SyntheticConfig(scratchpad=True).row_len(25, 3)] == [27, 29]
 

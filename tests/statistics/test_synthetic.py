@@ -113,7 +113,7 @@ def test_settings_that_differ_are_models_with_names_of_their_own(tmp_path: Path)
     changes: Sequence[dict[str, Any]] = [
         {}, {"max_sparsity": 4}, {"train_lengths": [4, 16]}, {"num_chunks": 1}, {"num_chunks": 3}, {"positions": "randpos"},
         {"position_embedding": "none"}, {"modulus": 4, "background": "text"},
-        {"scratchpad": True}, {"task": "variables"}, {"locality": 6}, {"spread": 2},
+        {"scratchpad": True}, {"task": "variables"},
         {"context": {"max_position": 64, "num_long_range": 16}},
     ]  # fmt: skip
     table = read_synthetic([evaluated(tmp_path / f"{i}", **of) for i, of in enumerate(changes)])
