@@ -31,12 +31,13 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[float, Meta(gt=0, le=10**9)]
 NotNegative = Annotated[float, Meta(ge=0, le=10**9)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
-Factor = Annotated[float, Meta(ge=1, le=10**4)]
 Percent = Annotated[float, Meta(gt=0, lt=100)]
 Text = Annotated[str, Meta(pattern=r"^[^\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+$", description="one line of text")]
 Name = Annotated[str, Meta(pattern=r"^\w[\w. -]*$", description="letters, digits, '.', '_', '-' and spaces")]
 BLOCK = r"^(token|word|sentence|block:[1-9][0-9]{0,8})$"
 Unit = Annotated[str, Meta(pattern=BLOCK, description="token, word, sentence, or block:N")]
+SCALED = r"^(linear|yarn):[1-9][0-9]{0,3}(\.[0-9]{0,5}[1-9])?$"  # one spelling a factor: results are kept by it
+Scaling = Annotated[str, Meta(pattern=SCALED, description="linear:N or yarn:N, such as yarn:4 or yarn:2.5")]
 
 Visibility = Literal["hidden", "contextual"]
 NullContext = Literal["document", "shuffled"]
@@ -151,8 +152,7 @@ class PretrainedConfig:
     revision: Optional[Text] = key(None, "Branch, tag or commit of a model on the hub. null: its main branch.")
     device_map: Optional[Literal["auto"]] = key(None, "auto: spread the model over all devices. null: training.device.")
     train_len: Optional[Length] = key(None, "Tokens of a row of its training, as its authors say. null: unknown.")
-    rope_scaling: Literal["none", "linear", "yarn"] = key("none", "As in transformers; yarn begins at train_len.")
-    rope_factor: Optional[Factor] = key(None, "By which rope_scaling extends the context. null: no scaling.")
+    rope_scaling: Optional[Scaling] = key(None, "Extends the context N times; yarn begins at train_len. null: none.")
 
     def check_there(self) -> None:
         """Check that the model is a file or folder of this machine, or has a name that the hub may know."""
@@ -162,19 +162,14 @@ class PretrainedConfig:
         require(bool(found), f"pretrained.model = {self.model}: no such folder or file, and no name of a model")
 
     @property
-    def scaling(self) -> Optional[str]:
-        """How rotary positions are scaled, such as ``yarn:4``; None: they are not."""
-        return None if self.rope_scaling == "none" else f"{self.rope_scaling}:{self.rope_factor:g}"
-
-    @property
     def folder_name(self) -> str:
         """Name of the folder of results: that of the model, its revision and its scaling. The model must be given."""
         assert self.model is not None
         path = Path(os.path.expanduser(self.model))
         is_on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", self.model) and not path.exists()
         name = self.model if is_on_hub else telling_name(path.absolute()).removesuffix(".gguf")
-        plain = [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.")[:80] for part in (name, self.revision) if part]
-        return "-".join([*plain, *([self.scaling.replace(":", "")] if self.scaling else [])])
+        parts = [name, self.revision or "", (self.rope_scaling or "").replace(":", "")]
+        return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.")[:80] for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -480,8 +475,6 @@ def _contradiction(config: Config) -> Optional[str]:
         return f"training.micro_batch_rows = {rows}: must divide training.batch_rows = {training.batch_rows}"
     if pretrained.model is None and pretrained != PretrainedConfig(device_map=pretrained.device_map):
         return "pretrained.revision, train_len, rope_scaling: no pretrained model is named; name one, or leave them out"
-    if (pretrained.rope_scaling == "none") != (pretrained.rope_factor is None):
-        return "pretrained.rope_scaling and rope_factor: give both, such as rope_scaling=yarn and rope_factor=4, or neither"
     if lengths.full_len <= lengths.local_len:
         return f"influence.full_len = {lengths.full_len}: must be larger than influence.local_len = {lengths.local_len}"
     if lengths.full_len > (positions := lengths.max_position or lengths.full_len):

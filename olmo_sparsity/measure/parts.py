@@ -180,9 +180,9 @@ def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenize
 def check_same_model(run: Path, record: ModelRecord) -> None:
     """Check that the folder of results, where it exists, is that of this model."""
     model = read_manifest_of(run, "model")["model"]
-    scaling, reason = model.get("rope_scaling") or "none", None
-    if scaling != (record.rope_scaling or "none"):
-        reason = f"pretrained.rope_scaling = {scaling}, not {record.rope_scaling or 'none'}"
+    scaling, reason = model.get("rope_scaling"), None
+    if scaling != record.rope_scaling:
+        reason = f"pretrained.rope_scaling = {scaling or 'null'}, not {record.rope_scaling or 'null'}"
     elif (model["weights_sha256"], model["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
         reason = "other weights or another tokenizer"
     if reason is not None:

@@ -84,7 +84,7 @@ def open_pretrained(
         rows_have_bos = getattr(config, ROWS_HAVE_BOS, None)
         positions, depends_on_length = position_limit(config)
         can_be_longer = settings.train_len is not None and bool(rotary_parameters(config)) and not depends_on_length
-        if settings.scaling is not None:
+        if settings.rope_scaling is not None:
             _scale_rotary(config, settings)
         if precision == "auto":  # exports of runs are measured as the run is; a GPU without units would emulate bf16
             precision = "bf16" if rows_have_bos is None and device.type == "cuda" and has_bf16_units(device) else "fp32"
@@ -103,7 +103,7 @@ def open_pretrained(
     found = _assembled(model, tokenizer, name, sha256_file(*paths))
     return dataclasses.replace(
         found, can_be_longer=can_be_longer, rows_have_bos=rows_have_bos, record=dataclasses.replace(
-            found.record, revision=revision, max_position=positions or model.max_position, rope_scaling=settings.scaling,
+            found.record, revision=revision, max_position=positions or model.max_position, rope_scaling=settings.rope_scaling,
         ),
     )  # fmt: skip
 
@@ -150,14 +150,15 @@ def _assembled(model: CausalLM, theirs: Any, name: str, weights_sha256: str) -> 
 def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:
     """Set the scaling of rotary positions: ``linear`` (arXiv 2306.15595), or ``yarn`` from the row of training (2309.00071)."""
     said, entries = f"{settings.model}: pretrained.rope_scaling = {settings.rope_scaling}", rotary_parameters(config)
+    method, _, factor = str(settings.rope_scaling).partition(":")
     if not entries:
         raise UserError(f"{said}: such a model ({type(config).__name__}) has no rotary positions to scale")
     for entry in entries:
         own = entry.get("rope_type", "default")
         if own != "default":
-            raise UserError(f"{said}: its rotary positions are scaled already ({own}); leave them as they are (none)")
-        entry.update(rope_type=settings.rope_scaling, factor=settings.rope_factor)
-        if settings.rope_scaling == "yarn":
+            raise UserError(f"{said}: its rotary positions are scaled already ({own}); leave them as they are (null)")
+        entry.update(rope_type=method, factor=float(factor))
+        if method == "yarn":
             own_positions = config.get_text_config(decoder=True).max_position_embeddings
             entry["original_max_position_embeddings"] = settings.train_len or own_positions
 

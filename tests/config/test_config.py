@@ -140,7 +140,7 @@ CONTRADICTIONS = [
     ("training.micro_batch_rows=128", "training.micro_batch_rows=100", "training.micro_batch_rows"),
     ("pretrained.model=a pretrained.revision=b", "pretrained.revision=b", "pretrained.revision"),
     ("pretrained.model=a pretrained.train_len=9", "pretrained.train_len=9", "train_len"),
-    ("pretrained.device_map=auto", "pretrained.model=a pretrained.rope_factor=2", "rope_scaling"),
+    ("pretrained.model=a pretrained.rope_scaling=yarn:2", "pretrained.rope_scaling=yarn:2", "rope_scaling"),
     ("influence.full_len=65", "influence.full_len=64", "influence.full_len"),
     ("influence.full_len=128", "influence.full_len=129", "influence.full_len"),
     ("influence.min_preceding=128", "influence.min_preceding=127", "influence.min_preceding"),
@@ -224,8 +224,8 @@ def test_the_folder_of_a_model_tells_which_it_is(tmp_path: Path) -> None:
         "gpt2": "gpt2",
     }
     assert {name: PretrainedConfig(name).folder_name for name in names} == names
-    scaled = PretrainedConfig("a/b", revision="refs/pr/1", rope_scaling="yarn", rope_factor=2.5)
-    assert (scaled.scaling, scaled.folder_name) == ("yarn:2.5", "a-b-refs-pr-1-yarn2.5")
+    scaled = PretrainedConfig("a/b", revision="refs/pr/1", rope_scaling="yarn:2.5")
+    assert scaled.folder_name == "a-b-refs-pr-1-yarn2.5"
 
 
 def test_what_cannot_be_on_the_hub_must_be_there(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ SETTINGS = {
     "12": ("sliding", "block:3", "contextual", "bos", "plain", "shuffled", []),
     "yarn": (
         "llama", "token", "hidden", "bos", "compact", "shuffled",
-        ["pretrained.train_len=8", "pretrained.rope_scaling=yarn", "pretrained.rope_factor=4", "influence.full_len=24"],
+        ["pretrained.train_len=8", "pretrained.rope_scaling=yarn:4", "influence.full_len=24"],
     ),
     "linear": (
         "llama", "token", "contextual", "bos", "compact", "shuffled",
-        ["pretrained.train_len=8", "pretrained.rope_scaling=linear", "pretrained.rope_factor=3"],
+        ["pretrained.train_len=8", "pretrained.rope_scaling=linear:3"],
     ),
 }  # fmt: skip
 FEW = ["yarn", "linear"]  # measured with few selectors

@@ -33,12 +33,11 @@ def with_settings(config: Config, **changes: Any) -> Config:
 
 
 def of_model(
-    config: Config, model: Path, *, train_len: Optional[int] = None, scaling: Any = None, **settings: Any
+    config: Config, model: Path, *, train_len: Optional[int] = None, scaling: Optional[str] = None, **settings: Any
 ) -> Config:
     """The configuration of a measurement of a pretrained model on the text of the tiny run."""
-    scaled = {} if scaling is None else {"rope_scaling": scaling[0], "rope_factor": scaling[1]}
-    named = dataclasses.replace(config, pretrained=PretrainedConfig(str(model), train_len=train_len, **scaled))
-    return with_settings(named, **settings)
+    pretrained = PretrainedConfig(str(model), train_len=train_len, rope_scaling=scaling)
+    return with_settings(dataclasses.replace(config, pretrained=pretrained), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -269,9 +268,9 @@ def test_a_folder_holds_the_results_of_one_model(
     ):
         open_model(of_model(tiny_config, adding), run)
     with pytest.raises(
-        UserError, match=r"with pretrained.rope_scaling = none, not yarn:2; choose another folder with --run DIR$"
+        UserError, match=r"with pretrained.rope_scaling = null, not yarn:2; choose another folder with --run DIR$"
     ):
-        open_model(of_model(tiny_config, plain, scaling=("yarn", 2.0)), run)
+        open_model(of_model(tiny_config, plain, scaling="yarn:2"), run)
     for changes in ({"weights_sha256": "1"}, {"tokenizer_sha256": "1"}):  # another process has begun it in the meantime
         with pytest.raises(UserError, match="with other weights or another tokenizer"):
             begin_pretrained(

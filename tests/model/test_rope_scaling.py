@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import pytest
 import torch
@@ -61,10 +61,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(
-    folder: Path, method: Any, *, row_len: Optional[int] = ROW, longest: Optional[int] = None
+    folder: Path, method: str, *, row_len: Optional[int] = ROW, longest: Optional[int] = None
 ) -> PretrainedModel:
-    factor = None if method == "none" else FACTOR
-    settings = PretrainedConfig(str(folder), train_len=row_len, rope_scaling=method, rope_factor=factor)
+    scaling = None if method == "none" else f"{method}:{FACTOR:g}"
+    settings = PretrainedConfig(str(folder), train_len=row_len, rope_scaling=scaling)
     return open_pretrained(settings, device=torch.device("cpu"), precision="fp32", longest=longest)
 
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_scaled_is_refused_in_one_line(tmp_path: Path) -> None:
     save(tmp_path / "scaled", rope_parameters={**llama3, "original_max_position_embeddings": 16})
     for model, said in (
         ("gpt-2", r"such a model \(GPT2Config\) has no rotary positions to scale"),
-        ("scaled", r"its rotary positions are scaled already \(llama3\); leave them as they are \(none\)$"),
+        ("scaled", r"its rotary positions are scaled already \(llama3\); leave them as they are \(null\)$"),
     ):
-        with pytest.raises(UserError, match=rf"^[^\n]*rope_scaling = yarn: {said}[^\n]*$"):
+        with pytest.raises(UserError, match=rf"^[^\n]*rope_scaling = yarn:4: {said}[^\n]*$"):
             opened(tmp_path / model, "yarn")
