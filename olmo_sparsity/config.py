@@ -111,8 +111,9 @@ class ModelConfig:
     n_layers: Size = key(2, "Number of layers.")
     mlp_ratio: Size = key(8, "Width of the MLP as a multiple of d_model, before SwiGLU halves it.")
     attention_layer_norm: bool = key(False, "Normalise queries and keys, as OLMo 2 does.")
-    layer_norm_type: Literal["default", "low_precision", "rms"] = key("default", "Type of the layer norms.")
-    layer_norm_with_affine: bool = key(False, "Learn the scale of the layer norms. OLMo 1 does not.")
+    layer_norm_type: Literal["default", "rms"] = key(
+        "default", "default: without a learned scale, as OLMo 1. rms: with one, as OLMo 2."
+    )
     position_embedding: Literal["rope", "none", "absolute"] = key("rope", "none: NoPE. absolute: for synthetic tasks.")
     weight_tying: bool = key(True, "Use the embedding matrix also as the output matrix.")
     init_std: NotNegative = key(0.02, "Standard deviation of the initial weights.")

@@ -156,8 +156,7 @@ name: tiny
 data: {{source: {source}, tokenizer: "bpe:320", cache_dir: {cache}, validation_percent: 30}}
 context: {{local_len: 8, full_len: 20}}
 pose: {{num_chunks: 3}}
-model: {{d_model: 32, n_heads: 2, n_layers: 2, mlp_ratio: 4, attention_layer_norm: true, layer_norm_type: rms,
-         layer_norm_with_affine: true}}
+model: {{d_model: 32, n_heads: 2, n_layers: 2, mlp_ratio: 4, attention_layer_norm: true, layer_norm_type: rms}}
 training: {{steps: 12, batch_rows: 16, warmup_steps: 2, checkpoint_every: 4, eval_every: 6, eval_rows: 32, log_every: 1,
            compile: never, precision: fp32, threads: 1}}
 influence: {{num_windows: 60, windows_per_part: 25, k: [1, 2, 8], batch_tokens: 700}}

@@ -13,9 +13,7 @@ from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_
 
 VOCAB, EOS = 100, 0
 PLAIN = ModelConfig(d_model=32, n_heads=2, n_layers=3, mlp_ratio=8, init_std=0.2)
-NORMED = dataclasses.replace(
-    PLAIN, attention_layer_norm=True, layer_norm_type="rms", layer_norm_with_affine=True, weight_tying=False
-)
+NORMED = dataclasses.replace(PLAIN, attention_layer_norm=True, layer_norm_type="rms", weight_tying=False)
 NO_POSITIONS = dataclasses.replace(PLAIN, position_embedding="none")
 OF_OLMO = {"olmo1": PLAIN, "qk-norm": NORMED, "no-positions": NO_POSITIONS}
 

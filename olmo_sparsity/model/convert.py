@@ -1,10 +1,10 @@
 """A run's model as one of transformers, from the weights of its checkpoint; OLMo is not imported.
 
-    norms                     queries, keys     architecture
-    default, low_precision    not normalized    OlmoForCausalLM; with learned scales StableLmForCausalLM
-    rms                       not normalized    LlamaForCausalLM
-    rms                       normalized        OlmoeForCausalLM with a single expert
-    default, low_precision    normalized        OlmoeForCausalLM, after the mean is removed from some weights
+    norms      queries, keys     architecture
+    default    not normalized    OlmoForCausalLM
+    rms        not normalized    LlamaForCausalLM
+    rms        normalized        OlmoeForCausalLM with a single expert
+    default    normalized        OlmoeForCausalLM, after the mean is removed from some weights
 
 transformers has no dense architecture with norms before attention and MLP that normalizes queries and keys over all heads
 together. OLMoE does, and with a single expert its MLP is dense: the routing weight is the softmax of one number, 1.
@@ -33,17 +33,7 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
     if not config["rope"]:
         reason = "transformers has no model with OLMo's layers whose positions are not rotary"
         raise UserError(f"model.position_embedding: {reason}; evaluate the run by `olmo-sparsity synth eval`")
-    rms, affine = config["layer_norm_type"] == "rms", bool(config["layer_norm_with_affine"])
-    normed_queries, eps = config["attention_layer_norm"], config["layer_norm_eps"]
-    # RMS norms, which do not subtract the mean, will replace layer norms. So the mean over the width is removed from all that is
-    # added to the residual stream, and from queries and keys. Of a tied embedding it may be removed only if the input of
-    # the output matrix has mean 0, as the output of a norm without a learned scale has.
-    remove_means = normed_queries and not rms
-    tied = config["weight_tying"] and not (remove_means and affine)
-    renamed = _renamed(config, weights, remove_means=remove_means)
-    if tied:
-        renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
-    eos_id = config["eos_token_id"]
+    renamed, eos_id = _renamed(config, weights), config["eos_token_id"]
     special_ids = {"eos_token_id": eos_id, "pad_token_id": eos_id, "bos_token_id": eos_id if rows_have_bos else None}
     settings: dict[str, Any] = {
         "vocab_size": config["vocab_size"],
@@ -54,20 +44,16 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
         "num_key_value_heads": config["n_heads"],
         "max_position_embeddings": config["max_sequence_length"],
         "rope_parameters": {"rope_type": "default", "rope_theta": float(config["rope_theta"])},
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": config["weight_tying"],
         "dtype": "float32",
         ROWS_HAVE_BOS: rows_have_bos,
         **special_ids,
     }
-    if normed_queries:
-        kind, settings = "Olmoe", settings | {"rms_norm_eps": eps, "num_experts": 1, "num_experts_per_tok": 1}
-    elif rms:
-        kind, settings = "Llama", settings | {"rms_norm_eps": eps}
-    elif affine:
-        kind, settings = "StableLm", settings | {"layer_norm_eps": eps}
-        settings["rope_parameters"]["partial_rotary_factor"] = 1.0
-        scales = {name: scale for name, scale in renamed.items() if name.endswith("norm.weight")}
-        renamed |= {name.replace("weight", "bias"): torch.zeros_like(scale) for name, scale in scales.items()}
+    of_rms = {"rms_norm_eps": config["layer_norm_eps"]}
+    if config["attention_layer_norm"]:
+        kind, settings = "Olmoe", settings | of_rms | {"num_experts": 1, "num_experts_per_tok": 1}
+    elif config["layer_norm_type"] == "rms":
+        kind, settings = "Llama", settings | of_rms
     else:
         kind, renamed = "Olmo", {name: weight for name, weight in renamed.items() if not name.endswith("norm.weight")}
     converted: Any = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**settings))
@@ -76,8 +62,12 @@ def to_transformers(config: Mapping[str, Any], weights: Weights, *, rows_have_bo
     return converted.eval()
 
 
-def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool) -> dict[str, torch.Tensor]:
+def _renamed(config: Mapping[str, Any], weights: Weights) -> dict[str, torch.Tensor]:
     """OLMo's weights under the names of Llama; a norm without a learned scale gets a scale of ones."""
+    # OLMoE has RMS norms, which do not subtract the mean. So the mean over the width is removed from all that is added to the
+    # residual stream, and from queries and keys. Of a tied embedding it may be removed, too: the input of the output matrix has
+    # mean 0, as the output of a layer norm without a learned scale.
+    remove_means = config["attention_layer_norm"] and config["layer_norm_type"] != "rms"
 
     def scale(name: str) -> torch.Tensor:
         return weights.get(f"transformer.{name}.weight", torch.ones(config["d_model"]))
@@ -86,9 +76,9 @@ def _renamed(config: Mapping[str, Any], weights: Weights, *, remove_means: bool)
         weight_fp64 = weight.double()
         return (weight_fp64 - weight_fp64.mean(dim, keepdim=True)).to(weight.dtype) if remove_means else weight
 
-    embedding = weights["transformer.wte.weight"]
+    embedding = without_mean(weights["transformer.wte.weight"][: config["vocab_size"]], dim=1)
     renamed = {
-        "model.embed_tokens.weight": without_mean(embedding[: config["vocab_size"]], dim=1),
+        "model.embed_tokens.weight": embedding,
         "lm_head.weight": weights.get("transformer.ff_out.weight", embedding)[: config["vocab_size"]],
         "model.norm.weight": scale("ln_f"),
     }

@@ -117,12 +117,12 @@ class OLMoWithPositions(OLMo):
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
     """OLMo's configuration of the model that ``config`` describes; the rest are OLMo's defaults: SwiGLU, full precision."""
     model = config.model
-    same = "d_model n_heads n_layers mlp_ratio attention_layer_norm layer_norm_with_affine weight_tying init_std"
-    has_none = model.position_embedding == "none"
+    same = "d_model n_heads n_layers mlp_ratio attention_layer_norm weight_tying init_std"
+    has_none, is_rms = model.position_embedding == "none", model.layer_norm_type == "rms"
     return olmo_config.ModelConfig(
         **{name: getattr(model, name) for name in same.split()},
-        attention_layer_norm_with_affine=model.layer_norm_with_affine,
         layer_norm_type=olmo_config.LayerNormType(model.layer_norm_type),
+        layer_norm_with_affine=is_rms, attention_layer_norm_with_affine=is_rms,
         vocab_size=vocab_size, embedding_size=math.ceil(vocab_size / 128) * 128, eos_token_id=eos_id, pad_token_id=eos_id,
         max_sequence_length=config.num_positions,
         rope=model.position_embedding == "rope",

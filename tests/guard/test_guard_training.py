@@ -23,7 +23,7 @@ SETTINGS = {
         "context.train_len=4", "training.micro_batch_rows=16", "training.seed=3",
     ],
     "randpos": [
-        "pose.method=randpos", "model.layer_norm_type=default", "model.layer_norm_with_affine=false",
+        "pose.method=randpos", "model.layer_norm_type=default",
         "model.attention_layer_norm=true",
         "model.weight_tying=false", "training.scheduler=inverse_sqrt_with_warmup",
     ],

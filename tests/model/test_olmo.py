@@ -66,7 +66,7 @@ def test_it_equals_the_reference_in_float64(kind: ModelConfig) -> None:
 @torch.no_grad()
 def test_without_positions_it_equals_a_model_of_transformers() -> None:
     """SmolLM3 is a Llama that may leave out rotary positions."""
-    llama_like = dataclasses.replace(PLAIN, n_heads=4, layer_norm_type="rms", layer_norm_with_affine=True)
+    llama_like = dataclasses.replace(PLAIN, n_heads=4, layer_norm_type="rms")
     model = build(dataclasses.replace(llama_like, position_embedding="none")).eval()
     same_weights = build(llama_like)
     same_weights.load_state_dict(model.state_dict())
@@ -140,8 +140,8 @@ def test_the_compiled_model_follows_its_positions(kind: ModelConfig) -> None:
 def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
     """No two numbers are alike."""
     kind = ModelConfig(
-        d_model=48, n_heads=3, n_layers=2, mlp_ratio=10, attention_layer_norm=True, layer_norm_type="rms",
-        layer_norm_with_affine=is_tied, weight_tying=is_tied, init_std=0.05,
+        d_model=48, n_heads=3, n_layers=2, mlp_ratio=10, attention_layer_norm=True,
+        layer_norm_type="rms" if is_tied else "default", weight_tying=is_tied, init_std=0.05,
     )  # fmt: skip
     config = Config(model=kind, context=ContextConfig(local_len=8, full_len=30))
     model: OLMoWithPositions = build_model(olmo_model_config(config, vocab_size=130, eos_id=7), 0)
@@ -160,4 +160,5 @@ def test_every_key_of_the_model_reaches_the_weights(is_tied: bool) -> None:
     assert (model.vocab_size, model.config.eos_token_id, model.config.pad_token_id) == (130, 7, 7)
     assert (model.config.max_sequence_length, model.config.rope_theta) == (30, 10000)
     normed = model.transformer.ln_f(torch.tensor([3.0, 5.0]).repeat(24))
-    torch.testing.assert_close(normed[:2], torch.tensor([3.0, 5.0]) / 17**0.5, atol=1e-4, rtol=0)  # the mean stays
+    expected = [3 / 17**0.5, 5 / 17**0.5] if is_tied else [-1.0, 1.0]  # of an RMS norm the mean stays
+    torch.testing.assert_close(normed[:2], torch.tensor(expected), atol=1e-4, rtol=0)
