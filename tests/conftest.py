@@ -27,22 +27,11 @@ torch.set_num_threads(1)
 typer.main.get_command = cache(typer.main.get_command)  # before typer.testing takes it from there
 
 # The files that take longest come first, so that no worker ends with one of them while the others wait.
-LONG = [
-    "guard/test_guard_influence.py",
-    "train/test_runs.py",
-    "view/test_report.py",
-    "docs/test_commands.py",
-    "reference/test_against_definitions.py",
-    "text/test_prepare.py",
-    "measure/test_fit.py",
-    "test_fresh_processes.py",
-    "guard/test_guard_parts.py",
-    "cli/test_endings.py",
-    "analysis/test_figures.py",
-    "measure/test_measured_parts.py",
-    "view/test_explore.py",
-    "measure/test_engine_paths.py",
-]
+LONG = """
+    guard/test_guard_influence.py train/test_runs.py docs/test_commands.py view/test_report.py text/test_prepare.py
+    reference/test_against_definitions.py measure/test_fit.py analysis/test_figures.py guard/test_guard_parts.py
+    cli/test_endings.py measure/test_measured_parts.py view/test_explore.py measure/test_engine_paths.py
+""".split()  # noqa: SIM905
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,34 +80,18 @@ def only_the_packages_selectors() -> Iterator[None]:
         del SELECTORS[name]
 
 
-class Messages(logging.Handler):
-    """Collects the lines that the package logs, the newest last."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-    def __getitem__(self, index: int) -> str:
-        return self.lines[index]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.lines)
-
-    def clear(self) -> None:
-        self.lines.clear()
+Messages = list[str]
 
 
 @pytest.fixture
 def messages() -> Iterator[Messages]:
-    """The lines that the package logs during a test."""
-    logger, handler = logging.getLogger("olmo_sparsity"), Messages()
+    """The lines that the package logs during a test, the newest last."""
+    logger, handler, lines = logging.getLogger("olmo_sparsity"), logging.Handler(logging.INFO), Messages()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    yield handler
+    yield lines
     logger.removeHandler(handler)
     logger.setLevel(before)
 
@@ -151,22 +124,19 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "words.jsonl", 400)
 
 
-TINY_YAML = """
+@pytest.fixture(scope="session")
+def tiny_yaml(corpus_file: Path) -> Path:
+    path = corpus_file.parent / "tiny.yaml"
+    path.write_text(f"""
 name: tiny
-data: {{source: {source}, tokenizer: "bpe:320", cache_dir: {cache}, validation_percent: 30}}
+data: {{source: {corpus_file}, tokenizer: "bpe:320", cache_dir: {path.with_name("cache")}, validation_percent: 30}}
 context: {{local_len: 8, full_len: 20}}
 pose: {{num_chunks: 3}}
 model: {{d_model: 32, n_heads: 2, n_layers: 2, mlp_ratio: 4, attention_layer_norm: true, layer_norm_type: rms}}
 training: {{steps: 12, batch_rows: 16, warmup_steps: 2, checkpoint_every: 4, eval_every: 6, eval_rows: 32, log_every: 1,
            compile: never, precision: fp32, threads: 1}}
 influence: {{num_windows: 60, windows_per_part: 25, k: [1, 2, 8], batch_tokens: 700}}
-"""
-
-
-@pytest.fixture(scope="session")
-def tiny_yaml(corpus_file: Path) -> Path:
-    path = corpus_file.parent / "tiny.yaml"
-    path.write_text(TINY_YAML.format(source=corpus_file, cache=corpus_file.parent / "cache"))
+""")
     return path
 
 

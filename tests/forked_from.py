@@ -1,24 +1,16 @@
-"""What the process that commands are forked from has imported and done; ``started_commands`` starts it.
-
-A figure is started in a process that knows no other one, so nothing here may import ``analysis``.
-"""
+"""What the process that commands are forked from has imported and done; ``started_commands`` starts it."""
 
 from __future__ import annotations
 
 import gc
 
-import matplotlib.pyplot  # noqa: F401
-import sklearn.linear_model
-import sklearn.preprocessing  # noqa: F401
-import small_checkout  # noqa: F401
 import torch.distributed.launcher.api  # noqa: F401
 from typer.testing import CliRunner
 
 import olmo_sparsity.measure.influence
 import olmo_sparsity.model.pretrained
 import olmo_sparsity.train.loop
-import olmo_sparsity.train.parallel
-import olmo_sparsity.view.report  # noqa: F401
+import olmo_sparsity.train.parallel  # noqa: F401
 from olmo_sparsity.cli.app import app
 
 CliRunner().invoke(app, ["config"])  # what the first command sets up

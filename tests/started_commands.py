@@ -94,23 +94,15 @@ def _begin(
 
 
 class Started:
-    """A process that runs, with the methods of ``subprocess.Popen`` that tests call.
-
-    Args:
-        call: what it does, a function of a module.
-        arguments: of the function.
-        cwd: the folder.
-        processes: how many make the call, as under torchrun.
-    """
+    """A process that calls a function of a module, or several that do as under torchrun; with methods of ``subprocess.Popen``."""
 
     def __init__(self, call: Callable[..., None], *arguments: Any, cwd: Path, processes: int = 1) -> None:
-        self._call = (call.__name__, *arguments)
         self._streams = tempfile.TemporaryDirectory()
-        streams, environment = Path(self._streams.name), dict(os.environ)
+        streams = Path(self._streams.name)
         for stream in ("out", "err"):  # there even if the process is killed before it opens them
             (streams / stream).touch()
-        given = (call, arguments, cwd, streams, environment, processes)
         _start_server()
+        given = (call, arguments, cwd, streams, dict(os.environ), processes)
         self._process = _server.Process(target=_begin, args=given)
         self._process.start()
 
@@ -120,7 +112,6 @@ class Started:
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while the process runs."""
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -131,7 +122,7 @@ class Started:
     def communicate(self, timeout: float = TIMEOUT) -> tuple[str, str]:
         """Wait until the process has ended, and return (what it printed, its standard error)."""
         self._process.join(timeout)
-        assert self._process.exitcode is not None, f"{self._call}: still running after {timeout} seconds"
+        assert self._process.exitcode is not None, f"still running after {timeout} seconds"
         with self._streams as name:
             out, err = ((Path(name) / stream).read_text(encoding="utf-8") for stream in ("out", "err"))
         return out, err
@@ -144,10 +135,9 @@ def start_command(*arguments: str, cwd: Path, processes: int = 1) -> Started:
 
 def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder, in a process of its own, and return how it ended and what it printed."""
-    command = Started(run_command, arguments, cwd=cwd)
+    command = start_command(*arguments, cwd=cwd)
     out, err = command.communicate()
-    assert command.returncode is not None
-    return subprocess.CompletedProcess(arguments, command.returncode, out, err)
+    return subprocess.CompletedProcess(arguments, command.returncode or 0, out, err)
 
 
 def starts_of_python(script: str, *arguments: str, cwd: Path, **variables: str) -> list[list[str]]:
@@ -155,13 +145,9 @@ def starts_of_python(script: str, *arguments: str, cwd: Path, **variables: str) 
     python = cwd / "python"
     python.write_text("#!/usr/bin/env bash\nprintf '%q ' \"$@\"\necho\n")
     python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), **variables}
+    command = [str(ROOT / "scripts" / script), *arguments]
     done = subprocess.run(
-        [str(ROOT / "scripts" / script), *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHON": str(python), **variables},
-        timeout=TIMEOUT,
+        command, capture_output=True, text=True, check=True, cwd=cwd, env=environment, timeout=TIMEOUT
     )
     return [shlex.split(line) for line in done.stdout.splitlines()]

@@ -231,7 +231,7 @@ def files(folder: Path) -> set[str]:
 def test_overwriting_deletes_what_commands_wrote_and_names_the_rest(tmp_path: Path, messages: Messages) -> None:
     run = made_up_run(tmp_path / "run")
     clear_folder(run)
-    assert [path.name for path in run.rglob("*")] == ["manifest.json"] and not messages.lines
+    assert [path.name for path in run.rglob("*")] == ["manifest.json"] and not messages
     assert read_json(run / "manifest.json")["status"] == "running"
     made_up_run(run)
     mine = {

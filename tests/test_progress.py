@@ -6,21 +6,17 @@ import io
 import logging
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from conftest import Messages
 from tqdm import tqdm
 
 from olmo_sparsity.cli.app import set_up_messages
-from olmo_sparsity.config import Config
 from olmo_sparsity.progress import listening, progress_bar, tokens_ran
-from olmo_sparsity.train.loop import train
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
+    seconds = 1000.0
 
     def __call__(self) -> float:
         return self.seconds
@@ -34,22 +30,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def work(clock: Clock, *, steps: int, total: int | None, seconds_per_step: float = 1.0) -> None:
-    with progress_bar("train", " steps", total=total) as bar:
+def work(clock: Clock, *, steps: int) -> None:
+    """Work that takes a second a step."""
+    with progress_bar("train", " steps", total=steps) as bar:
         for step in range(steps):
-            clock.seconds += seconds_per_step
+            clock.seconds += 1
             bar.set_postfix(loss=f"{step / 100:.2f}", refresh=False)
             bar.update()
 
 
 def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: Clock, messages: Messages) -> None:
-    work(clock, steps=100, total=100)
-    assert messages.lines == [
+    work(clock, steps=100)
+    assert messages == [
         "train: 30%, 30 of 100 steps, 00:30 elapsed, 01:10 left, 1.00 steps/s, loss=0.29",
         "train: 60%, 60 of 100 steps, 01:00 elapsed, 00:40 left, 1.00 steps/s, loss=0.59",
         "train: 90%, 90 of 100 steps, 01:30 elapsed, 00:10 left, 1.00 steps/s, loss=0.89",
@@ -57,11 +49,9 @@ def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: 
     ]
 
 
-def test_short_work_logs_nothing(clock: Clock, messages: Messages, tiny_config: Config, tmp_path: Path) -> None:
-    work(clock, steps=29, total=29)
-    assert messages.lines == []
-    train(tiny_config, tmp_path / "run")  # whose bar gets a loss at every step
-    assert not [line for line in messages if line.startswith("train:")]
+def test_short_work_logs_nothing(clock: Clock, messages: Messages) -> None:
+    work(clock, steps=29)
+    assert messages == []
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -69,13 +59,14 @@ def test_short_work_logs_nothing(clock: Clock, messages: Messages, tiny_config: 
 def test_nothing_is_shown_with_quiet_or_in_other_processes(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, reason: str, terminal: bool
 ) -> None:
-    stderr = Terminal() if terminal else io.StringIO()
+    stderr = io.StringIO()
+    stderr.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stderr)
     if reason == "rank":
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
     set_up_messages(quiet=reason == "quiet")
-    work(clock, steps=100, total=100)
+    work(clock, steps=100)
     assert stderr.getvalue() == ""
     logging.getLogger("olmo_sparsity.anything").error("out of memory")
     assert stderr.getvalue() == "error: out of memory\n"

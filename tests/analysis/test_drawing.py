@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Optional
@@ -19,7 +16,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from PIL import Image
-from unlike_tables import made_up_tables
 
 from analysis.drawing import CSS, PALETTE, count_axis, draw_line, label_end, lay_out, new_figure, save, svg
 from olmo_sparsity.errors import UserError
@@ -149,28 +145,3 @@ def test_text_in_every_colour_is_readable_in_light_and_dark(at: int) -> None:
     for color, page in [*pairs, (PALETTE["grey"][at], PALETTE["shade"][at])]:
         dark, light = sorted((luminance(color), luminance(page)))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (color, page)
-
-
-NEW = """
-from .drawing import new_figure, styled
-NEEDS = "frame"
-@styled
-def figure(frame):
-    return new_figure(height=1, width=1, title=f"{len(frame)} rows")[0]
-"""
-
-
-def test_a_new_file_is_a_new_figure(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    shutil.copytree(root / "analysis", tmp_path / "analysis")
-    (tmp_path / "analysis" / "counting.py").write_text(NEW)
-    tables = made_up_tables(tmp_path / "run" / "influence" / "made-up")
-    code = f"from pathlib import Path; tables = Path({str(tables)!r}); from analysis.drawing import draw_run; "
-    code += "from analysis.__main__ import draw; draw('counting', [], tables, None, Path('one')); "
-    code += "list(draw_run(tables, Path('every'), True))"
-    paths = {"PYTHONPATH": f"{tmp_path}:{root}", "PATH": "/usr/bin:/bin"}
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=paths, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "one" / "counting.png").is_file()
-    drawn = {path.stem for path in (tmp_path / "every").iterdir()}
-    assert {"first_picture", "figure4", "figure5", "recovered", "spectrum", "gains", "counting"} == drawn - {"classes"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from itertools import combinations, product
 from pathlib import Path
@@ -33,6 +32,7 @@ from analysis import (
     synthetic,
     training,
 )
+from analysis.__main__ import main as draw_one
 from analysis.drawing import NothingToDraw, draw_run, lay_out
 from olmo_sparsity.config import Config, ContextConfig, PoseConfig, to_dict
 from olmo_sparsity.errors import UserError
@@ -340,24 +340,17 @@ def test_every_figure_is_readable(tables: Path, frame: pd.DataFrame, run: Path, 
 DEFAULT = ["first_picture", "figure4", "figure5"]
 
 
-def test_the_default_figures_and_all(tables: Path, run: Path, tmp_path: Path) -> None:
-    names = {path.stem for path in draw_run(shutil.copytree(tables, run / "influence" / "moved"), tmp_path, True)}
+def test_the_default_figures_and_all(tables: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is named as it is and has both files; they are not rendered, which takes seconds."""
+    monkeypatch.setattr(Figure, "savefig", lambda _, file, **options: file.write(b"picture"))
+    names = {
+        path.stem for path in draw_run(shutil.copytree(tables, run / "influence" / "moved"), tmp_path / "all", True)
+    }
     assert names == {*DEFAULT, "recovered", "spectrum", "classes", "gains", "training"}
-    drawn = draw_run(tables, tmp_path, False)
+    drawn = draw_run(tables, tmp_path / "few", False)
     assert [path.name for path in drawn] == [f"{name}.{ending}" for name in DEFAULT for ending in ("png", "pdf")]
 
 
-COMMANDS = """
-import contextlib, sys
-from analysis.__main__ import main
-for line in sys.stdin.read().splitlines():
-    sys.argv = ["analysis", *line.split()]
-    try:
-        main()
-        print("0")
-    except SystemExit as ended:
-        print(ended.code, file=sys.stderr)
-"""
 MISTAKES = {
     "nothing": "nothing: no such figure; choose one of classes, figure4",
     "spectrum --selector kl": "--selector kl: spectrum is not a figure of one selector",
@@ -369,21 +362,19 @@ MISTAKES = {
 }
 
 
-def test_one_figure_by_its_name_and_mistakes_in_one_line(tables: Path, tmp_path: Path) -> None:
+def test_one_figure_by_its_name_and_mistakes_in_one_line(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made_up_tables(tmp_path / "few" / "influence" / "few", num_documents=10)
-    lines = [*MISTAKES, f"figure4 --tables {tables} --selector attention --out out"]
-    paths = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
-    ended = subprocess.run(
-        [sys.executable, "-c", COMMANDS],
-        input="\n".join(lines),
-        cwd=tmp_path,
-        env=paths,
-        capture_output=True,
-        text=True,
-    )
-    errors = ended.stderr.splitlines()
-    assert [code for code in errors[1::2]] == ["2"] * len(MISTAKES), ended.stderr
-    for error, said in zip(errors[::2], MISTAKES.values(), strict=True):
-        assert error.startswith(f"analysis: error: {said}")
-    assert ended.stdout.splitlines() == ["out/figure4.png", "out/figure4.pdf", "0"]
-    assert (tmp_path / "out/figure4.png").is_file() and (tmp_path / "out/figure4.pdf").is_file()
+    monkeypatch.chdir(tmp_path)
+    for line, said in MISTAKES.items():
+        monkeypatch.setattr(sys, "argv", ["analysis", *line.split()])
+        with pytest.raises(SystemExit) as ended:
+            draw_one()
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"analysis: error: {said}")
+    line = f"spectrum --tables {tables} --out out"
+    monkeypatch.setattr(sys, "argv", ["analysis", *line.split()])
+    draw_one()
+    assert capsys.readouterr().out.splitlines() == ["out/spectrum.png", "out/spectrum.pdf"]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["spectrum.pdf", "spectrum.png"]

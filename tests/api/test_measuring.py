@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import made_up_text
-from tiny_pretrained import save_llama
+from transformers_models import save_with_words
 
 from olmo_sparsity import api
 from olmo_sparsity.config import Config, PretrainedConfig
@@ -39,7 +39,7 @@ def of_command(
         tables = measure(config, tiny_run, out=tmp_path_factory.mktemp("of_run") / "tables")
         return api.open_model(tiny_run), api.read_results(tables)
     texts = [json.loads(line)["text"] for line in corpus_file.read_text().splitlines()]
-    folder = save_llama(tmp_path_factory.mktemp("models") / "llama", texts)
+    folder = save_with_words(tmp_path_factory.mktemp("models") / "llama", texts)
     config = dataclasses.replace(config, pretrained=PretrainedConfig(str(folder)))
     results = api.read_results(measure(config, tmp_path_factory.mktemp("runs") / "llama"))
     return api.open_model(folder, local_len=8, full_len=20, visibility=visibility), results

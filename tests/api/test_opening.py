@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_pretrained import loss_after, save_llama
-from transformers import LlamaForCausalLM
 from transformers_models import build_raw, byte_tokenizer, save
 
 from olmo_sparsity import api
@@ -65,15 +63,13 @@ def test_a_model_in_memory_stays_as_it_is_and_is_known_by_its_weights() -> None:
 
 def test_the_anchor_stands_in_front_or_is_left_out(tmp_path: Path) -> None:
     """Against the loss of transformers' own forward pass."""
-    folder = save_llama(tmp_path / "llama", TEXTS)
-    raw = LlamaForCausalLM.from_pretrained(folder).eval()
-    found = []
+    raw, found = save(tmp_path), []
     for anchor in ("bos", "none"):
-        model = api.open_model(folder, **LENGTHS, anchor=anchor)
+        model = api.open_model(tmp_path, **LENGTHS, anchor=anchor)
         window = api.window_at(model, TEXTS[0], at=len(TEXTS[0]) - 2)
         *tokens, target = window.windows.tokens(np.array([0]))[0].tolist()
         row = [model.tokenizer.token_to_id("<s>"), *tokens] if anchor == "bos" else tokens
-        found.append(loss_after(raw, row, list(range(len(row))), target))
+        found.append(-float(raw(torch.tensor([row])).logits[0, -1].log_softmax(-1)[target]))
         assert api.losses(model, window, [range(12)])["loss_nats"][0] == pytest.approx(found[-1], abs=1e-4)
     assert abs(found[0] - found[1]) > 0.01
 

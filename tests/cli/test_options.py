@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -60,20 +58,6 @@ def test_the_configuration_that_is_printed_can_be_read(here: Path, capfd: pytest
     assert yaml.safe_load(text)["data"]["source"] == "notes #2"
     of_run = yaml.safe_load(printed(capfd, "config", "--run", "runs/seed1"))
     assert of_run == to_dict(load_config(here / "runs" / "seed1" / "config.yaml"))
-
-
-def test_every_form_of_a_summary_holds_the_same_numbers(capfd: pytest.CaptureFixture[str]) -> None:
-    rows = json.loads(printed(capfd, "summary", "--json"))["estimates"]
-    (gain,) = [row["value"] for row in rows if (row["quantity"], row["group"]) == ("long_gain_nats", None)]
-    assert f"gain {gain:.3f} " in printed(capfd, "summary")
-    table = list(csv.DictReader(io.StringIO(printed(capfd, "summary", "--csv"))))
-    assert [row["quantity"] for row in table] == [row["quantity"] for row in rows]
-    values = [
-        [float("nan") if row["value"] in (None, "") else float(row["value"]) for row in of] for of in (table, rows)
-    ]
-    assert values[0] == pytest.approx(values[1], nan_ok=True)
-    assert "\n| random | " in printed(capfd, "summary", "--md")
-    assert r"\toprule" in printed(capfd, "summary", "--tex")
 
 
 def test_a_report_and_figures_are_written_beside_each_other(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from shown_commands import ROOT
+from pages import ROOT
 
 from analysis.drawing import figure_names
 from experiments.__main__ import recipe_names

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from shown_commands import IN_NAVIGATION, PAGES, ROOT, code_lines
+from pages import IN_NAVIGATION, PAGES, ROOT, code_lines
 
 import olmo_sparsity
 from olmo_sparsity.config import Config, to_dict

@@ -7,15 +7,15 @@ import json
 from pathlib import Path
 
 import pytest
-import reference
 import torch
 from conftest import write_corpus
+from defined import log_probs
 
 from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
 from olmo_sparsity.export import export_hf, to_transformers_tokenizer
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.model.olmo import OLMoWithPositions, load_model
+from olmo_sparsity.measure.opening import open_model
 from olmo_sparsity.tables import read_table
 from olmo_sparsity.text.tokenizer import eos_id_of, read_tokenizer
 
@@ -27,66 +27,31 @@ def with_settings(config: Config, **changes: object) -> Config:
     return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def model(bos_run: Path) -> OLMoWithPositions:
-    return load_model(bos_run / "checkpoints" / "latest", torch.device("cpu"))
-
-
-@pytest.fixture(scope="module")
-def eos_id(bos_config: Config, bos_run: Path) -> int:
-    return eos_id_of(read_tokenizer(bos_run / "tokenizer.json"), bos_config.data.eos_token)
-
-
-def test_the_model_has_a_position_more(model: OLMoWithPositions, tiny_run: Path) -> None:
-    """One for the BOS."""
-    plain = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-    assert (model.config.max_sequence_length, plain.config.max_sequence_length) == (FULL + 1, FULL)
-
-
 def test_losses_are_those_with_the_bos_at_position_0(
-    bos_config: Config, bos_run: Path, model: OLMoWithPositions, eos_id: int
+    bos_config: Config, bos_run: Path, tiny_config: Config, tiny_run: Path
 ) -> None:
-    """Against the float64 reference: the BOS is visible, the positions of the window are one higher."""
+    """By definition: the BOS is visible, the positions of the window are one higher; distances do not count it."""
+    opened = open_model(bos_config, bos_run)
+    models = (opened.model.raw, open_model(tiny_config, tiny_run).model.raw)
+    assert [raw.config.max_position_embeddings for raw in models] == [FULL + 1, FULL]
+    eos_id = eos_id_of(read_tokenizer(bos_run / "tokenizer.json"), bos_config.data.eos_token)
     tables = measure(with_settings(bos_config), bos_run)
     assert read_json(tables / "manifest.json")["anchor"] == {"id": eos_id, "text": "<|endoftext|>"}
-    selections = {
-        row["window_id"]: row for row in read_table(tables, "selections").to_pylist() if row["context"] == "real"
-    }
-    for window in read_table(tables, "windows").to_pylist()[:2]:
-
-        def loss(visible: set[int], window: dict = window) -> float:
-            seen = {0} | {1 + j for j in visible} | set(range(1 + M, 1 + FULL))
-            row = [eos_id, *window["token_ids"]]
-            return reference.target_loss(model, row, list(range(FULL + 1)), seen, window["target_id"])
-
-        assert window["loss_short_nats"] == pytest.approx(loss(set()), abs=1e-5)
-        assert window["loss_long_nats"] == pytest.approx(loss(set(range(M))), abs=1e-5)
-        for number, found in zip(window["last_n"], window["loss_last_nats"], strict=True):
-            row, places = [eos_id, *window["token_ids"][-number:]], list(range(number + 1))
-            expected = reference.target_loss(model, row, places, set(places), window["target_id"])
-            assert found == pytest.approx(expected, abs=1e-5)
-        assert window["loss_short_no_gap_nats"] == window["loss_last_nats"][window["last_n"].index(LOCAL)]
+    rows = read_table(tables, "selections").to_pylist()
+    selections = {row["window_id"]: row for row in rows if row["context"] == "real"}
+    for window in read_table(tables, "windows").to_pylist():
+        chosen, number = selections[window["window_id"]], window["last_n"].index(LOCAL)
+        losses = [window["loss_short_nats"], window["loss_long_nats"], chosen["loss_sparse_nats"][1]]
+        sets = [set(), set(range(M)), set(chosen["positions"][:2])]
+        gates = torch.tensor([[j in shown for j in range(M)] for shown in sets])
+        tokens = torch.tensor([window["token_ids"]])
+        expected = -log_probs(opened.model.raw, tokens.expand(3, -1), gates, anchor_id=eos_id)[:, window["target_id"]]
+        assert losses == pytest.approx(expected.tolist(), abs=1e-5)
+        alone = log_probs(opened.model.raw, tokens[:, -LOCAL:], torch.ones(1, 0), anchor_id=eos_id)
+        assert window["loss_last_nats"][number] == window["loss_short_no_gap_nats"]
+        assert window["loss_last_nats"][number] == pytest.approx(-float(alone[0, window["target_id"]]), abs=1e-5)
         assert abs(window["loss_short_no_gap_nats"] - window["loss_short_nats"]) > 1e-4
-        chosen = selections[window["window_id"]]
-        assert chosen["loss_sparse_nats"][1] == pytest.approx(loss(set(chosen["positions"][:2])), abs=1e-5)
-        assert max(chosen["distance_tokens"]) <= FULL  # distances do not count the BOS
-
-
-def test_without_the_anchor_the_losses_are_others(bos_config: Config, bos_run: Path) -> None:
-    """``influence.anchor: none`` leaves it out, and the tables go to another folder."""
-    with_bos, without = (measure(with_settings(bos_config, anchor=anchor), bos_run) for anchor in ("auto", "none"))
-    assert with_bos != without and read_json(without / "manifest.json")["anchor"] is None
-    first, second = (read_table(folder, "windows").to_pylist() for folder in (with_bos, without))
-    assert [row["token_ids"] for row in first] == [row["token_ids"] for row in second]
-    assert all(abs(a["loss_short_nats"] - b["loss_short_nats"]) > 1e-5 for a, b in zip(first, second, strict=True))
-
-
-def test_a_run_without_a_bos_has_no_anchor_under_contextual(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path
-) -> None:
-    """Its model never saw one."""
-    tables = measure(with_settings(tiny_config, visibility="contextual"), tiny_run, out=tmp_path / "tables")
-    assert read_json(tables / "manifest.json")["anchor"] is None
+        assert max(chosen["distance_tokens"]) <= FULL
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Messages, write_corpus
-from tiny_pretrained import BOS, save_llama
+from transformers_models import BOS_TEXT, save_with_words
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
@@ -208,7 +208,7 @@ def test_windows_that_overlap_with_training_text_are_marked(
 
 @pytest.fixture(scope="module")
 def pretrained(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
-    folder = save_llama(
+    folder = save_with_words(
         tmp_path_factory.mktemp("models") / "llama", [json.loads(line)["text"] for line in corpus_file.open()]
     )
     few = changed(tiny_config, num_windows=12, windows_per_part=5, selectors=["kl", "random"], resampled_draws=0)
@@ -221,7 +221,7 @@ def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path
     manifest, of_folder = read_json(tables / "manifest.json"), read_json(run / "manifest.json")
     assert of_folder == {"kind": "pretrained", "status": "complete", "model": manifest["model"]}
     assert manifest["model"]["name"] == pretrained.pretrained.model
-    assert (manifest["visibility"], manifest["anchor"]["text"], manifest["split"]) == ("hidden", BOS, "measured")
+    assert (manifest["visibility"], manifest["anchor"]["text"], manifest["split"]) == ("hidden", BOS_TEXT, "measured")
     assert manifest["context"] == {
         "local_len": LOCAL,
         "full_len": FULL,
@@ -245,32 +245,6 @@ def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path
     ):  # nothing or everything visible: both definitions agree
         for name in ("loss_short_nats", "loss_long_nats"):
             assert one[name] == pytest.approx(other[name], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"influence": InfluenceConfig(full_len=4096)}, "--full-len 63 or less"),
-        ({"influence": InfluenceConfig(data="nowhere.txt")}, "nowhere.txt"),
-        ({"influence": InfluenceConfig(k=[13])}, "there are only 12 candidates"),
-        (
-            {"influence": InfluenceConfig(full_len=50, k=[1], data="short")},
-            "0 of its 3 documents hold a window of 50 tokens",
-        ),
-        ({"pretrained": PretrainedConfig("no/where/llama")}, "no/where/llama"),
-        ({"pretrained": PretrainedConfig("empty")}, "empty"),
-    ],
-)
-def test_mistakes_leave_nothing_behind(
-    changes: dict[str, Any], said: str, pretrained: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "short").mkdir()
-    (tmp_path / "short" / "text.jsonl").write_text('{"text": "much too short"}\n' * 3)
-    with pytest.raises(UserError, match=said) as caught:
-        measure(dataclasses.replace(pretrained, **changes), tmp_path / "runs" / "llama")
-    assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
 
 
 # Fingerprints, names, sizes of parts.

@@ -1,35 +1,24 @@
-"""The model that is trained: against OLMo, against a float64 implementation (``reference.py``), and what its position IDs do."""
+"""The model that is trained: against OLMo, against transformers (``test_convert.py``, too), and what its position IDs do."""
 
 from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
-import reference
 import torch
 import torch.nn.functional as F
 import transformers
 from olmo.model import OLMo
-from tiny_models import NO_POSITIONS, NORMED, OF_OLMO, PLAIN, VOCAB, build, converted, last_logits
+from tiny_models import NO_POSITIONS, NORMED, OF_OLMO, PLAIN, VOCAB, build, converted, last_logits, rows
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
-from olmo_sparsity.train.positions import pose_positions
 
 ABSOLUTE = {
     "absolute": dataclasses.replace(PLAIN, position_embedding="absolute"),
     "absolute, qk-norm": dataclasses.replace(NORMED, position_embedding="absolute"),
 }
 kinds = pytest.mark.parametrize("kind", (OF_OLMO | ABSOLUTE).values(), ids=OF_OLMO | ABSOLUTE)
-
-
-def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    rng = np.random.default_rng(0)
-    tokens = torch.from_numpy(rng.integers(1, VOCAB, (num_rows, length)))
-    return tokens, torch.from_numpy(
-        pose_positions(rng, num_rows, row_len=length, max_position=24, num_chunks=min(4, length))
-    )
 
 
 def in_order(tokens: torch.Tensor) -> torch.Tensor:
@@ -50,17 +39,6 @@ def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -
     gradients = dict(stock.named_parameters())
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter.grad, gradients[name].grad), name
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", OF_OLMO.values(), ids=OF_OLMO)
-def test_it_equals_the_reference_in_float64(kind: ModelConfig) -> None:
-    model = build(kind).eval()
-    tokens, positions = rows(3, 10)
-    log_q = last_logits(model, tokens, positions).log_softmax(-1)
-    for row in range(3):
-        expected = reference.target_loss(model, tokens[row].tolist(), positions[row].tolist(), set(range(10)), 7)
-        assert -float(log_q[row, 7]) == pytest.approx(expected, abs=1e-5)
 
 
 @torch.no_grad()

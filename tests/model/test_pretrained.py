@@ -17,14 +17,11 @@ import torch
 import transformers
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
-from tiny_models import last_logits
 from tokenizers import Tokenizer, models, processors
 from transformers_models import BOS, EOS, build_raw, byte_tokenizer, save
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.export import export_hf
-from olmo_sparsity.model.olmo import load_model
 from olmo_sparsity.model.pretrained import PretrainedModel, from_memory, open_pretrained
 
 CPU = torch.device("cpu")
@@ -102,23 +99,6 @@ def test_a_model_in_memory_is_that_of_a_folder(llama: Path) -> None:
     again = from_memory(raw, byte_tokenizer(), name="mine").record.weights_sha256
     raw.scale.fill_(3.0)
     assert found.record.weights_sha256 == again != from_memory(raw, byte_tokenizer(), name="mine").record.weights_sha256
-
-
-@torch.no_grad()
-def test_an_export_is_the_model_of_its_run(tiny_run: Path, bos_run: Path, tmp_path: Path) -> None:
-    loaded = load_model(tiny_run / "checkpoints" / "latest", CPU)
-    tokens, eos_id = TOKENS % 300, loaded.config.eos_token_id
-    exported = opened(export_hf(tiny_run, tmp_path / "exported").folder)
-    assert (exported.model.logits(tokens, POSITIONS) - last_logits(loaded, tokens, POSITIONS)).abs().max() < 1e-5
-    assert (exported.bos_id, exported.adds_bos, exported.rows_have_bos) == (eos_id, False, False)
-    own = Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
-    assert exported.eos_token == own.id_to_token(eos_id)
-    text = "the river of a garden"
-    assert exported.tokenizer.encode(text).ids == own.encode(text, add_special_tokens=False).ids
-    with pytest.raises(UserError, match="a run of this package is given with --run"):
-        opened(tiny_run)
-    of_bos = opened(export_hf(bos_run, tmp_path / "of BOS").folder)
-    assert (of_bos.rows_have_bos, of_bos.adds_bos, of_bos.bos_text) == (True, True, of_bos.eos_token)
 
 
 EOS_IN_FRONT = processors.TemplateProcessing(single="</s> $A", pair="</s> $A $B", special_tokens=[("</s>", EOS)])

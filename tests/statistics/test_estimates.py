@@ -109,20 +109,6 @@ def test_damaged_tables_have_no_estimates(folder: Path) -> None:
     assert not (folder / "estimates.parquet").exists()
 
 
-def test_results_estimate_the_windows_that_they_hold(folder: Path, rows: Rows, tmp_path: Path) -> None:
-    results = read_results(folder)
-    assert same(results.summary(), estimate(read_frames(folder)))
-    assert same(results.summary(by="target_class"), estimate(read_frames(folder), by="target_class"))
-    kept = results.windows["target_class"] == "repeat"
-    some = type(results)(results.windows[kept], results.selections, results.manifest).summary()
-    assert set(some["n_windows"]) == {int(kept.sum())}
-    window_ids = set(results.windows.loc[kept, "window_id"])
-    of_kept = {name: [row for row in of if row["window_id"] in window_ids] for name, of in rows.items()}
-    assert same(
-        some, estimate(read_frames(write_rows(tmp_path / "some", MANIFEST, of_kept, parts=[sorted(window_ids)])))
-    )
-
-
 def test_saved_results_do_not_keep_the_estimates_of_what_they_replace(folder: Path, tmp_path: Path) -> None:
     results = read_results(folder)
     saved = results.save(tmp_path / "saved")

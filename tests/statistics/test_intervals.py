@@ -66,13 +66,6 @@ def test_several_numbers_share_their_resamples() -> None:
     assert found["second - first"] == pytest.approx((0.1, 0.1, 0.1, 0.0), abs=1e-12)
 
 
-@pytest.mark.parametrize("num", [49, 50])
-def test_intervals_begin_with_50_documents(num: int) -> None:
-    found = estimated(weight=WEIGHT[:num], gain=GAIN[:num])
-    assert np.isnan(found[1:]).all() == (num < 50)
-    assert np.isfinite(found.value)
-
-
 def test_a_number_that_some_resample_does_not_have_has_no_interval() -> None:
     weight = np.r_[1.0, np.zeros(99)]  # resamples without the first document have nothing
     found = estimated(weight=weight, gain=weight)
@@ -109,21 +102,6 @@ def test_a_difference_of_shares_by_hand() -> None:
 def test_d_where_nothing_is_left_has_a_point_for_an_interval() -> None:
     nothing = bootstrap([[{"left": np.zeros(NUM), "whole": WHOLE}]], lambda of: {"D": Ratio(of["left"], of["whole"])})
     assert nothing["D"] == pytest.approx((1, 1, 1, 0))
-
-
-def test_the_jackknife_over_seeds_by_hand() -> None:
-    """A ratio of means over seeds, and Student's t with the degrees of freedom of Welch and Satterthwaite."""
-    seeds = [{"weight": WEIGHT, "gain": GAIN * factor} for factor in (1.0, 1.4, 0.7, 1.2)]
-    found = bootstrap([seeds], lambda totals: {"gain": totals["gain"] / totals["weight"]})["gain"]
-    means = np.array([seed["gain"].sum() / WEIGHT.sum() for seed in seeds])
-    without_one = np.array([np.delete(means, i).mean() for i in range(4)])
-    over_seeds = 3 / 4 * ((without_one - without_one.mean()) ** 2).sum()
-    factor = np.mean([1.0, 1.4, 0.7, 1.2])
-    over_documents = (factor * (GAIN[DRAWS].sum(axis=1) / WEIGHT[DRAWS].sum(axis=1)).std(ddof=1)) ** 2
-    freedom = (over_seeds + over_documents) ** 2 / (over_seeds**2 / 3 + over_documents**2 / (NUM - 1))
-    half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(over_seeds + over_documents)
-    value = means.mean()
-    assert found == pytest.approx((value, value - half, value + half, np.sqrt(over_seeds + over_documents)))
 
 
 def test_documents_are_units_and_many_share_one() -> None:

@@ -13,7 +13,6 @@ from started_commands import exit_code
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.statistics.frames import five_windows
 from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.tables import read_table
 from olmo_sparsity.view.console import SafeConsole
@@ -40,16 +39,6 @@ def test_a_window_holds_what_the_tables_hold(tiny_run: Path, tiny_tables: Path) 
                 assert window.losses(of["selector"], k) == [row["loss_short_nats"], loss, row["loss_long_nats"]]
                 ranks = {position: rank for rank, position in enumerate(of["positions"][:k], start=1)}
                 assert window.visible(of["selector"], k) == ranks
-
-
-def test_five_windows_are_quantiles_of_the_sparse_gain(tiny_tables: Path) -> None:
-    rows = read_table(tiny_tables, "selections").to_pandas().query("selector == 'kl' and context == 'real'")
-    gains = rows.set_index("window_id")["gain_sparse_nats"].str[1].sort_values()
-    five = five_windows(tiny_tables, "kl", 2)
-    places = {"worst": 0, "lower quarter": 0.25, "median": 0.5, "upper quarter": 0.75, "best": 1}
-    for name, share in places.items():
-        between = [gains.quantile(share, interpolation=side) for side in ("lower", "higher")]
-        assert between[0] <= gains[five[name]] <= between[1]
 
 
 def made_up_window(texts: list[str], positions: list[int], target: str = " end", **of: Any) -> Window:
@@ -170,19 +159,3 @@ def test_show_prints_the_numbers_of_the_tables(
     assert f">>{alone(printable(row['target_text']).removeprefix(' '))}<<" in said
     ranks = [int(rank) for found in re.findall(r"\[([\d,]+):", said) for rank in found.split(",")]
     assert sorted(ranks) == list(range(1, KS[i] + 1))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["RUN", "60"], "there is no window 60; its 60 windows count from 0"),
-        (["RUN", "1", "--k", "3"], "--k 3: not measured; the measured k are 1, 2, 8"),
-        (["RUN", "1", "--selector", "best"], "--selector best: not measured in"),
-        (["RUN", "one"], "give a run and the number of a window"),
-    ],
-)
-def test_mistakes_are_one_line(
-    tiny_run: Path, tiny_tables: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    code, out, err = show(capsys, *(tiny_run if one == "RUN" else one for one in arguments))
-    assert code == 2 and out == "" and said in err and err.count("\n") == 1
