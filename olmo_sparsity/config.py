@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -180,8 +180,9 @@ class InfluenceConfig:
     num_windows: Count = key(2000, "Number of windows to measure. If the text holds fewer, the output says so.")
     max_windows_per_document: Count = key(16, "Largest number of windows of one document.")
     unit: Unit = key("token", "What is unmasked and counted: token, word, sentence, or block:N, of N tokens each.")
-    k: list[Length] = key([1, 2, 4, 8], "Numbers of influential tokens (or other units) to unmask, in rising order.")
-    k_grid: Optional[Literal["all", "geometric"]] = key(None, "Instead of k. all: 1 to M. geometric: 1, 2, 4, ..., M.")
+    k: Union[list[Length], Literal["all", "geometric"]] = key(
+        [1, 2, 4, 8], "Numbers of tokens (or other units) to unmask, rising. all: 1 to M. geometric: 1, 2, 4, ..., M."
+    )
     selectors: list[str] = key(
         ["unmask-one", "kl", "gradient", "attention", "random", "nearest"], "Selectors to measure."
     )
@@ -206,6 +207,12 @@ class InfluenceConfig:
     data: Optional[Text] = key(None, "Text to measure, as data.source. null: the validation documents of the run.")
     windows_per_part: Count = key(256, "Largest number of windows in a part file, which an interruption may lose.")
     batch_tokens: Optional[Count] = key(None, "Tokens in one forward pass. null: as many as fit into memory.")
+
+    @property
+    def ks(self) -> list[int]:
+        """Values of k; ``with_measured_k`` puts them in the place of ``all`` and ``geometric``."""
+        assert isinstance(self.k, list)
+        return self.k
 
 
 @dataclass(frozen=True)
@@ -307,16 +314,16 @@ class Config:
         return -(-self.measured_lengths.num_long_range // (block_size(self.influence.unit) or 1))
 
     def with_measured_k(self) -> Config:
-        """Put the k of a grid in its place, and check them. Training does not need k, so loading does not check it."""
+        """Put numbers in the place of ``all`` and ``geometric``, and check them. Training does not need k: loading does not."""
         ks, most, lengths = self.influence.k, self.num_groups, self.measured_lengths
-        if self.influence.k_grid is not None:
-            ks = list(range(1, most + 1)) if self.influence.k_grid == "all" else powers_up_to(most)
+        if isinstance(ks, str):
+            ks = list(range(1, most + 1)) if ks == "all" else powers_up_to(most)
         require(
             ks[-1] <= most,
             f"influence.k = {[k for k in ks if k > most]}: there are only {most} candidates (influence.unit = "
             f"{self.influence.unit}, full_len {lengths.full_len} - local_len {lengths.local_len}); use smaller values",
         )
-        return dataclasses.replace(self, influence=dataclasses.replace(self.influence, k=ks, k_grid=None))
+        return dataclasses.replace(self, influence=dataclasses.replace(self.influence, k=ks))
 
 
 def powers_up_to(number: int) -> list[int]:
@@ -363,9 +370,7 @@ def load_config(
     """The defaults, changed by a YAML file (None: ``demo.yaml``), by ``KEY=VALUE``, and by values of dotted keys."""
     path = path or shipped("demo")
     given = _read(path)
-    for values in (*map(parsed, overrides), dict(keys or {})):
-        if "influence.k" in values:  # it takes the place of a grid that was named before
-            given.pop("influence.k_grid", None)
+    for values in (*map(parsed, overrides), keys or {}):
         given |= {dotted: (value, "") for dotted, value in values.items()}
     return _decoded(given, Config(), where="" if overrides or keys else f"{path}: ")
 
@@ -379,7 +384,9 @@ def parsed(override: str) -> dict[str, Any]:
     """The value of ``KEY=VALUE`` by its key. Text is taken as it is written: ``#`` and quotes are part of it."""
     dotted, equals, text = override.partition("=")
     require(bool(equals), f"{override!r}: a change is written KEY=VALUE, such as training.steps=200")
-    if get_origin(_type_of(dotted)) is list:
+    kind = _type_of(dotted)
+    kinds = get_args(kind) if get_origin(kind) is Union else [kind]
+    if any(get_origin(one) is list for one in kinds) and not any(text in get_args(one) for one in kinds):
         return {dotted: [part.strip() for part in text.strip(" []").split(",") if part.strip()]}
     return {dotted: None if text == "null" else text}
 
@@ -484,7 +491,7 @@ def _contradiction(config: Config) -> Optional[str]:
         return f"influence.min_preceding = {influence.min_preceding}: must be at least the full context, {lengths.full_len}"
     of_task = {f"synthetic.{name}": getattr(config.synthetic, name) for name in ("test_lengths", "test_sparsity")}
     for name, values in {"influence.k": influence.k, **of_task}.items():
-        if not values or values != sorted(set(values)):
+        if isinstance(values, list) and (not values or values != sorted(set(values))):
             return f"{name} = {values}: must be numbers in rising order, each once"
     if influence.selectors != InfluenceConfig().selectors and (wrong := _wrong_selectors(influence)):
         return wrong  # the registry imports numpy, which commands that only print do not need
@@ -535,9 +542,9 @@ def words(kind: Any, largest: float = math.inf) -> str:
         return f"one of {', '.join(of)}"
     if origin is list:
         return f"a list, each {words(of[0], largest)}"
-    if type(None) in of:
-        return f"{words(of[0], largest)}, or null"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+    if origin is Union:
+        return ", or ".join(words(one, largest) for one in of)
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}[kind]
 
 
 def to_yaml(config: Config, explain: bool = False) -> str:

@@ -18,7 +18,7 @@ import torch
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.measuring import BATCH, batches, measured_tables
-from olmo_sparsity.api.opening import Model, settings_of
+from olmo_sparsity.api.opening import Ks, Model, settings_of
 from olmo_sparsity.api.windows import ChosenWindows, window_at, windows_of_text
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError, printable
@@ -93,7 +93,7 @@ def explore(
     text: str,
     *,
     selectors: Optional[Sequence[Any]] = None,
-    k: Optional[Sequence[int]] = None,
+    k: Optional[Ks] = None,
     seed: Optional[int] = None,
     source: str = "text",
     unit: Optional[str] = None,
@@ -136,9 +136,9 @@ def _settings(model: Model, *, selectors: Optional[Sequence[Any]], k: Any = None
     if selectors is None:
         selectors = OF_RUN if model.record is None else OF_PRETRAINED
     config = settings_of(model, selectors=[*selectors, view.CONTROL], k=k, resampled_draws=0, **given)
-    if k is not None or config.influence.k_grid is not None:
+    if k is not None or isinstance(config.influence.k, str):
         return config.with_measured_k().influence
-    few = [size for size in config.influence.k if size < config.num_groups]
+    few = [size for size in config.influence.ks if size < config.num_groups]
     return dataclasses.replace(config.influence, k=few or [1])
 
 
@@ -153,7 +153,7 @@ def _likely_tokens(
     """The five most likely next tokens of each window: with local tokens only, with all, and with each selector's J_k."""
     engine, num_far = model.engine(settings), model.lengths.num_long_range
     chosen = [view.of_selector(selections, name) for name in _shown(settings)]
-    sets = list(itertools.product(range(len(chosen)), enumerate(settings.k)))
+    sets = list(itertools.product(range(len(chosen)), enumerate(settings.ks)))
     tokens_WAN = np.empty((len(windows), 2 + len(sets), NUM_LIKELY), dtype=np.int32)
     shares_WAN = np.empty(tokens_WAN.shape, dtype=np.float32)
     for window_ids_W in batches(len(windows), BATCH, "predictions"):

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from olmo_sparsity.api.arguments import converted, typed
-from olmo_sparsity.api.opening import Model, settings_of
+from olmo_sparsity.api.opening import Ks, Model, settings_of
 from olmo_sparsity.api.results import Results
 from olmo_sparsity.api.windows import SPLIT, ChosenWindows
 from olmo_sparsity.config import InfluenceConfig, fingerprint, to_dict
@@ -34,13 +34,14 @@ BATCH = 64  # windows
 
 @typed
 def measure(
-    model: Model, windows: ChosenWindows, *, selectors: Optional[Sequence[Any]] = None, k: Optional[Sequence[int]] = None,
+    model: Model, windows: ChosenWindows, *, selectors: Optional[Sequence[Any]] = None, k: Optional[Ks] = None,
     seed: Optional[int] = None, resampled_draws: Optional[int] = None, unit: Optional[str] = None,
 ) -> Results:  # fmt: skip
     """Measure windows as ``olmo-sparsity influence`` does. What is None is as the model's configuration says.
 
     ``selectors`` are names, FILE.py:NAME, functions of ``Scores`` and ``Selector`` objects; ``k`` are numbers of candidates to
-    unmask, rising; ``unit`` is ``token``, ``word``, ``sentence`` or ``block:N``; ``seed`` is that of all draws but the windows'.
+    unmask, rising, or ``all`` or ``geometric``, as for ``--k``; ``unit`` is ``token``, ``word``, ``sentence`` or ``block:N``;
+    ``seed`` is that of all draws but the windows'.
     """
     config = settings_of(model, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit)
     tables, manifest = measured_tables(model, windows, config.with_measured_k().influence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, Optional, Union
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, changed, load_config, shipped
@@ -16,6 +16,7 @@ from olmo_sparsity.measure.opening import OpenedModel as Model
 from olmo_sparsity.selectors.own import names_of
 from olmo_sparsity.train.experiment import check_same_experiment
 
+Ks = Union[Sequence[int], Literal["all", "geometric"]]  # values of k
 REMEDY = "leave it out, or restore it in config.yaml; other lengths are local_len and full_len"
 
 
@@ -62,4 +63,4 @@ def settings_of(model: Model, **given: Any) -> Config:
     if given.get("selectors") is not None:
         given["selectors"] = names_of(given["selectors"])
     keys = {f"influence.{name}": value for name, value in given.items() if value is not None}
-    return changed(model.config, keys | ({"influence.k_grid": None} if "influence.k" in keys else {}))
+    return changed(model.config, keys)

@@ -73,7 +73,7 @@ def keys_of(*, k: Optional[str], selector: Optional[Sequence[str]], **given: Any
     """Return the keys of ``influence`` that options give; a user's files of selectors are run. ``--k 6`` is [1, 2, 4, 6]."""
     keys = {f"influence.{name}": value for name, value in given.items() if value is not None}
     if k in ("all", "geometric"):
-        keys["influence.k_grid"] = k
+        keys["influence.k"] = k
     elif k is not None:
         if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", k):
             raise UserError(f"--k {k}: must be a number, such as 8 (1, 2, 4, 8), a list, as 1,3,5, all or geometric")

@@ -104,7 +104,7 @@ class Measurement:
             context: Scores(
                 self.engine, with_target_WT[:, :-1].contiguous(),
                 torch.cat([rows_WT[:, -1:], drawn_WA[:, : draws[context]]], dim=1),
-                window_ids_W, self._spans(with_target_WT), log_p_short_WV, context, settings.seed, max(settings.k),
+                window_ids_W, self._spans(with_target_WT), log_p_short_WV, context, settings.seed, max(settings.ks),
                 settings.lasso_masks, self.needs, self.tokenizer, windows.store,
             )
             for context, with_target_WT in zip(CONTEXTS, (rows_WT, null_WT), strict=True)
@@ -121,7 +121,7 @@ class Measurement:
         self, scores: Scores, choices: dict[tuple[str, int], np.ndarray]
     ) -> dict[tuple[Any, ...], pa.Table]:
         """Rows for windows under one context: a table for each selector and label, by its place in the order of rows."""
-        ks, num_windows = self.settings.k, scores.num_windows
+        ks, num_windows = self.settings.ks, scores.num_windows
         orders = [rank(scores_WI)[:, : scores.max_k] for scores_WI in choices.values()]
         shown = np.zeros((len(choices), len(ks), num_windows, scores.num_candidates), dtype=bool)
         for of_choice, order_WS in zip(shown, orders, strict=True):
@@ -140,7 +140,7 @@ class Measurement:
     def _columns(
         self, scores: Scores, name: str, label: int, scores_WI: np.ndarray, order_WS: np.ndarray, readings: Readings
     ) -> dict[str, Any]:
-        num_windows, is_drawn, ks = scores.num_windows, label > 0, self.settings.k
+        num_windows, is_drawn, ks = scores.num_windows, label > 0, self.settings.ks
         first_I, end_I = (np.array(of) for of in zip(*scores.spans, strict=True))
         positions = [np.concatenate([np.arange(first_I[i], end_I[i]) for i in order_S]) for order_S in order_WS]
         tokens_WS = (end_I - first_I)[order_WS].cumsum(axis=1)

@@ -64,7 +64,7 @@ def measure(
     manifest = manifest_of(opened, measurement, source=text.source, run_id=run_id, fit=fit) | {"request": request}
     logger.info(
         f"{folder}: {len(windows):,} windows of {windows.num_documents:,} documents, {', '.join(settings.selectors)}, "
-        f"k = {list(settings.k)}"
+        f"k = {settings.ks}"
     )
     missing = parts.missing(
         folder, manifest, part_size=part_size(settings, lengths), tokens_per_window=tokens_per_window(settings, lengths),
@@ -120,7 +120,7 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, source: str, sp
 
     Lengths, unit, visibility and anchor are in it where they are not those of the run, or the default.
     """
-    lengths, trained, ks = opened.lengths, opened.config.context, settings.k
+    lengths, trained, ks = opened.lengths, opened.config.context, settings.ks
     words = [re.sub(r"[^A-Za-z0-9]+", "-", Path(source).name).strip("-")[:40] or "text", split]
     if opened.record is not None or (lengths.local_len, lengths.full_len) != (trained.local_len, trained.full_len):
         words.append(f"{lengths.local_len}of{lengths.full_len}")
@@ -200,6 +200,6 @@ def tokens_per_window(settings: InfluenceConfig, lengths: Lengths) -> int:
     """About how many tokens the model runs for a window: the size of parts, and the pace of the bar within one."""
     contexts, draws = 2, settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
     labels = {name: contexts + (draws if SELECTORS[name].sees_target else 0) for name in settings.selectors}
-    rows = sum(number * len(settings.k) for number in labels.values())
+    rows = sum(number * len(settings.ks) for number in labels.values())
     rows += contexts * sum(SELECTORS[name].num_evaluations(lengths.num_long_range, settings) for name in labels)
     return contexts * lengths.full_len + sum(lengths.last_n) + rows * (lengths.local_len + 1)

@@ -91,7 +91,9 @@ def test_tables_are_kept_and_measured_once(model: api.Model, explored: api.Explo
 
 def test_by_default_blind_selectors_at_a_k_that_leaves_something_out(tiny_run: Path) -> None:
     text = made_up_text(np.random.default_rng(11), 11)
-    for k, unit, expected in (([1, 2, 12], "token", [1, 2]), ([12], "token", [1]), ([1, 2, 3], "block:5", [1, 2])):
+    numbers: list[tuple[Any, str, list[int]]] = [([1, 2, 12], "token", [1, 2]), ([12], "token", [1])]
+    numbers += [([1, 2, 3], "block:5", [1, 2]), ("geometric", "block:4", [1, 2, 3])]
+    for k, unit, expected in numbers:
         found = api.explore(api.open_model(tiny_run, k=k, unit=unit), text).data
         assert (found["ks"], [one["name"] for one in found["selectors"]]) == (expected, ["kl", "attention"])
 

@@ -128,6 +128,7 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda m, w, run: api.measure(m, w, selectors=[5]), "'5': name a selector by a letter"),
     (lambda m, w, run: api.measure(m, w, k=[1.5]), "k[0]: expected int, got float"),
     (lambda m, w, run: api.measure(m, w, k=[13]), "influence.k = [13]"),
+    (lambda m, w, run: api.measure(m, w, k="every"), "k: invalid"),
     (lambda m, w, run: api.measure(api.open_model(run, full_len=16), w), "windows: made for other lengths than the model's"),
     (lambda m, w, run: api.measure(api.open_model(run, local_len=5), w), "windows: made for other lengths than the model's"),
     (lambda m, w, run: api.scores(api.open_model((build_raw("llama"), byte_tokenizer()), **LENGTHS), w), "another tokenizer"),

@@ -67,7 +67,6 @@ ARGUMENTS = [
     ("influence --shard 2/2", "--shard 2/2: must be I/N"),
     ("influence --shard 0/2 --overwrite", "--overwrite: with 2 processes"),
     ("influence --k 2 influence.k=3", "influence.k=3: an option of this command gives influence.k, too"),
-    ("influence --k 2 influence.k_grid=all --k all", "an option of this command gives influence.k_grid, too"),
     ("influence --model a pretrained.model=b", "an option of this command gives pretrained.model, too"),
     ("influence pretrained.train_len=8", "no pretrained model is named; name one"),
     ("influence --train --model llama", "--train: llama is a pretrained model"),

@@ -74,7 +74,7 @@ def test_a_report_and_figures_are_written_beside_each_other(here: Path, capfd: p
 def test_values_of_k(k: str) -> None:
     keys = keys_of(k=k, selector=None)
     if k in ("all", "geometric"):
-        assert keys == {"influence.k_grid": k}
+        assert keys == {"influence.k": k}
         return
     (ks,) = keys.values()
     number = int(k.split(",")[0])

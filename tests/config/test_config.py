@@ -61,14 +61,12 @@ def test_text_is_taken_as_it_is_written(tmp_path_factory: pytest.TempPathFactory
 
 
 def test_keys_go_before_overrides_and_these_before_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "training: {steps: 1, seed: 1, batch_rows: 1}\ndata:\nmodel: ~\ninfluence: {k_grid: all}")
+    path = written(tmp_path, "training: {steps: 1, seed: 1, batch_rows: 1}\ndata:\nmodel: ~\ninfluence: {k: all}")
     config = load_config(path, ["training.seed=2", "training.batch_rows=2"], {"training.batch_rows": 3})
     assert (config.training.steps, config.training.seed, config.training.batch_rows) == (1, 2, 3)
-    assert config.data == Config().data and config.influence.k_grid == "all"
-    for later in ({"influence.k": [1, 3]}, None):
-        named = load_config(path, [] if later else ["influence.k=[1, 3]"], later)
-        assert (named.influence.k, named.influence.k_grid) == ([1, 3], None)
-    assert load_config(path, ["influence.k=1,3", "influence.k_grid=geometric"]).influence.k_grid == "geometric"
+    assert config.data == Config().data and config.influence.k == "all"
+    for text, k in {"[1, 3]": [1, 3], "1,3": [1, 3], "geometric": "geometric"}.items():
+        assert load_config(path, [f"influence.k={text}"]).influence.k == k
     assert load_config(None, ["pretrained.model=a/b", "pretrained.revision=12345e7"]).pretrained.revision == "12345e7"
     assert load_config(None, ["training.learning_rate=1e-4"]).training.learning_rate == 1e-4
     assert load_config(None, ["data.cache_dir=~/x"]).data.cache_dir == str(Path.home() / "x")
@@ -110,6 +108,7 @@ BAD_FILES = {
     "context: {bos: maybe}": "context.bos = maybe: must be true or false",
     "influence: {k: [1, [2]]}": "must be a list, each a whole number, at least 1",
     "influence: {k: 1}": "influence.k = 1: must be a list",
+    "influence: {k: [all]}": ", or one of all, geometric",
     'data: {source: "\\ud800"}': "data.source",
     "name: ../a": "name = ../a: must be letters, digits",
     "a: !!python/object/apply:os.system [touch ran]": "there is no such key",
@@ -199,7 +198,7 @@ def test_lengths_and_k_of_a_measurement(tmp_path: Path) -> None:
         assert of_unit.num_groups == most
         powers = [k for k in range(1, most + 1) if k == most or k & (k - 1) == 0]
         for grid, ks in (("all", list(range(1, most + 1))), ("geometric", powers)):
-            assert changed(of_unit, {"influence.k_grid": grid}).with_measured_k().influence.k == ks
+            assert changed(of_unit, {"influence.k": grid}).with_measured_k().influence.k == ks
         assert changed(of_unit, {"influence.k": [most]}).with_measured_k().influence.k == [most]
         with pytest.raises(UserError, match=rf"^influence\.k = \[{most + 1}\]: there are only {most} candidates"):
             changed(of_unit, {"influence.k": [most + 1]}).with_measured_k()

@@ -21,7 +21,7 @@ SETTINGS = {
     "6": ("llama", "word", "hidden", "none", "compact", "shuffled", []),
     "7": ("llama", "sentence", "contextual", "bos", "masked", "document", ["influence.min_preceding=30"]),
     "8": ("llama", "block:3", "hidden", "bos", "masked", "document", ["pretrained.train_len=10"]),
-    "9": ("sliding", "token", "hidden", "bos", "compact", "shuffled", ["influence.k_grid=geometric"]),
+    "9": ("sliding", "token", "hidden", "bos", "compact", "shuffled", ["influence.k=geometric"]),
     "10": ("sliding", "word", "contextual", "none", "masked", "shuffled", []),
     "11": ("sliding", "sentence", "hidden", "none", "plain", "document", ["influence.resampled_draws=0"]),
     "12": ("sliding", "block:3", "contextual", "bos", "plain", "shuffled", []),
@@ -52,7 +52,7 @@ def arguments_of(setting: str) -> list[str]:
     small = ["influence.num_windows=4", "influence.windows_per_part=3", "influence.lasso_masks=24"]
     small += [f"influence.k={'[1,2,4]' if unit == 'block:3' else '[1,2,5]'}", "influence.resampled_draws=1"]
     given = {key.split("=")[0] for key in further}
-    small = [key for key in small if key.split("=")[0] not in given and not ("k_grid" in str(further) and ".k=" in key)]
+    small = [key for key in small if key.split("=")[0] not in given]
     return [*named, *small, *(f"influence.{key}={value}" for key, value in keys.items()), *kinds, *further]
 
 

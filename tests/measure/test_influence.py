@@ -334,10 +334,10 @@ def test_parts_are_smaller_where_windows_take_more() -> None:
 
 
 def test_every_k_of_a_grid_is_measured_and_recorded(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    config = changed(tiny_config, num_windows=2, selectors=["nearest"], k_grid="all", resampled_draws=0)
+    config = changed(tiny_config, num_windows=2, selectors=["nearest"], k="all", resampled_draws=0)
     tables = measure(config, tiny_run, out=tmp_path / "tables")
     influence = read_json(tables / "manifest.json")["influence"]
-    assert (influence["k"], influence["k_grid"]) == ([*range(1, 13)], None)
+    assert influence["k"] == [*range(1, 13)]
     for grid, ks in {"all": [*range(1, 13)], "geometric": [1, 2, 4, 8, 12]}.items():
-        assert changed(tiny_config, k_grid=grid).with_measured_k().influence.k == ks
-    assert changed(tiny_config, k_grid="all", unit="block:5").with_measured_k().influence.k == [1, 2, 3]
+        assert changed(tiny_config, k=grid).with_measured_k().influence.k == ks
+    assert changed(tiny_config, k="all", unit="block:5").with_measured_k().influence.k == [1, 2, 3]
