@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -66,14 +65,6 @@ def scores_of(
         of_engine, tokens_WT, labels_WA, ids, list(spans), short_WV, context, seed, MAX_K, LASSO_MASKS, frozenset(needs),
         TOKENIZER, text_store(),
     )  # fmt: skip
-
-
-def by_hand(*, spans: Any = None, observed: Any = None, **answers: Any) -> Any:
-    """Scores whose answers are given, so that no model runs."""
-    scores = SimpleNamespace(spans=spans, **answers)
-    scores.per_candidate = functools.partial(Scores.per_candidate, scores)
-    scores.observed = (observed or {}).__getitem__
-    return scores
 
 
 def measurement(

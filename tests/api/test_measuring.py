@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from conftest import made_up_text
 from transformers_models import save_with_words
 
@@ -108,21 +107,6 @@ def test_scores_and_losses_are_those_of_the_tables(
 @pytest.fixture(scope="module")
 def run(tiny_run: Path) -> api.Model:
     return api.open_model(tiny_run)
-
-
-@torch.inference_mode()
-def test_losses_by_definition(run: api.Model) -> None:
-    """The visible tokens alone, at their position IDs."""
-    windows = api.windows_from_texts(run, TEXTS, num_windows=5)
-    frame = api.losses(run, windows, [[], [3], [11, 2], [7]])
-    assert frame["window_id"].tolist() == [window for window in range(5) for _ in range(4)]
-    tokens_WT = windows.windows.tokens(np.arange(5))
-    for row in frame.itertuples():
-        places = [*sorted(row.positions), *range(12, 20)]
-        logits = run.model.logits(torch.from_numpy(tokens_WT[[row.window_id]][:, places]), torch.tensor([places]))
-        target = torch.tensor([tokens_WT[row.window_id, -1]])
-        assert row.loss_nats == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item(), abs=NATS)
-        assert row.kl_nats > 0
 
 
 def test_groups_have_the_tokens_of_their_positions(run: api.Model) -> None:

@@ -173,7 +173,7 @@ def lines_of_make(*arguments: str, programs: Path) -> list[str]:
 
 
 @pytest.mark.needs("make")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [pytest.param(of, marks=[pytest.mark.slow] * (of == "evidence")) for of in TARGETS])
 def test_the_commands_of_a_target_run(target: str, workplace: Path, tmp_path: Path) -> None:
     settings, made = TARGETS[target]
     options = ["--dry-run"] if target == "demo" else ["DRY=1", f"SET={settings}"]

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import pytest
 import torch
+from started_commands import Started
 
-from olmo_sparsity.model.devices import has_bf16_units, leave_out_unusable_amx
+from olmo_sparsity.model.devices import has_bf16_units, leave_out_unusable_amx, pick_device
 
-FAULTS_OF_TENSORS = """
-import resource
-import torch
-from olmo_sparsity.model.devices import pick_device
 
-def faults_of_a_tensor():
+def faults_of_a_tensor() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.full((2**24,), 1.0)  # 64 MiB: by default above the size from which glibc returns memory
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-print(min(faults_of_a_tensor() for _ in range(32)))
-pick_device("cpu")
-print(min(faults_of_a_tensor() for _ in range(32)))
-"""
+
+def print_faults() -> None:
+    """What a process does whose device was not picked yet: print the page faults of a tensor before that and after."""
+    before = min(faults_of_a_tensor() for _ in range(32))
+    pick_device("cpu")
+    print(before, min(faults_of_a_tensor() for _ in range(32)))
 
 
 @pytest.mark.needs("glibc")
-def test_tensors_reuse_freed_memory() -> None:
+def test_tensors_reuse_freed_memory(tmp_path: Path) -> None:
     """The pages of a freed tensor are those of the next one, without a page fault."""
-    command = [sys.executable, "-c", FAULTS_OF_TENSORS]
-    before, after = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    process = Started(print_faults, cwd=tmp_path)
+    before, after = process.communicate()[0].split()
     assert int(before) >= 10 * max(1, int(after))
 
 

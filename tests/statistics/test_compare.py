@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
@@ -17,21 +17,20 @@ from olmo_sparsity.statistics.frames import read_frames
 from olmo_sparsity.statistics.quantities import QUANTITIES, estimate, read_estimates
 
 SAME: dict[str, Any] = {"tokens_sha256": "t", "windows_sha256": "w", "tokenizer_sha256": "z"}
+FEW: dict[str, Any] = {"ks": (1, 3), "selectors": {"kl": False, "random": False}, "draws": 1}
 
 
-def written(
-    folder: Path, *, seed: int, ks: tuple[int, ...] = (1, 3, 5), long_gain: float = 0.6, **manifest: Any
-) -> str:
+def written(folder: Path, *, seed: int, rows: Optional[dict[str, Any]] = None, **manifest: Any) -> str:
     folder.mkdir(parents=True)
     made = unlike_manifest(run=folder.name, **{**SAME, **manifest})
-    return str(write_rows(folder, made, unlike_rows(made, seed=seed, ks=ks, long_gain=long_gain)))
+    return str(write_rows(folder, made, unlike_rows(made, seed=seed, **(rows or {}))))
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two measurements of the same documents that differ in their numbers and in one of their k."""
     folder = tmp_path_factory.mktemp("compared")
-    return written(folder / "one", seed=0), written(folder / "two", seed=1, ks=(1, 3, 4), long_gain=0.9)
+    return written(folder / "one", seed=0), written(folder / "two", seed=1, rows={"ks": (1, 3, 4), "long_gain": 0.9})
 
 
 def whole(frame: pd.DataFrame) -> pd.DataFrame:
@@ -63,7 +62,7 @@ def test_values_and_differences_are_those_of_the_frames(pair: tuple[str, str]) -
 
 def test_a_number_that_one_of_both_lacks_has_no_difference(tmp_path: Path, pair: tuple[str, str]) -> None:
     """Without a gain there is no R(k)."""
-    without = written(tmp_path / "without", seed=2, long_gain=-0.4)
+    without = written(tmp_path / "without", seed=2, rows={**FEW, "long_gain": -0.4})
     frame = compare(pair[0], without).frame
     recovered = frame[frame["quantity"] == "recovered_fraction"]
     assert recovered["value_a"].notna().all()
@@ -83,7 +82,7 @@ def test_a_number_that_one_of_both_lacks_has_no_difference(tmp_path: Path, pair:
 def test_what_both_have_in_common(
     other: dict[str, str], is_paired: bool, has_same_tokens: bool, tmp_path: Path, pair: tuple[str, str]
 ) -> None:
-    comparison = compare(pair[0], written(tmp_path / "other", seed=3, **other))
+    comparison = compare(pair[0], written(tmp_path / "other", seed=3, rows=FEW, **other))
     assert (comparison.is_paired, comparison.has_same_tokens) == (is_paired, has_same_tokens)
     frame = comparison.frame
     in_nats = np.array([QUANTITIES[name].unit == "nats" for name in frame["quantity"]])
@@ -107,7 +106,7 @@ def test_selectors_are_compared_under_one_name(pair: tuple[str, str]) -> None:
 
 
 def test_two_of_one_name_are_called_as_the_user_calls_them(tmp_path: Path, pair: tuple[str, str]) -> None:
-    again = written(tmp_path / "one", seed=4)
+    again = written(tmp_path / "one", seed=4, rows=FEW)
     assert compare(pair[0], again).labels == (pair[0], again)
 
 
@@ -127,7 +126,7 @@ def test_what_cannot_be_compared(first: str, second: str, said: str, pair: tuple
 def test_a_selector_of_the_user_with_another_source_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     entry = {"file": "own.py", "meaning": "mine", "sees_target": False}
     folders = [
-        written(tmp_path / name, seed=seed, own_selectors={"mine": {**entry, "sha256": sha256}})
+        written(tmp_path / name, seed=seed, rows=FEW, own_selectors={"mine": {**entry, "sha256": sha256}})
         for seed, (name, sha256) in enumerate((("a", "1"), ("b", "2"), ("c", "1")))
     ]
     with caplog.at_level(logging.WARNING):
