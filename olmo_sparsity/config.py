@@ -70,7 +70,7 @@ class DataConfig:
     tokenizer: Text = key("bpe:4096", "bpe:N: trained. dolma-v1.5, gpt-neox-20b, dolma2: OLMo's. Or a tokenizer.json.")
     eos_token: Text = key("<|endoftext|>", "Token that ends every document in the token files.")
     validation_percent: Percent = key(10.0, "Percentage of documents for validation, selected by a hash of the text.")
-    max_tokens: Optional[Count] = key(None, "Stop when the training split has this many tokens. null: read all.")
+    max_tokens: Optional[Count] = key(None, "Stop at this many tokens to train on, or to measure. null: read all.")
     cache_dir: Text = key("data", "Folder of the token files. Each corpus and tokenizer gets a folder in it.")
 
 

@@ -39,9 +39,8 @@ def measure(
 ) -> Results:  # fmt: skip
     """Measure windows as ``olmo-sparsity influence`` does. What is None is as the model's configuration says.
 
-    ``selectors`` are names, FILE.py:NAME, functions of ``Scores`` and ``Selector`` objects; ``k`` are numbers of candidates to
-    unmask, rising, or ``all`` or ``geometric``, as for ``--k``; ``unit`` is ``token``, ``word``, ``sentence`` or ``block:N``;
-    ``seed`` is that of all draws but the windows'.
+    ``selectors`` are names, FILE.py:NAME, functions of ``Scores`` and ``Selector`` objects; ``k`` is a rising list, ``all`` or
+    ``geometric``; ``unit`` is ``token``, ``word``, ``sentence`` or ``block:N``; ``seed`` is that of all draws but the windows'.
     """
     config = settings_of(model, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit)
     tables, manifest = measured_tables(model, windows, config.with_measured_k().influence)

@@ -62,5 +62,4 @@ def settings_of(model: Model, **given: Any) -> Config:
     """The configuration of a model with other settings of ``influence``; None: as configured."""
     if given.get("selectors") is not None:
         given["selectors"] = names_of(given["selectors"])
-    keys = {f"influence.{name}": value for name, value in given.items() if value is not None}
-    return changed(model.config, keys)
+    return changed(model.config, {f"influence.{name}": value for name, value in given.items() if value is not None})

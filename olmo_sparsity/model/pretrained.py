@@ -154,8 +154,7 @@ def _scale_rotary(config: Any, settings: PretrainedConfig) -> None:
     if not entries:
         raise UserError(f"{said}: such a model ({type(config).__name__}) has no rotary positions to scale")
     for entry in entries:
-        own = entry.get("rope_type", "default")
-        if own != "default":
+        if (own := entry.get("rope_type", "default")) != "default":
             raise UserError(f"{said}: its rotary positions are scaled already ({own}); leave them as they are (null)")
         entry.update(rope_type=method, factor=float(factor))
         if method == "yarn":
