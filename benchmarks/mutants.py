@@ -1,8 +1,9 @@
 """Mutation testing: ``python -m benchmarks.mutants [--number 40] [--seed 0] [--under olmo_sparsity/statistics ...]``.
 
-Draws changes of one line at random, and runs the tests that run the line, then the guard, until one fails. A mutant that no test
-notices has survived: either a test is missing, or the change changes nothing. It happens in a clone of HEAD, so a stop leaves
-no mutant behind. Which tests run a line is measured once for each commit, by a run of all tests under coverage.
+Draws changes of one line at random, and runs the tests that run the line, then the guard and the reference, whose commands run in
+other processes, until one fails. A mutant that no test notices has survived: either a test is missing, or the change changes
+nothing. It happens in a clone of HEAD, so a stop leaves no mutant behind. Which tests run a line is measured once for each
+commit, by a run of all tests under coverage.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def main() -> None:
         }
         chosen = [name for name in sorted(sources) if name.startswith(tuple(given.under))]
         mutants = [mutant for name in chosen for mutant in mutants_of(name, sources[name].read_text(encoding="utf-8"))]
-        guard = ["tests/guard"] if given.tests == ["tests"] else []
+        guard = ["tests/guard", "tests/reference"] if given.tests == ["tests"] else []
         for mutant in random.Random(given.seed).sample(mutants, min(given.number, len(mutants))):
             tests = tests_of(mutant, covered.get(mutant.path, {}))
             run = [*tests, *guard]

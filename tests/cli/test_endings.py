@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from started_commands import exit_code
+from started_commands import TIMEOUT, exit_code
 
 from olmo_sparsity.cli.app import error_line
 from olmo_sparsity.errors import UserError
@@ -89,7 +89,7 @@ def test_a_user_who_interrupts_sees_one_line(folder: Path) -> None:
             pipe = os.open(folder / "pipe", os.O_WRONLY | os.O_NONBLOCK)
         time.sleep(0.01)
     started.send_signal(signal.SIGINT)
-    _, err = started.communicate(timeout=60)
+    _, err = started.communicate(timeout=TIMEOUT)
     assert started.returncode == 130 and err.startswith(b"olmo-sparsity: interrupted; ") and err.count(b"\n") == 1
 
 

@@ -84,13 +84,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             config[section] = {**config.get(section, {}), **sizes}
         if "model" in config:
             config["model"]["d_model"] //= 8
+        if path.stem == "pretrained":
+            config["context"] = {"local_len": 8, "full_len": 40}
         (folder / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         (folder / path.relative_to(ROOT)).write_text(yaml.safe_dump(config))
     for name in ("my_texts", "models", "data"):
         (folder / name).mkdir()
     texts = [json.loads(line)["text"] for line in write_corpus(folder / "words.jsonl", 120).open()]
     write_corpus(folder / "my_texts" / "others.jsonl", 80, seed=1)
-    letter = made_up_text(np.random.default_rng(2), 90)
+    letter = made_up_text(np.random.default_rng(2), 75)
     (folder / "my_texts" / "letter.txt").write_text(f"{letter} river", encoding="utf-8")
     save_with_words(folder / "models" / "SmolLM2-135M", texts, max_position_embeddings=256)
     save_gguf(folder / "data" / "SmolLM2-135M-Instruct.Q4_1.gguf", texts, max_position=256)
@@ -123,8 +125,8 @@ def with_own_configuration(words: list[str]) -> list[str]:
 
 
 def must_run(line: str) -> None:
-    """Run a command of the package, or a figure, in this process, on few windows."""
-    line = re.sub(r"--num-windows \d+", "--num-windows 24", line)
+    """Run a command of the package, or a figure, in this process, on few windows and for few steps."""
+    line = re.sub(r"(--num-windows |training\.steps=)\d+", r"\g<1>24", line)
     program, *words = shlex.split(line)
     if program == "python":
         with pytest.MonkeyPatch.context() as patch:

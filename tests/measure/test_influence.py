@@ -48,15 +48,9 @@ def part_bytes(tables: Path) -> dict[str, bytes]:
 def test_the_manifest_says_what_was_measured(tiny_run: Path, tiny_tables: Path, tiny_config: Config) -> None:
     manifest, windows = read_json(tiny_tables / "manifest.json"), rows_of(tiny_tables)
     assert manifest["context"] == {
-        "local_len": LOCAL,
-        "full_len": FULL,
-        "train_len": 8,
-        "max_position": 20,
-        "pose_method": "pose",
-        "num_chunks": 3,
-        "pose_contents": "contiguous",
-        "num_long_range": M,
-    }
+        "local_len": LOCAL, "full_len": FULL, "train_len": 8, "max_position": 20, "pose_method": "pose", "num_chunks": 3,
+        "pose_contents": "contiguous", "num_long_range": M,
+    }  # fmt: skip
     documents = {row["doc_id"] for row in windows}
     assert (manifest["num_windows"], manifest["num_documents"], manifest["status"]) == (60, len(documents), "complete")
     assert (manifest["run"], manifest["split"], manifest["source"]) == ("tiny", "validation", tiny_config.data.source)
@@ -149,20 +143,13 @@ def test_more_windows_begin_with_the_same_ones(
 def test_measurements_of_several_lengths_share_targets_and_foreign_text(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {
-        "full_len": 14,
-        "min_preceding": FULL,
-        "num_windows": 6,
-        "k": [2],
-        "selectors": ["nearest", "random"],
-    }
+    settings = {"full_len": 14, "min_preceding": FULL, "num_windows": 6, "k": [2], "selectors": ["nearest", "random"]}
     shorter = measure(changed(tiny_config, **settings), tiny_run, out=tmp_path / "shorter")
     for one, other in zip(rows_of(shorter), rows_of(tiny_tables)[:6], strict=True):
         assert all(one[name] == other[name] for name in ("doc_id", "target_id", "null_doc_id"))
         assert one["token_ids"] == other["token_ids"][6:] and one["null_token_ids"] == other["null_token_ids"][6:]
-        assert one["loss_short_nats"] == pytest.approx(
-            other["loss_short_nats"], abs=1e-5
-        )  # the local tokens are the same
+        # The local tokens are the same.
+        assert one["loss_short_nats"] == pytest.approx(other["loss_short_nats"], abs=1e-5)
 
 
 def test_one_document_has_a_shuffled_null_context(
@@ -222,17 +209,9 @@ def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path
     assert of_folder == {"kind": "pretrained", "status": "complete", "model": manifest["model"]}
     assert manifest["model"]["name"] == pretrained.pretrained.model
     assert (manifest["visibility"], manifest["anchor"]["text"], manifest["split"]) == ("hidden", BOS_TEXT, "measured")
-    assert manifest["context"] == {
-        "local_len": LOCAL,
-        "full_len": FULL,
-        "train_len": None,
-        "max_position": 64,
-        "num_long_range": M,
-    }
-    assert manifest["fit"]["anchor"]["num_windows"] == 12 and (manifest["precision"], manifest["run"]) == (
-        "fp32",
-        "llama",
-    )
+    lengths = {"local_len": LOCAL, "full_len": FULL, "train_len": None, "max_position": 64, "num_long_range": M}
+    assert manifest["context"] == lengths and manifest["fit"]["anchor"]["num_windows"] == 12
+    assert (manifest["precision"], manifest["run"]) == ("fp32", "llama")
     assert not {"checkpoint", "pose"} & set(manifest) and tables.name.startswith("words-jsonl-measured-8of20-bos-n12-")
     assert {(row["gain_beyond_nats"], row["train_overlap"]) for row in rows_of(tables)} == {(None, None)}
     whole = part_bytes(tables)
@@ -262,22 +241,10 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     shutil.rmtree(earlier / "checkpoints" / "step12")
     measurements = {"as it is": (tiny_config, tiny_run), "weights": (tiny_config, earlier)}
     settings: dict[str, Any] = {
-        "local_len": 6,
-        "full_len": 19,
-        "precision": "bf16",
-        "visibility": "contextual",
-        "seed": 1,
-        "num_windows": 61,
-        "k": [1],
-        "selectors": ["kl"],
-        "max_windows_per_document": 3,
-        "targets": "word-start",
-        "null_context": "shuffled",
-        "resampled_draws": 1,
-        "lasso_masks": 7,
-        "min_preceding": 20,
-        "unit": "word",
-    }
+        "local_len": 6, "full_len": 19, "precision": "bf16", "visibility": "contextual", "seed": 1, "num_windows": 61, "k": [1],
+        "selectors": ["kl"], "max_windows_per_document": 3, "targets": "word-start", "null_context": "shuffled",
+        "resampled_draws": 1, "lasso_masks": 7, "min_preceding": 20, "unit": "word",
+    }  # fmt: skip
     measurements |= {key: (changed(tiny_config, **{key: value}), tiny_run) for key, value in settings.items()}
     measurements["training rows"] = (changed(tiny_config, "context", train_len=14), tiny_run)
     measurements["anchor"] = (changed(tiny_config, full_len=19, anchor="bos"), tiny_run)

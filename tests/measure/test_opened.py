@@ -74,49 +74,30 @@ def test_a_run_is_converted_when_it_is_opened(tiny_config: Config, tiny_run: Pat
     assert (engine.local_len, engine.path, engine.batch_tokens, engine.anchor_id) == (LOCAL, "masked", 77, None)
 
 
-ANCHORS: list[tuple[str, str, str, bool]] = [
-    ("run", "auto", "hidden", False),
-    ("run", "auto", "contextual", False),
-    ("run", "bos", "hidden", True),
-    ("bos run", "auto", "hidden", True),
-    ("bos run", "none", "hidden", False),
-    ("export", "auto", "contextual", False),
-    ("bos export", "auto", "hidden", True),
-    ("plain", "auto", "hidden", False),
-    ("plain", "auto", "contextual", True),
-    ("plain", "none", "contextual", False),
-    ("adding", "auto", "hidden", True),
-    ("adding", "none", "hidden", False),
-]
-
-
-@pytest.mark.parametrize(("kind", "setting", "visibility", "has_anchor"), ANCHORS)
+@pytest.mark.parametrize(
+    ("kind", "setting", "visibility", "has_anchor"),
+    [
+        ("run", "auto", "hidden", False), ("run", "auto", "contextual", False), ("run", "bos", "hidden", True),
+        ("bos run", "auto", "hidden", True), ("bos run", "none", "hidden", False), ("export", "auto", "contextual", False),
+        ("bos export", "auto", "hidden", True), ("plain", "auto", "hidden", False), ("plain", "auto", "contextual", True),
+        ("plain", "none", "contextual", False), ("adding", "auto", "hidden", True), ("adding", "none", "hidden", False),
+    ],
+)  # fmt: skip
 def test_the_anchor(
-    kind: str,
-    setting: str,
-    visibility: str,
-    has_anchor: bool,
-    tiny_config: Config,
-    tiny_run: Path,
-    bos_config: Config,
-    bos_run: Path,
-    plain: Path,
-    adding: Path,
-    tmp_path: Path,
+    kind: str, setting: str, visibility: str, has_anchor: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """`auto`: as the rows of training began; of other models as the tokenizer says, or under contextual visibility."""
-    settings = {"anchor": setting, "visibility": visibility, "full_len": 19}
-    config, run = (bos_config, bos_run) if "bos" in kind else (tiny_config, tiny_run)
-    if "export" in kind:
-        config, run = of_model(config, export_hf(run, tmp_path / "hf").folder), tmp_path / "results"
-    elif "run" not in kind:
-        config, run = of_model(config, plain if kind == "plain" else adding), tmp_path / "results"
-    opened = open_model(with_settings(config, **settings), run)
-    expected = "<|endoftext|>" if "run" in kind or "export" in kind else "<s>"
+    name, run = "bos" if "bos" in kind else "tiny", tmp_path / "results"
+    config, expected = request.getfixturevalue(f"{name}_config"), "<|endoftext|>"
+    if kind.endswith("run"):
+        run = request.getfixturevalue(f"{name}_run")
+    elif kind.endswith("export"):
+        config = of_model(config, export_hf(request.getfixturevalue(f"{name}_run"), tmp_path / "hf").folder)
+    else:
+        config, expected = of_model(config, request.getfixturevalue(kind)), "<s>"
+    opened = open_model(with_settings(config, anchor=setting, visibility=visibility, full_len=19), run)
     assert opened.bos.text == expected and opened.tokenizer.token_to_id(expected) == opened.bos.id
-    assert opened.anchor == (opened.bos if has_anchor else None) and opened.anchor_id == (
-        opened.bos.id if has_anchor else None
-    )
+    assert (opened.anchor, opened.anchor_id) == ((opened.bos, opened.bos.id) if has_anchor else (None, None))
 
 
 def test_rows_that_have_too_few_positions(tiny_config: Config, tiny_run: Path, adding: Path, tmp_path: Path) -> None:
@@ -134,28 +115,16 @@ def test_rows_that_have_too_few_positions(tiny_config: Config, tiny_run: Path, a
 @pytest.mark.parametrize(
     ("train_len", "full_len", "beyond"),
     [
-        (24, 23, None),
-        (23, 23, "its stated training row"),
-        (90, 64, "its positions"),
-        (23, 64, "its stated training row and its positions"),
+        (24, 23, []), (23, 23, ["its stated training row"]), (90, 64, ["its positions"]),
+        (23, 64, ["its stated training row and its positions"]),
     ],
-)
+)  # fmt: skip
 def test_a_stated_row_allows_longer_windows_and_a_warning_says_beyond_what(
-    train_len: int,
-    full_len: int,
-    beyond: Optional[str],
-    tiny_config: Config,
-    adding: Path,
-    tmp_path: Path,
-    messages: Messages,
-) -> None:
+    train_len: int, full_len: int, beyond: list[str], tiny_config: Config, adding: Path, tmp_path: Path, messages: Messages
+) -> None:  # fmt: skip
     opened = open_model(of_model(tiny_config, adding, train_len=train_len, full_len=full_len), tmp_path)
-    warnings = [
-        line.split(f"rows of up to {full_len + 1} tokens go beyond ")[1].split(": ")[0]
-        for line in messages
-        if "go beyond" in line
-    ]
-    assert warnings == ([] if beyond is None else [beyond])
+    start = f"rows of up to {full_len + 1} tokens go beyond "
+    assert [line.split(start)[1].split(": ")[0] for line in messages if start in line] == beyond
     assert opened.lengths.train_len == train_len and opened.max_position == POSITIONS
     assert opened.model.max_position == max(POSITIONS, full_len + 1)
 
