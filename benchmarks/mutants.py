@@ -2,8 +2,9 @@
 
 Draws changes of one line at random, and runs the tests that run the line, then the guard and the reference, whose commands run in
 other processes, until one fails. A mutant that no test notices has survived: either a test is missing, or the change changes
-nothing. It happens in a clone of HEAD, so a stop leaves no mutant behind. Which tests run a line is measured once for each
-commit, by a run of all tests under coverage.
+nothing. It happens in clones of HEAD, so a stop leaves no mutant behind. Which tests run a line is measured once for each
+commit, by a run of all tests under coverage, all of which must pass. Tests that take too long have noticed a change only if
+they end in time without it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import argparse
 import ast
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -113,41 +117,55 @@ def _environment(checkout: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
-def measure_coverage(checkout: Path, database: Path, tests: list[str]) -> None:
+def measure_coverage(checkout: Path, database: Path, tests: list[str], *, workers: int) -> None:
     """Run the tests, and write which of them run each line."""
-    options = ["--cov-context=test", "--cov-report=", *(f"--cov={name}" for name in PACKAGES)]
-    environment = {**_environment(checkout), "COVERAGE_FILE": f"{database}.new"}
-    subprocess.run([*PYTEST, "--dist", "no", *options, *tests], cwd=checkout, env=environment, check=True)
-    os.replace(f"{database}.new", database)
+    options = ["-n", f"{workers}", "--cov-context=test", "--cov-report=", *(f"--cov={name}" for name in PACKAGES)]
+    subprocess.run([*PYTEST, *options, *tests], cwd=checkout, env=_environment(checkout), check=True)
+    shutil.move(checkout / ".coverage", database)
 
 
 def tests_of(mutant: Mutant, covered: dict[int, list[str]]) -> list[str]:
-    """The tests that run the line, those of its room first; where only an import runs it, those that run its module."""
+    """The tests that run the line, those of its room first; where only an import runs it, those that run its module.
+
+    What a fixture runs for one test, others of its file may look at.
+    """
     lines = [mutant.line] if any(covered.get(mutant.line, [])) else [*covered]
-    tests = {name.rpartition("|")[0] for line in lines for name in covered.get(line, []) if name}
+    names = {name.rpartition("|")[::2] for line in lines for name in covered.get(line, []) if name}
+    files = {name.partition("::")[0] for name, step in names if step == "setup"}
+    tests = files | {name for name, _step in names if name.partition("::")[0] not in files}
     room = Path(mutant.path).parent.name
     return sorted(tests, key=lambda name: (room not in Path(name.partition("::")[0]).parts, name))
 
 
+def run_tests(tests: list[str], *, checkout: Path, seconds: float) -> str:
+    """The first line that tells of a failure; nothing where all tests pass."""
+    try:
+        ended = subprocess.run(
+            [*PYTEST, "-x", "-rfE", "--tb=no", *tests], cwd=checkout, env=_environment(checkout), capture_output=True, text=True,
+            timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    if "ERROR: not found" in ended.stderr + ended.stdout:  # the change renames cases of a test
+        return run_tests(sorted({name.partition("::")[0] for name in tests}), checkout=checkout, seconds=seconds)
+    told = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (told or ["exit code"])[0] if ended.returncode else ""
+
+
 def outcome(mutant: Mutant, tests: list[str], *, checkout: Path, seconds: float) -> str:
-    """What happens to the tests when the line is changed: survived, killed, or timed out."""
+    """What happens to the tests when the line is changed: survived, killed, or too slow to tell."""
     path = checkout / mutant.path
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines(keepends=True)
     lines[mutant.line - 1] = f"{mutant.after}\n"
     path.write_text("".join(lines), encoding="utf-8")
     try:
-        ended = subprocess.run(
-            [*PYTEST, "-x", *tests], cwd=checkout, env=_environment(checkout), capture_output=True, text=True,
-            timeout=seconds, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return "timed out"
+        told = run_tests(tests, checkout=checkout, seconds=seconds)
     finally:
         path.write_text(source, encoding="utf-8")
-    if "ERROR: not found" in ended.stderr + ended.stdout:
-        raise RuntimeError(ended.stderr)
-    return "killed" if ended.returncode else "survived"
+    if told == "timed out" and run_tests(tests, checkout=checkout, seconds=seconds):
+        return "too slow to tell"
+    return f"killed ({told})" if told else "survived"
 
 
 def main() -> None:
@@ -156,6 +174,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw; default 0")
     parser.add_argument("--under", nargs="+", default=PACKAGES, help="folders or modules to change; default all")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="tests to run; default all")
+    parser.add_argument("--workers", type=int, default=2, help="processes; default 2")
     parser.add_argument("--seconds", type=float, default=600, help="limit for the tests of a mutant; default 600")
     given = parser.parse_args()
     import coverage
@@ -166,11 +185,14 @@ def main() -> None:
     name = "-".join([git("rev-parse", "--short", "HEAD"), *given.tests]).replace("/", "-")
     database = Path(tempfile.gettempdir()) / f"coverage-of-tests-{name}.sqlite"
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder) / "checkout"
-        git("clone", "--quiet", "--shared", ROOT, checkout)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as pool:
+        checkouts: Queue[Path] = Queue()
+        for number in range(given.workers):
+            checkout = Path(folder) / f"{number}" / "checkout"
+            git("clone", "--quiet", "--shared", ROOT, checkout)
+            checkouts.put(checkout)
         if not database.exists():
-            measure_coverage(checkout, database, given.tests)
+            measure_coverage(checkout, database, given.tests, workers=given.workers)
         data = coverage.CoverageData(str(database))
         data.read()
         covered = {path.partition("/checkout/")[2]: data.contexts_by_lineno(path) for path in data.measured_files()}
@@ -180,12 +202,17 @@ def main() -> None:
         chosen = [name for name in sorted(sources) if name.startswith(tuple(given.under))]
         mutants = [mutant for name in chosen for mutant in mutants_of(name, sources[name].read_text(encoding="utf-8"))]
         guard = ["tests/guard", "tests/reference"] if given.tests == ["tests"] else []
-        for mutant in random.Random(given.seed).sample(mutants, min(given.number, len(mutants))):
+
+        def tell(mutant: Mutant) -> str:
             tests = tests_of(mutant, covered.get(mutant.path, {}))
             run = [*tests, *guard]
-            ended = outcome(mutant, run, checkout=checkout, seconds=given.seconds) if run else "not run"
-            counts[ended] += 1
+            mine = checkouts.get()
+            ended = outcome(mutant, run, checkout=mine, seconds=given.seconds) if run else "not run"
+            checkouts.put(mine)
             print(f"{ended}, {len(tests)} tests: {mutant}", flush=True)
+            return ended.partition(" (")[0]
+
+        counts.update(pool.map(tell, random.Random(given.seed).sample(mutants, min(given.number, len(mutants)))))
     print(", ".join(f"{number} {ended}" for ended, number in counts.most_common()))
 
 
