@@ -56,5 +56,4 @@ def figure(frame: pd.DataFrame) -> Figure:
             )  # fmt: skip
     axis.axhline(1, color=INK, linewidth=0.7)
     axis.set(xlim=(0, 1), xlabel="D(k), share of the reaction reproduced", ylabel="R(k), share of the gain")
-    axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     return drawn

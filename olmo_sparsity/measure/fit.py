@@ -150,10 +150,8 @@ class Trial:
 
     def observed(self) -> float:
         """The pass that reads all layers against the ordinary one, where the attention can be read."""
-        first = 0 if self.anchor_id is None else 1
-        far = slice(first, first + self.tokens_WT.shape[1] - self.local_len)
         try:
-            logits_WV = self.model.observe(*self.rows, Observer(frozenset({"keys"}), far, self.local_len))
+            logits_WV = self.model.observe(*self.rows, Observer(frozenset({"keys"}), slice(None), self.local_len))
         except UserError:  # selectors that need it are refused when they are used
             return 0.0
         return expected_difference(logits_WV, self.model.logits(*self.rows))

@@ -211,6 +211,17 @@ def test_figure5_shows_the_likely_window_and_what_was_picked(tables: Path) -> No
     assert f"Window {window_id}: of all windows" in figure.get_supxlabel()
 
 
+def test_figure5_breaks_a_long_window_into_lines_that_fill_its_panel(tmp_path: Path) -> None:
+    figure = figure5.figure(made_up_tables(tmp_path / "long", num_documents=1, texts=[f" token{i}" for i in range(20)]))
+    assert_readable(figure)
+    axis = figure.axes[0]
+    boxes = np.array([of.get_window_extent().extents for of in axis.texts if str(of.get_gid()).startswith("token")])
+    low, high = np.unique(boxes[:, 1].round())
+    (left, bottom), (right, top) = boxes[:, :2].min(axis=0) - axis.bbox.min, axis.bbox.max - boxes[:, 2:].max(axis=0)
+    assert (boxes[:, 3] - boxes[:, 1]).min() < high - low
+    assert min(left, right, bottom, top) >= 0 and max(bottom, top) < high - low
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "trained"
@@ -325,9 +336,11 @@ def assert_readable(figure: Figure) -> None:
 
 def test_every_figure_is_readable(tables: Path, frame: pd.DataFrame, run: Path, tmp_path: Path) -> None:
     for module in (first_picture, recovered, spectrum, classes, gains):
-        assert_readable(module.figure(frame))
+        assert_readable(figure := module.figure(frame))
+        assert "of 400 documents" in figure.get_supxlabel()
     for panel in ("few", "beyond"):
-        assert_readable(first_picture.figure(frame, panel))
+        assert_readable(figure := first_picture.figure(frame, panel))
+        assert not figure.get_supxlabel()
     assert_readable(training.figure([run]))
     assert_readable(hypothesis.figure(SEEDS))
     for name in ("runs/seed0/influence/measured", "tables/contextual", "tables/words"):

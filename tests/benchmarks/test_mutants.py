@@ -32,5 +32,6 @@ def test_what_is_changed() -> None:
 def test_tests_of_a_line_are_those_that_run_it_and_of_an_import_those_of_its_module() -> None:
     covered = {1: [""], 2: ["tests/a.py::x|call", "tests/view/b.py::y[|]|call"], 3: ["tests/a.py::x|setup"]}
     run_by = [mutants.tests_of(Mutant("olmo_sparsity/view/m.py", line, "", ""), covered) for line in (1, 2, 3)]
-    assert run_by == [["tests/view/b.py::y[|]", "tests/a.py::x"]] * 2 + [["tests/a.py::x"]]
+    other = "tests/view/b.py::y[|]"  # of the room
+    assert run_by == [[other, "tests/a.py"], [other, "tests/a.py::x"], ["tests/a.py"]]  # a fixture's: the whole file
     assert mutants.tests_of(Mutant(str(Path("m.py")), 1, "", ""), {}) == []

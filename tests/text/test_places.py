@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text.places import EncodedText, encode_around, encode_text, place_at
+from olmo_sparsity.text.places import BLOCK, OVERLAP, EncodedText, encode_around, encode_text, place_at
 from olmo_sparsity.text.tokenizer import train_bpe
 
 TEXT = "the cat sat on the mat, and the cat was naïve ✨ the end"
@@ -49,12 +51,23 @@ def test_every_character_has_the_first_token_that_holds_it(tokenizer: Tokenizer)
     assert encoded.begin_of(token) == text.index("naïve")
 
 
+class Blocks:
+    """A tokenizer that refuses more characters at once than a block and what it shares with its neighbours."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str, **options: Any) -> Any:
+        assert len(text) <= BLOCK + 2 * OVERLAP
+        return self.tokenizer.encode(text, **options)
+
+
 def test_parts_give_the_tokens_of_the_whole_text(tokenizer: Tokenizer) -> None:
     """On random text of several blocks: words, runs of white space, characters of several bytes."""
     pieces = ["the", " cat", "  ", "\n\n", " don't", "12,345", "naïve", "✨", "é", " ab", "\t", ";;", " ", "x" * 90]
     rng = np.random.default_rng(0)
     text = "".join(rng.choice(pieces[:-1], 60_000))
-    expected, found = tokenizer.encode(text, add_special_tokens=False), encode_text(tokenizer, text)
+    expected, found = tokenizer.encode(text, add_special_tokens=False), encode_text(Blocks(tokenizer), text)
     assert len(text) > 2 << 16 and found.token_ids.tolist() == expected.ids
     assert np.stack([found.begins, found.ends], axis=1).tolist() == list(map(list, expected.offsets))
     for offset in (5000, 100_000, len(text) - 5000):
