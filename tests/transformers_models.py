@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox": ("gpt_neox", SHARED),
     "gpt-2": ("gpt2", GPT),
     "llama": ("llama", GROUPED),
-    "olmo": ("olmo", SHARED),
+    "olmo": ("olmo", SHARED | {"clip_qkv": 1.0}),
     "olmo-2": ("olmo2", SHARED),
     "qwen-3": ("qwen3", GROUPED | {"head_dim": 8}),
     "gemma-3": ("gemma3_text", NARROW | TWO_KINDS),
