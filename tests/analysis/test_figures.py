@@ -338,6 +338,7 @@ def test_every_figure_is_readable(tables: Path, frame: pd.DataFrame, run: Path, 
     for module in (first_picture, recovered, spectrum, classes, gains):
         assert_readable(figure := module.figure(frame))
         assert "of 400 documents" in figure.get_supxlabel()
+        assert bool(figure.get_suptitle()) == (module is not first_picture)  # whose panels have their own
     for panel in ("few", "beyond"):
         assert_readable(figure := first_picture.figure(frame, panel))
         assert not figure.get_supxlabel()
