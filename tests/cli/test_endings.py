@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,10 @@ def test_every_width_of_a_terminal_prints_the_numbers(
 def test_a_user_who_interrupts_sees_one_line(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     command = [sys.executable, "-m", "olmo_sparsity", "config", "--config", "pipe"]  # waits for what nobody writes
-    started = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    started = subprocess.Popen(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
+    )  # fmt: skip
     pipe = None
     while pipe is None and started.poll() is None:
         with suppress(OSError):  # the command does not read it yet
