@@ -20,7 +20,7 @@ from olmo_sparsity.view.console import SafeConsole, json_of, markdown_of, null_c
 
 Form = Literal["text", "json", "csv", "md", "tex"]
 VERDICTS: dict[str, str] = {
-    "above": "YES", "below": "NO", "unclear": "NO", "too few": "TOO FEW DOCUMENTS", "not applicable": "DOES NOT APPLY",
+    "above": "YES", "below": "NO", "unclear": "NOT SHOWN", "too few": "TOO FEW DOCUMENTS", "not applicable": "DOES NOT APPLY",
 }  # fmt: skip
 TOO_FEW = "Intervals need at least {least} documents; these are {documents}."
 HELPS: dict[str, str] = {
