@@ -247,6 +247,11 @@ def test_overwriting_deletes_what_commands_wrote_and_names_the_rest(tmp_path: Pa
     assert files(run) == {*mine, "linked", "manifest.json"}
     assert ": left as they are, since they are no part of it: .notes.partial, " in messages[-1]
     assert messages[-1].endswith(" and 6 more")
+    named = sorted({*mine, "linked"})
+    for name in named[5:]:
+        (run / name).unlink()
+    clear_folder(run)
+    assert messages[-1].endswith(f": {', '.join(named[:5])}")
 
 
 @pytest.mark.parametrize("linked", ["checkpoints", "checkpoints/step4", "influence/first", "influence/first/windows"])
