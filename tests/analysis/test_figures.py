@@ -176,6 +176,8 @@ def test_figure4_has_every_window_and_their_means(tables: Path) -> None:
         sparse_W = frames.gain[row].astype(float)
         low, high = axis.get_xlim()
         assert axis.get_ylim() == (low, high)
+        points = [np.asarray(line.get_xydata()).tolist() for line in axis.lines]
+        assert [[low, low], [high, high]] in points  # where both gains are equal
         inside = (np.minimum(sparse_W, long_W) >= low) & (np.maximum(sparse_W, long_W) <= high)
         assert inside.mean() > 0.97
         assert np.ma.getdata(axis.collections[0].get_array()).sum() == pytest.approx(weight_W[inside].sum())
@@ -289,6 +291,11 @@ def accuracies(models: dict[str, dict[str, Any]], place: Optional[str] = None) -
     return frame
 
 
+def chance_of(picture: Figure) -> set[float]:
+    lines = [line for axis in picture.axes for line in axis.lines if line.get_gid() == "chance"]
+    return {np.asarray(line.get_ydata()).item(0) for line in lines}
+
+
 @pytest.mark.parametrize(
     ("models", "panels", "lines", "file", "labels"),
     [
@@ -311,6 +318,9 @@ def test_synthetic_has_a_panel_for_each_training_or_each_k(
             np.testing.assert_allclose(points, rows[rows[by_line] == line][["x", "value"]].to_numpy())
     assert [text.get_text() for text in picture.axes[-1].texts] == labels
     assert_readable(picture)
+    assert chance_of(picture) == {0.5}
+    with_steps = {name: of for name, of in METHODS.items() if of["scratchpad"]}
+    assert chance_of(*synthetic.pictures(accuracies(with_steps)).values()) == set()  # a response of several tokens
     with pytest.raises(NothingToDraw, match="synth summary"):
         synthetic.pictures(accuracies(models, place="beyond"))
 
