@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import pytest
@@ -20,6 +21,7 @@ NEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "mkdocs": (lambda: find_spec("mkdocs") and find_spec("mkdocstrings"), "make docs"),
     "a C++ compiler": (lambda: shutil.which("g++"), "install g++"),
     "glibc": (lambda: platform.libc_ver()[0] == "glibc", "another allocator behaves otherwise"),
+    "matplotlib 3.11.2": (lambda: version("matplotlib") == "3.11.2", "Python 3.11 or 3.12 has it; others draw letters otherwise"),
     "user namespaces": (lambda: not subprocess.run(["unshare", "-U", "true"], capture_output=True).returncode, "allow them"),
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Optional
@@ -16,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from unlike_tables import made_up_tables
@@ -36,7 +38,7 @@ from analysis.__main__ import main as draw_one
 from analysis.drawing import NothingToDraw, draw_run, lay_out
 from olmo_sparsity.config import Config, ContextConfig, PoseConfig, to_dict
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import write_manifest
+from olmo_sparsity.files import read_json, write_manifest
 from olmo_sparsity.statistics.frames import read_frames
 from olmo_sparsity.statistics.hypothesis import THIRDS, read_hypothesis
 from olmo_sparsity.statistics.quantities import QUANTITIES, pick, read_estimates
@@ -44,6 +46,7 @@ from olmo_sparsity.view.window import read_windows
 
 GUARD = Path(__file__).parents[1] / "guard" / "data"
 SEEDS = [GUARD / "runs" / f"seed{seed}" for seed in range(3)]
+CONTEXTUAL = GUARD / "tables" / "contextual"
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +287,8 @@ def accuracies(models: dict[str, dict[str, Any]], place: Optional[str] = None) -
     """A frame as of ``read_synthetic``, whose accuracies all differ."""
     rows = []
     for (m, model), k, x in product(enumerate(models), (1, 3), (4.0, 8.0, 16.0)):
-        rows.append(("accuracy", model, k, x, place, *[1 - m / 10 - k / 100 - x / 1000] * 3))
+        value = 1 - m / 10 - k / 100 - x / 1000
+        rows.append(("accuracy", model, k, x, place, value, value - 0.04, value + 0.02))
         rows.append(("accuracy_tokens", model, k, x, place, 1.0, 1.0, 1.0))
     frame = pd.DataFrame(rows, columns=["quantity", "model", "k", "x", "group", "value", "low", "high"])
     frame.attrs["settings"] = {model: {**SAME, **of} for model, of in models.items()}
@@ -359,6 +363,51 @@ def test_every_figure_is_readable(tables: Path, frame: pd.DataFrame, run: Path, 
         for module in (figure4, figure5):
             assert_readable(module.figure(copy))
         assert_readable(first_picture.figure(read_estimates(copy)))
+
+
+def with_ceiling(folder: Path) -> list[Path]:
+    """Three seeds and one that counts as a ceiling, since its training rows are as long as the full context."""
+    ceiling = Path(shutil.copytree(SEEDS[0], folder / "ceiling"))
+    manifest = read_json(ceiling / "manifest.json")
+    manifest["config"]["context"]["train_len"] = 16
+    write_manifest(ceiling, manifest)
+    return [*SEEDS, ceiling]
+
+
+def copied(tables: Path, run: Path) -> Path:
+    """Tables of the guard beside a run, since their estimates are kept where they are."""
+    return Path(shutil.copytree(tables, run.with_name(tables.name)))
+
+
+PICTURES: dict[str, Callable[[Path, pd.DataFrame, Path], Figure]] = {
+    "first-picture": lambda _tables, frame, _run: first_picture.figure(frame),
+    "first-picture-no-gain": lambda _tables, _frame, run: first_picture.figure(read_estimates(copied(CONTEXTUAL, run))),
+    "recovered": lambda _tables, frame, _run: recovered.figure(frame),
+    "spectrum": lambda _tables, frame, _run: spectrum.figure(frame),
+    "classes": lambda _tables, frame, _run: classes.figure(frame),
+    "gains": lambda _tables, frame, _run: gains.figure(frame),
+    "figure4": lambda tables, _frame, _run: figure4.figure(tables),
+    "figure5": lambda tables, _frame, _run: figure5.figure(tables),
+    "figure5-likely": lambda _tables, _frame, run: figure5.figure(copied(SEEDS[0] / "influence" / "measured", run)),
+    "training": lambda _tables, _frame, run: training.figure([run]),
+    "training-of-two": lambda _tables, _frame, run: training.figure(
+        [run, shutil.copytree(run, run.with_name("other"))]
+    ),
+    "hypothesis": lambda _tables, _frame, run: hypothesis.figure(with_ceiling(run.parent)),
+    "synthetic-figure1": lambda *_: synthetic.pictures(accuracies(SPARSITIES))["synthetic-parity"],
+    "synthetic-figure2": lambda *_: synthetic.pictures(accuracies(METHODS))["synthetic-parity-scratchpad"],
+}
+
+
+@pytest.mark.needs("matplotlib 3.11.2")
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_before(name: str, tables: Path, frame: pd.DataFrame, run: Path, tmp_path: Path) -> None:
+    """Where one has changed, the new one is in the folder that is named: look at it, and put it into ``pictures/``."""
+    figure = PICTURES[name](tables, frame, run)
+    lay_out(figure, 60)
+    figure.savefig(new := tmp_path / f"{name}.png", dpi=60)
+    before = Path(__file__).parent / "pictures" / new.name
+    assert before.exists() and compare_images(str(before), str(new), tol=0.2) is None, new
 
 
 DEFAULT = ["first_picture", "figure4", "figure5"]

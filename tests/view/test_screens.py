@@ -1,0 +1,72 @@
+"""What commands print, word for word: the screens in ``screens/`` were read by a person."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from started_commands import exit_code
+from unlike_tables import CONTEXTUAL, made_up_tables
+
+GUARD = Path(__file__).parents[1] / "guard" / "data"
+SEEDS = " ".join(f"--run runs/seed{seed}" for seed in range(3))
+SCREENS = {
+    "summary": "summary --run runs/made-up",
+    "summary-few-documents": "summary --tables few",
+    "summary-no-gain": "summary --tables none",
+    "summary-of-words": "summary --tables words --every",
+    "summary-of-seeds": "summary --run runs/seed1 --run runs/seed2",
+    "summary-markdown": "summary --run runs/made-up --md",
+    "summary-latex": "summary --run runs/made-up --tex",
+    "compare": "compare runs/seed0 runs/seed1",
+    "compare-selectors": "compare runs/made-up:kl runs/made-up:unmask-one --every",
+    "list": "list",
+    "show": "show runs/made-up 3",
+    "show-words": "show words 5 --selector unmask-one",
+    "explore": "explore --run runs/guard --text note.txt --at 120 --k 2",
+    "explore-by-keys": "explore --run runs/guard --text note.txt --at 120 influence.selectors=[attention] influence.k=[1]",
+    "hypothesis": f"hypothesis {SEEDS}",
+    "report": "report --run runs/made-up --out report.html",
+    "report-few-documents": "report --tables few --out report.html",
+}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("screens")
+    shutil.copytree(GUARD / "runs", folder / "runs")
+    shutil.copytree(GUARD / "run", folder / "runs" / "guard")
+    shutil.copytree(GUARD / "tables" / "words", folder / "words")
+    shutil.copy(GUARD / "corpus" / "note-3.txt", folder / "note.txt")
+    made_up_tables(folder / "runs/made-up/influence/measured", num_documents=400)
+    made_up_tables(folder / "few", num_documents=12)
+    made_up_tables(folder / "none", num_documents=80, long_gain=0.0, setup=CONTEXTUAL)
+    return folder
+
+
+def text_of(page: Path) -> str:
+    """A page without its styles, pictures and setup; a line for each block and each row of a table."""
+    found = re.sub(r"<(style|svg|pre).*?</\1>|\n", " ", page.read_text(), flags=re.DOTALL)
+    found = re.sub(r"<[^>]*>", " ", re.sub(r"</(title|h\d|p|tr|dt|dd|summary|caption)>", "\n", found))
+    lines = (" ".join(line.split()) for line in html.unescape(found).split("\n"))
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_reads_as_before(
+    name: str, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where one has changed, the new one is in the folder that is named: read it, and put it into ``screens/``."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert exit_code(*SCREENS[name].split()) == 0
+    printed = capsys.readouterr().out
+    if (page := Path("report.html")).exists():
+        printed += text_of(page)
+        page.unlink()
+    new, before = tmp_path / f"{name}.txt", Path(__file__).parent / "screens" / f"{name}.txt"
+    new.write_text(printed)
+    assert before.exists() and printed == before.read_text(), new
