@@ -389,6 +389,9 @@ PICTURES: dict[str, Callable[[Path, pd.DataFrame, Path], Figure]] = {
     "figure4": lambda tables, _frame, _run: figure4.figure(tables),
     "figure5": lambda tables, _frame, _run: figure5.figure(tables),
     "figure5-likely": lambda _tables, _frame, run: figure5.figure(copied(SEEDS[0] / "influence" / "measured", run)),
+    "figure5-letters": lambda _tables, _frame, run: figure5.figure(
+        made_up_tables(run.with_name("letters"), num_documents=1, texts=[" a", *"bcdefghijkl"])
+    ),
     "training": lambda _tables, _frame, run: training.figure([run]),
     "training-of-two": lambda _tables, _frame, run: training.figure(
         [run, shutil.copytree(run, run.with_name("other"))]
