@@ -1,7 +1,7 @@
 """Mutation testing: ``python -m benchmarks.mutants [--number 40] [--seed 0] [--under olmo_sparsity/statistics ...]``.
 
-Draws changes of one line at random, and runs the tests that run the line, then the guard and the reference, whose commands run in
-other processes, until one fails. A mutant that no test notices has survived: either a test is missing, or the change changes
+Draws changes of one line at random, and runs the tests that run the line, then those whose commands run in other processes, until
+one fails. A mutant that no test notices has survived: either a test is missing, or the change changes
 nothing. It happens in clones of HEAD, so a stop leaves no mutant behind. Which tests run a line is measured once for each
 commit, by a run of all tests under coverage, all of which must pass. Tests that take too long have noticed a change only if
 they end in time without it.
@@ -43,6 +43,11 @@ RENAMED = {
     "argmax": "argmin",
     "minimum": "maximum",
 }
+ELSEWHERE = [
+    "tests/guard",
+    "tests/reference",
+    "tests/cli/test_endings.py",
+]  # start commands whose lines coverage does not see
 WORDLESS = (ast.JoinedStr, ast.Import, ast.ImportFrom)  # Python 3.11 gives no places inside f-strings
 
 
@@ -201,11 +206,11 @@ def main() -> None:
         }
         chosen = [name for name in sorted(sources) if name.startswith(tuple(given.under))]
         mutants = [mutant for name in chosen for mutant in mutants_of(name, sources[name].read_text(encoding="utf-8"))]
-        guard = ["tests/guard", "tests/reference"] if given.tests == ["tests"] else []
+        others = ELSEWHERE if given.tests == ["tests"] else []
 
         def tell(mutant: Mutant) -> str:
             tests = tests_of(mutant, covered.get(mutant.path, {}))
-            run = [*tests, *guard] if tests else given.tests  # no test is known to run its module
+            run = [*tests, *others] if tests else given.tests  # no test is known to run its module
             mine = checkouts.get()
             ended = outcome(mutant, run, checkout=mine, seconds=given.seconds)
             checkouts.put(mine)

@@ -37,7 +37,7 @@ LANGUAGE = "en"  # of the sentence splitter: abbreviations are English, marks th
 
 @dataclass(frozen=True)
 class DecodedTokens:
-    """A text, and the characters that each of its T tokens holds, or holds a part of."""
+    """A text, and where each of its T tokens begins, and the last one that it was decoded together with ends."""
 
     text: str
     begins_T: np.ndarray  # int64
@@ -45,7 +45,7 @@ class DecodedTokens:
 
 
 def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedTokens:
-    """Decode tokens, and return which characters each of them holds; parts of one character share it.
+    """Decode tokens, and return where each of them begins; parts of one character share it.
 
     A part of a character that is not complete (at the start of a window, say) is U+FFFD.
     """
@@ -61,10 +61,9 @@ def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedToke
             prefixes.append(str(tokenizer.decode(ids[first : following + 1], skip_special_tokens=False)))
         piece, begin = prefixes[-1], 0
         for prefix in prefixes:
-            common = len(os.path.commonprefix([prefix, piece]))  # noqa: RUF071 (of any texts)
             begins.append(len(text) + begin)
-            ends.append(len(text) + min(len(piece), common + (len(prefix) > common)))
-            begin = common
+            ends.append(len(text) + len(piece))
+            begin = len(os.path.commonprefix([prefix, piece]))  # noqa: RUF071 (of any texts)
         text += piece
     return DecodedTokens(text, np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64))
 
