@@ -228,6 +228,7 @@ def test_killed_at_any_time_nothing_is_lost(tiny_run: Path, tmp_path: Path) -> N
             {"contents": "matched", "num_chunks": 2}, "two\nlines # [x](y)",
             "position IDs below 64, drawn by PoSE (2 chunks, matched). Those from\n  64 on",
         ),
+        ({"num_chunks": 1}, "builtin", "**Rows**: 8 tokens; "),
         ({"num_chunks": 1}, "`", "**Rows**: 8 tokens; "), ({"num_chunks": 1}, "<script>", "**Rows**: 8 tokens; "),
     ],
 )  # fmt: skip
@@ -238,7 +239,7 @@ def test_the_model_card_says_which_positions_were_trained_and_escapes_names(
     exported, info = ExportedModel(Path("x"), "OlmoForCausalLM", 1, 0.0), CheckpointInfo(1, 1, 0.0, "0123")
     config = replace(tiny_config, data=data, pose=positions)
     card = model_card(exported, config, info, loss_nats=None, eos_token=source)
-    assert trained in card
+    assert trained in card and ("BoolQ" in card) == (source == "builtin")
     tokens = [child for token in MarkdownIt().parse(card) for child in token.children or []]
     assert [token.content for token in tokens if token.type == "code_inline"].count(" ".join(source.split())) == 2
     assert not [token for token in tokens if token.type == "html_inline"]
