@@ -10,7 +10,7 @@ import pytest
 from conftest import made_up_text
 
 from olmo_sparsity import api
-from olmo_sparsity.errors import printable
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.view.words import alone
 
@@ -105,3 +105,13 @@ def test_a_function_is_a_selector_too(model: api.Model) -> None:
 
     (one,) = api.explore(model, TEXT, selectors=[first], k=[2]).data["selectors"]
     assert one["definition"] == "The oldest tokens." and all(positions == [0, 1] for positions in one["positions"])
+
+
+def test_a_selector_that_fails_leaves_nothing_behind(model: api.Model, tmp_path: Path) -> None:
+    def fails(s: Any) -> Any:
+        """Nothing."""
+        raise ZeroDivisionError
+
+    with pytest.raises(UserError, match="fails"):
+        api.explore(model, TEXT, selectors=[fails], k=[2], folder=tmp_path)
+    assert not list(tmp_path.iterdir())

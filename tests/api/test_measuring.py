@@ -191,3 +191,16 @@ def test_a_bos_in_front_of_the_anchor_is_not_doubled(of_command: tuple[api.Model
     assert ids == [model.anchor.id, *plain]
     lost = [api.losses(model, api.windows_from_tokens(model, [row]), [[], [1]]) for row in (ids[:22], plain[:21])]
     pd.testing.assert_frame_equal(*lost)
+
+
+def test_windows_of_a_later_batch_have_numbers_of_their_own(tiny_run: Path) -> None:
+    model, rng = api.open_model(tiny_run), np.random.default_rng(3)
+    rows = rng.integers(2, 300, (70, 21))
+    late = api.windows_from_tokens(model, rows[66:])
+    sets = pd.DataFrame({"window_id": [69, 0, 67], "positions": [[1, 2], [], [5]]})
+    found = api.losses(model, api.windows_from_tokens(model, rows), sets)["loss_nats"]
+    alone = api.losses(model, late, sets.assign(window_id=[3, 0, 1]))["loss_nats"]
+    assert found[[0, 2]].tolist() == pytest.approx(alone[[0, 2]].tolist(), abs=NATS) and found[0] != found[2]
+    of_all, of_late = (api.scores(model, of) for of in (api.windows_from_tokens(model, rows), late))
+    assert of_all["score"].to_numpy()[-48:] == pytest.approx(of_late["score"].to_numpy(), abs=NATS)
+    assert of_all["window_id"].tolist()[-48:] == (of_late["window_id"] + 66).tolist()
