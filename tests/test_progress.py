@@ -65,7 +65,7 @@ def test_nothing_is_shown_with_quiet_or_in_other_processes(
     if reason == "rank":
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
-    set_up_messages(quiet=reason == "quiet")
+    set_up_messages(verbose=False, quiet=reason == "quiet")
     work(clock, steps=100)
     assert stderr.getvalue() == ""
     logging.getLogger("olmo_sparsity.anything").error("out of memory")

@@ -99,7 +99,7 @@ class _StderrHandler(logging.Handler):
             sys.stderr.flush()
 
 
-def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
+def set_up_messages(*, verbose: bool, quiet: bool) -> None:
     """Send the log of this package to standard error; of several processes of torchrun only the leader's, and errors."""
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     handler = _StderrHandler()

@@ -110,7 +110,8 @@ def test_a_full_disk_is_named_by_whoever_notices(number: int) -> None:
 )
 def test_an_error_of_the_system_names_the_file(number: int) -> None:
     line = error_line(OSError(number, os.strerror(number), "folder/name"))
-    assert line is not None and line.startswith(f"folder/name: {os.strerror(number).lower()}; ")
+    advice = "wait, and run the same command again" if number == errno.ESTALE else "choose another, or correct it"
+    assert line == f"folder/name: {os.strerror(number).lower()}; {advice}"
 
 
 def test_other_errors_are_bugs() -> None:
