@@ -256,6 +256,9 @@ def test_a_third_of_few_documents_has_no_interval_and_no_contrast(
     assert [bool(np.isfinite(row_of(table, *key)["low"])) for key in of_dense] == [has_interval] * 3
     assert all(np.isfinite(row_of(table, *key)["low"]) for key in [(few, "middle"), (few, "sparse"), (other, CONTRAST)])
     assert row_of(table, few, "dense")["n_documents"] == num_dense
+    third_W = thirds_of(run, context, distances=DISTANCES)
+    num_windows = {**{name: (third_W == i).sum() for i, name in enumerate(THIRDS)}, CONTRAST: (third_W % 2 == 0).sum()}
+    assert {name: row_of(table, few, name)["n_windows"] for name in num_windows} == num_windows
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +301,19 @@ def test_models_and_their_roles(runs: list[Path]) -> None:
         expected = gain_by_sparsity(by, seeds, ceiling)
         found = table[table["sparsity_from"] == by.label].reset_index(drop=True)[expected.columns]
         pd.testing.assert_frame_equal(found, expected.reset_index(drop=True), check_dtype=False)
+
+
+def test_a_pretrained_model_has_the_training_row_that_was_stated(runs: list[Path], tmp_path: Path) -> None:
+    model = Path(shutil.copytree(runs[0], tmp_path / "model"))
+    write_manifest(model, {"kind": "pretrained", "status": "complete"})
+    found, of_run = hypothesis.read_hypothesis([model]), hypothesis.read_hypothesis(runs[:1])
+    assert found.attrs["pretrained"] == ["model"]
+    pd.testing.assert_series_equal(found["value"], of_run["value"])
+    measured = model / "influence" / "measured"
+    manifest = read_json(measured / "manifest.json")
+    write_manifest(measured, {**manifest, "context": {**manifest["context"], "train_len": None}})
+    with pytest.raises(UserError, match="the training row of this model is not known"):
+        hypothesis.read_hypothesis([model])
 
 
 def test_the_command_prints_what_the_frame_holds(runs: list[Path]) -> None:

@@ -20,6 +20,7 @@ from olmo_sparsity.statistics.intervals import (
     document_units,
     exact_interval,
     minus,
+    with_seeds,
 )
 
 NUM = 310
@@ -99,6 +100,17 @@ def test_a_difference_of_shares_by_hand() -> None:
     assert r > 0.3
     error = (below + above) / (2 * scipy.stats.norm.isf(0.025))
     assert found.estimates() == pytest.approx((p - q, p - q - below, p - q + above, error))
+
+
+def test_seeds_widen_the_interval_of_a_share_by_its_two_sides() -> None:
+    of_seeds, normal = np.array(0.0004), scipy.stats.norm.isf(0.025)
+    found = with_seeds(Estimates(*map(np.array, (0.9, 0.8, 0.94, 0.03))), [(of_seeds, 2)], num_units=90, is_share=True)
+    reaches = []
+    for end in (0.8, 0.94):
+        own = ((0.9 - end) / normal) ** 2
+        freedom = (own + of_seeds) ** 2 / (own**2 / 89 + of_seeds**2 / 2)
+        reaches.append(scipy.stats.t.isf(0.025, freedom) * np.sqrt(own + of_seeds))
+    assert found == pytest.approx((0.9, 0.9 - reaches[0], 0.9 + reaches[1], np.sqrt(0.03**2 + of_seeds)))
 
 
 def test_d_where_nothing_is_left_has_a_point_for_an_interval() -> None:
