@@ -143,6 +143,8 @@ def test_text_too_small_for_windows() -> None:
     for words, options in cases.items():
         with pytest.raises(UserError, match=words):
             draw(tiny, 10, **options)
+    with pytest.raises(UserError, match="0 of its 0 documents .* the longest has 0"):
+        draw(tiny_store([]), 10)
 
 
 def test_windows_of_documents_in_memory() -> None:
