@@ -143,7 +143,7 @@ def test_text_too_small_for_windows() -> None:
     for words, options in cases.items():
         with pytest.raises(UserError, match=words):
             draw(tiny, 10, **options)
-    with pytest.raises(UserError, match="0 of its 0 documents .* the longest has 0"):
+    with pytest.raises(UserError, match=r"0 of its 0 documents .* the longest has 0"):
         draw(tiny_store([]), 10)
 
 
