@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.config import Lengths
-from olmo_sparsity.files import write_manifest
+from olmo_sparsity.files import read_json, write_manifest
 from olmo_sparsity.tables import DAMPING, lengths_of, schemas_of, write_part
 
 Rows = dict[str, list[dict[str, Any]]]  # of the tables ``windows`` and ``selections``
@@ -144,6 +145,15 @@ def write_rows(folder: Path, manifest: dict[str, Any], rows: Rows, *, parts: Seq
             write_part(folder, table, part=number, content=content, metadata={"run_id": manifest["run_id"]})
     write_manifest(folder, manifest)
     return folder
+
+
+def copied_as_ceiling(run: Path, copy: Path) -> Path:
+    """Copy a run that then counts as a ceiling, since its training rows are as long as the full context of 16 tokens."""
+    shutil.copytree(run, copy)
+    manifest = read_json(copy / "manifest.json")
+    manifest["config"]["context"]["train_len"] = 16
+    write_manifest(copy, manifest)
+    return copy
 
 
 def made_up_tables(

@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from unlike_tables import made_up_tables
+from unlike_tables import copied_as_ceiling, made_up_tables
 
 from analysis import (
     classes,
@@ -38,7 +38,7 @@ from analysis.__main__ import main as draw_one
 from analysis.drawing import NothingToDraw, draw_run, lay_out
 from olmo_sparsity.config import Config, ContextConfig, PoseConfig, to_dict
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import read_json, write_manifest
+from olmo_sparsity.files import write_manifest
 from olmo_sparsity.statistics.frames import read_frames
 from olmo_sparsity.statistics.hypothesis import THIRDS, read_hypothesis
 from olmo_sparsity.statistics.quantities import QUANTITIES, pick, read_estimates
@@ -365,15 +365,6 @@ def test_every_figure_is_readable(tables: Path, frame: pd.DataFrame, run: Path, 
         assert_readable(first_picture.figure(read_estimates(copy)))
 
 
-def with_ceiling(folder: Path) -> list[Path]:
-    """Three seeds and one that counts as a ceiling, since its training rows are as long as the full context."""
-    ceiling = Path(shutil.copytree(SEEDS[0], folder / "ceiling"))
-    manifest = read_json(ceiling / "manifest.json")
-    manifest["config"]["context"]["train_len"] = 16
-    write_manifest(ceiling, manifest)
-    return [*SEEDS, ceiling]
-
-
 def copied(tables: Path, run: Path) -> Path:
     """Tables of the guard beside a run, since their estimates are kept where they are."""
     return Path(shutil.copytree(tables, run.with_name(tables.name)))
@@ -396,7 +387,9 @@ PICTURES: dict[str, Callable[[Path, pd.DataFrame, Path], Figure]] = {
     "training-of-two": lambda _tables, _frame, run: training.figure(
         [run, shutil.copytree(run, run.with_name("other"))]
     ),
-    "hypothesis": lambda _tables, _frame, run: hypothesis.figure(with_ceiling(run.parent)),
+    "hypothesis": lambda _tables, _frame, run: hypothesis.figure(
+        [*SEEDS, copied_as_ceiling(SEEDS[0], run.with_name("ceiling"))]
+    ),
     "synthetic-figure1": lambda *_: synthetic.pictures(accuracies(SPARSITIES))["synthetic-parity"],
     "synthetic-figure2": lambda *_: synthetic.pictures(accuracies(METHODS))["synthetic-parity-scratchpad"],
 }

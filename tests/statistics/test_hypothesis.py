@@ -15,6 +15,7 @@ import pytest
 import scipy.stats
 from guard_commands import DATA
 from typer.testing import CliRunner
+from unlike_tables import copied_as_ceiling
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
@@ -266,11 +267,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three seeds of a model, and a ceiling."""
     folder = tmp_path_factory.mktemp("hypothesis")
     seeds = [Path(shutil.copytree(DATA / "runs" / f"seed{seed}", folder / f"seed{seed}")) for seed in range(3)]
-    ceiling = Path(shutil.copytree(seeds[0], folder / "ceiling"))
-    manifest = read_json(ceiling / "manifest.json")
-    manifest["config"]["context"]["train_len"] = 16
-    write_manifest(ceiling, manifest)
-    return [*seeds, ceiling]
+    return [*seeds, copied_as_ceiling(seeds[0], folder / "ceiling")]
 
 
 def test_reactions_are_those_of_the_tables(runs: list[Path]) -> None:

@@ -23,7 +23,7 @@ SCREENS = {
     "summary": "summary --run runs/made-up",
     "summary-few-documents": "summary --tables few",
     "summary-no-gain": "summary --tables none",
-    "summary-of-words": "summary --tables words --every",
+    "summary-of-words": "summary --tables words",
     "summary-of-seeds": "summary --run runs/seed1 --run runs/seed2",
     "summary-markdown": "summary --run runs/made-up --md",
     "summary-latex": "summary --run runs/made-up --tex",
@@ -40,23 +40,18 @@ SCREENS = {
     "report-few-documents": "report --tables few --out report.html",
 }
 
-COMPUTED = (
-    "prepare",
-    "train",
-    "influence",
-    "synth",
-    "export",
-    "explore",
-)  # by a model, whose numbers machines round differently
-VARYING = re.compile(r"(?<=by at most )\S+|-?\d+\.\d+|(?<=-)[0-9a-f]{6,12}\b")  # and hashes
+# Commands that run a model: machines round its numbers differently, so decimals are hidden, and hashes.
+COMPUTED = ("prepare", "train", "influence", "synth", "export", "explore")
+VARYING = re.compile(r"(?<=by at most )\S+|-?\d+\.\d+|(?<=-)[0-9a-f]{6,12}\b")
+COPIED = {"corpus": "corpus", "synthetic": "synthetic", "runs": "runs", "run": "runs/guard", "tables/words": "words"}
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("screens")
-    copies = {"guard.yaml": "", "corpus": "", "synthetic": "", "runs": "", "run": "runs/guard", "tables/words": "words"}
-    for name, copy in copies.items():
-        (shutil.copytree if (GUARD / name).is_dir() else shutil.copy)(GUARD / name, folder / (copy or name))
+    for name, copy in COPIED.items():
+        shutil.copytree(GUARD / name, folder / copy)
+    shutil.copy(GUARD / "guard.yaml", folder)
     shutil.copy(GUARD / "corpus" / "note-3.txt", folder / "note.txt")
     made_up_tables(folder / "runs/made-up/influence/measured", num_documents=400)
     made_up_tables(folder / "few", num_documents=12)
