@@ -51,10 +51,9 @@ def tapped(model: Any, tap: Any) -> Iterator[None]:
 
 
 def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> Any:
-    if any(options.get(name) is not None for name in UNKNOWN_OPTIONS):
+    if any(options.get(name) is not None for name in UNKNOWN_OPTIONS) or options.get("scaling") is None:
         raise UnreadableAttentionError
-    scaling = options.get("scaling")
-    output = _tap.get()(q, k, v, attention_mask, q.shape[-1] ** -0.5 if scaling is None else scaling)
+    output = _tap.get()(q, k, v, attention_mask, options["scaling"])
     return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, attention_mask, **options) if output is None else output
 
 

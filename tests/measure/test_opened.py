@@ -139,7 +139,7 @@ def windows_of(opened: OpenedModel, config: Config) -> Windows:
 
 
 def test_a_run_is_measured_on_text_that_it_was_not_trained_on(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
 ) -> None:
     own = open_text(open_model(tiny_config, tiny_run))
     assert (own.source, own.split, own.excluded_ids_G) == (tiny_config.data.source, "validation", None)
@@ -161,6 +161,13 @@ def test_a_run_is_measured_on_text_that_it_was_not_trained_on(
         measured
         and not measured & set(trained.tolist())
         and set(trained.tolist()) & set(windows.store.doc_ids_G.tolist())
+    )
+    assert not any("cannot be left out" in line for line in messages)
+    from_tokens = Path(shutil.copytree(store, tmp_path / "store"))
+    write_json(from_tokens / "manifest.json", read_json(from_tokens / "manifest.json") | {"made_from": "token files"})
+    open_text(open_model(config, copied(tiny_run, tmp_path, token_store=str(from_tokens))))
+    assert any(
+        "by their tokens, so documents that the model was trained on cannot be left out" in line for line in messages
     )
 
 

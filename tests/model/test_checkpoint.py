@@ -53,9 +53,11 @@ def test_a_checkpoint_that_was_moved_and_linked_loses_its_link_only(tiny_run: Pa
     (folder / "step1").symlink_to(tmp_path / "archive")
     partial_path(folder / "step0").symlink_to(tmp_path / "archive")  # what a process left that was killed here
     save(2)
+    (folder / "step3").mkdir()  # of another program, and what a person put aside
+    shutil.copytree(folder / "step2", folder / "step2-copy")
     assert [path.name for path in list_checkpoints(folder)] == ["step2"]
     assert (tmp_path / "archive" / "model.pt").is_file()
-    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step2", "step2-copy", "step3"]
 
 
 def test_a_full_disk_leaves_no_part_of_a_checkpoint(

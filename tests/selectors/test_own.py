@@ -121,6 +121,7 @@ def test_a_file_that_holds_no_such_selector_is_one_line(
         ("def f(s): return s.kl_single * float('nan')", "own.py: the selector f returned NaN for a whole window"),
         ("def f(s): return 1e300 + s.kl_single", "own.py: the selector f returned NaN for a whole window, or an inf"),
         ("def f(): return 1", "own.py: TypeError"),
+        ("class F:\n  def __call__(self, s): return 1 / 0\nf = F()", "own.py: ZeroDivisionError"),
         ("def f(s): return 'text'", "own.py: ValueError"),
     ],
 )  # fmt: skip
@@ -180,6 +181,11 @@ def test_a_measurement_records_the_source_and_another_source_does_not_continue_i
         measure(config, tiny_run, out=tables)
     written(GOOD)
     names_of(["own.py:farthest", "own.py:my_loss"])
+    written("def another(s): return s.kl_single\n", "other.py")
+    for change in ({"seed": 1}, {"selectors": [*names, *names_of(["other.py:another"])]}):
+        other = dataclasses.replace(config, influence=dataclasses.replace(config.influence, **change))
+        with pytest.raises(UserError, match="measured with other settings"):
+            measure(other, tiny_run, out=tables)
     assert measure(config, tiny_run, out=tables) == tables
     assert read_table(tables, "selections").to_pylist() == rows
     for entry in ({"f": 5}, {"f": {"meaning": 5}}, {"two words": manifest["own_selectors"]["farthest"]}, {"f": {}}):

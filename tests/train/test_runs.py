@@ -72,8 +72,10 @@ def test_a_run_tells_what_it_was_trained_on_and_with(tiny_run: Path, tiny_config
 
 
 def test_the_same_seed_gives_the_same_run(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
-    """Also with gradients that are accumulated, up to the order of summation."""
+    """Also with gradients that are accumulated, up to the order of summation. Signals then do what they did before."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     train(tiny_config, tmp_path / "again")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert_same(tmp_path / "again", tiny_run)
     train(with_training(tiny_config, micro_batch_rows=4), tmp_path / "split")
     losses = [[record["loss_nats"] for record in metrics(run)] for run in (tmp_path / "split", tiny_run)]

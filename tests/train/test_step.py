@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import get_args
 
@@ -17,6 +18,7 @@ from olmo_sparsity.train.step import (
     TrainState,
     build_schedule,
     build_train_state,
+    resolve_compile,
     train_step,
 )
 
@@ -95,6 +97,17 @@ def test_a_step_follows_the_gradient_of_the_mean_over_trained_targets(
     assert norms == [pytest.approx(1, rel=1e-4)]
     assert {group["lr"] for group in state.optimizer.param_groups} == {1e-3}
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_auto_compiles_where_there_is_a_compiler(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {choice: TrainingConfig(compile=choice) for choice in ("auto", "always", "never")}  # type: ignore[arg-type]
+    for compiler, is_there in ((sys.executable, True), ("no-such-compiler", False)):
+        monkeypatch.setenv("CXX", compiler)
+        found = {choice: resolve_compile(training, CPU) for choice, training in settings.items()}
+        assert found == {"auto": is_there, "always": True, "never": False}
+    assert resolve_compile(settings["auto"], torch.device("cuda"))  # which has a compiler of its own
+    state = state_of(tiny_config, model_of(tiny_config), compile="never")
+    assert state.step_loss is state.replicated
 
 
 @pytest.mark.parametrize("scheduler", get_args(Scheduler))

@@ -1,0 +1,31 @@
+"""Attention that is summed block by block, against its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from olmo_sparsity.model.devices import attention_elements
+from olmo_sparsity.model.taps import attention_sums
+
+ROWS, HEADS, SHARED, TOKENS, QUERIES, WIDTH = 2, 6, 3, 300, 280, 4
+FAR, SCALING = slice(20, 150), 0.7
+
+
+@pytest.mark.parametrize("kind", ["causal", "of tokens", "added"])
+def test_sums_of_attention_are_those_of_the_whole_softmax(kind: str) -> None:
+    """Two heads share one head of keys; more weights than are kept at once; masks that hide tokens, or weaken them."""
+    assert attention_elements(torch.device("cpu")) < ROWS * HEADS * TOKENS * QUERIES
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(ROWS, HEADS, QUERIES, WIDTH, generator=generator)
+    k = torch.randn(ROWS, SHARED, TOKENS, WIDTH, generator=generator)
+    visible = torch.rand(ROWS, 1, TOKENS, TOKENS, generator=generator) < 0.6
+    visible[..., 0] = True
+    added = torch.randn(ROWS, 1, TOKENS, TOKENS, generator=generator).masked_fill(~visible, -1e9)
+    mask = {"causal": None, "of tokens": visible, "added": added}[kind]
+    bias = torch.zeros(()) if kind == "causal" else torch.where(visible, added * (kind == "added"), -1e9)
+    scores = torch.einsum("bhqe,bhte->bhqt", q, k.repeat_interleave(HEADS // SHARED, dim=1)) * SCALING
+    scores = scores + (bias if kind == "causal" else bias[:, :, -QUERIES:])
+    is_later = torch.arange(TOKENS) > torch.arange(TOKENS - QUERIES, TOKENS)[:, None]
+    expected = scores.masked_fill(is_later, -torch.inf).softmax(dim=-1)[..., FAR].sum(dim=2)
+    torch.testing.assert_close(attention_sums(q, k, mask, SCALING, FAR), expected, atol=1e-4, rtol=1e-4)
