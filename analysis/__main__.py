@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Optional
 
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.files import check_writable
 from olmo_sparsity.statistics.quantities import read_estimates
 from olmo_sparsity.tables import figures_folder, find_tables
 
@@ -45,7 +44,6 @@ def draw(
         out = out or figures_folder(tables)
         if module.NEEDS == "frame":
             source = read_estimates(tables)
-    check_writable(out)
     drawn = by_name(module.figure(source, **options), name)
     return [path for own_name, figure in drawn.items() for path in save(figure, own_name, out)]
 

@@ -428,6 +428,7 @@ MISTAKES = {
     "spectrum --run nowhere": "nowhere: no such folder",
     "figure4 --wrong": "unrecognized arguments: --wrong",
     "recovered --run few": "recovered: the long context gives no clear gain",
+    "spectrum --tables all --out file/figures": "file/figures: cannot make this folder (Not a directory)",
 }
 
 
@@ -436,6 +437,8 @@ def test_one_figure_by_its_name_and_mistakes_in_one_line(
 ) -> None:
     made_up_tables(tmp_path / "few" / "influence" / "few", num_documents=10)
     monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("all").symlink_to(tables)
     for line, said in MISTAKES.items():
         monkeypatch.setattr(sys, "argv", ["analysis", *line.split()])
         with pytest.raises(SystemExit) as ended:

@@ -31,6 +31,7 @@ OF_RUN = unlike_manifest()
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "words": ({"unit": "word"}, {}),
     "no row, no drawn labels": ({"train_len": None}, {"draws": 0}),
+    "random first": ({}, {"draws": 0, "selectors": {"random": False, "unmask-one": True, "kl": False}}),
     "ceiling": ({"train_len": 30}, {}),  # tokens; a window has 20
 }
 NUMBERS = ("value", "low", "high", "se")
