@@ -207,14 +207,14 @@ def test_attention_that_is_more_than_a_softmax_is_not_read(kind: str) -> None:
         engine.patching(tokens_WT, torch.zeros(W, M, dtype=torch.bool), losses_of(torch.ones(W, 1, dtype=torch.int64)))
 
 
-def out_of_memory_above(model: CausalLM, most: int) -> list[int]:
+def out_of_memory_above(model: CausalLM, most: int, error: Exception | None = None) -> list[int]:
     """Let a model run out of memory where an embedding has more tokens; the list counts how often."""
     refused: list[int] = []
 
     def hook(module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         if inputs[0].numel() > most:
             refused.append(inputs[0].numel())
-            raise torch.OutOfMemoryError
+            raise error or torch.OutOfMemoryError
 
     model.raw.get_input_embeddings().register_forward_pre_hook(hook)
     return refused
@@ -253,6 +253,16 @@ def test_passes_are_halved_where_memory_runs_out(what: str, path: str, visibilit
     out_of_memory_above(model, 1)
     with pytest.raises(torch.OutOfMemoryError):  # a single row is too much
         PASSES[what](Engine(model, LOCAL, visibility, None, path), tokens_WT)
+
+
+def test_a_pass_is_halved_for_no_other_error() -> None:
+    tokens_WT, _ = windows(W)
+    for error, is_halved in (("DefaultCPUAllocator: can't allocate memory", True), ("sizes do not match", False)):
+        model = build("llama")
+        refused, engine = out_of_memory_above(model, 1, RuntimeError(error)), Engine(model, LOCAL, path="plain")
+        with pytest.raises(RuntimeError, match=error):
+            PASSES["rows"](engine, tokens_WT)
+        assert (len(refused) > 1) == is_halved
 
 
 def test_a_large_vocabulary_makes_passes_smaller() -> None:
