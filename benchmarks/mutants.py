@@ -45,6 +45,7 @@ RENAMED = {
 # Tests whose commands run in other processes, where coverage does not see them.
 ELSEWHERE = ["tests/guard", "tests/reference", "tests/cli/test_endings.py"]
 WORDLESS = (ast.JoinedStr, ast.Import, ast.ImportFrom)  # Python 3.11 gives no places inside f-strings
+GUARDS = ("frozen", "strict")  # arguments that only stop mistakes of the code
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements and expressions of a module, without annotations and text."""
+    """The statements and expressions of a module, without annotations, text and guards."""
+    if isinstance(node, ast.keyword) and node.arg in GUARDS:
+        return
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not isinstance(child, WORDLESS) and name not in ("annotation", "returns"):

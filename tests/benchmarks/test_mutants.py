@@ -20,10 +20,10 @@ def test_every_mutant_changes_one_line_to_other_code() -> None:
 
 
 def test_what_is_changed() -> None:
-    source = 'def f(a: int = 3) -> bool:\n    g(f"{a + 1}", "é", not a)\n    return min(a, -1) <= 2 and a % 2 == 0\n'
+    source = 'def f(a: int = 3) -> bool:\n    g(f"{a + 1}", "é", not a, strict=True)\n    return min(a, -1) <= 2 and a % 2 == 0\n'
     after = sorted(mutant.after.strip() for mutant in mutants_of("m.py", source))
     line = "return min(a, -1) <= 2 and a % 2 == 0"
-    expected = ["def f(a: int = 4) -> bool:", "pass", 'g(f"{a + 1}", "é", a)', line.replace("min", "max")]
+    expected = ["def f(a: int = 4) -> bool:", "pass", 'g(f"{a + 1}", "é", a, strict=True)', line.replace("min", "max")]
     expected += [line.replace(*of) for of in (("and", "or"), ("<=", "<"), ("==", "!="), ("-1", "1"), ("-1", "-2"))]
     expected += [line.replace(*of) for of in (("<= 2", "<= 3"), ("% 2", "* 2"), ("% 2", "% 3"), ("== 0", "== 1"))]
     assert after == sorted(expected)
