@@ -60,7 +60,9 @@ def row_of(table: pd.DataFrame, quantity: str, group: str = CONTRAST) -> pd.Seri
     return row
 
 
-def thirds_by_hand(run: Reactions, context: int, bins: dict[str, int]) -> np.ndarray:
+def thirds_by_hand(
+    run: Reactions, context: int, bins: dict[str, int], distances: tuple[int, int] = DISTANCES
+) -> np.ndarray:
     """The third of each target, one target after the other; -1 where it is not compared."""
     values = {"reaction": run.reaction_CW[context], "entropy": run.entropy_W, "distance": run.distance_CW[context]}
     sparsity_W, kept = run.sparsity_CW[context], np.flatnonzero(~np.isnan(run.sparsity_CW[context])).tolist()
@@ -76,7 +78,7 @@ def thirds_by_hand(run: Reactions, context: int, bins: dict[str, int]) -> np.nda
     for name, num in bins.items():
         of = parts(kept, values[name], num)
         if name == "distance":
-            of = {w: int((values[name][w] - DISTANCES[0]) * num / (DISTANCES[1] - DISTANCES[0] + 1)) for w in kept}
+            of = {w: int((values[name][w] - distances[0]) * num / (distances[1] - distances[0] + 1)) for w in kept}
         cells = {w: (*cells[w], of[w]) for w in kept}
     third_W = np.full(len(sparsity_W), -1)
     for cell in set(cells.values()):
@@ -103,6 +105,16 @@ def test_thirds_of_cells_by_definition(every: int, bins: dict[str, int], context
     expected_W = thirds_by_hand(run, context, bins)
     assert (expected_W[np.arange(NUM) % every > 0] == -1).all() and (every > 1 or (expected_W == -1).sum() > 0)
     np.testing.assert_array_equal(thirds_of(run, context, distances=DISTANCES), expected_W)
+
+
+@pytest.mark.parametrize(("num_distances", "of_entropy"), [(3, 3), (1, 5)])
+def test_a_distance_is_a_bin_of_its_own_where_there_are_few(num_distances: int, of_entropy: int) -> None:
+    """Of at most four bins. 200 cells have then room for more bins of the entropy, of which there are at most five."""
+    run, distances = a_run(1, gain_CW=slope(0, 0)), (9, 8 + num_distances)
+    run = dataclasses.replace(run, distance_CW=9 + run.distance_CW % num_distances)
+    bins = {"reaction": 20, "distance": num_distances, "entropy": of_entropy}
+    expected_W = thirds_by_hand(run, 0, bins, distances)
+    np.testing.assert_array_equal(thirds_of(run, 0, distances=distances), expected_W)
 
 
 # A mean, the role of the model that it is of (0 ranks, 1 gains, 2 is the ceiling), and where it is in its reactions.
@@ -311,6 +323,9 @@ def test_a_pretrained_model_has_the_training_row_that_was_stated(runs: list[Path
     write_manifest(measured, {**manifest, "context": {**manifest["context"], "train_len": None}})
     with pytest.raises(UserError, match="the training row of this model is not known"):
         hypothesis.read_hypothesis([model])
+    write_manifest(measured, {**manifest, "influence": {**manifest["influence"], "k": [2]}})
+    with pytest.raises(UserError, match=r"--k 1,2,4 pretrained\.train_len=8` first$"):
+        hypothesis.read_hypothesis([model])
 
 
 def test_the_command_prints_what_the_frame_holds(runs: list[Path]) -> None:
@@ -364,7 +379,7 @@ def test_what_cannot_be_tested_is_one_line(runs: list[Path]) -> None:
     for options, said in (
         ({"runs": runs[3:]}, "every run here is a ceiling"),
         ({"runs": runs[:1], "selector": "unmask-one"}, "unmask-one sees the target"),
-        ({"runs": runs[:1], "selector": "attention"}, "--selector attention --selector random"),
+        ({"runs": runs[:1], "selector": "attention"}, "--selector attention --selector random --k 1,2,4` first$"),
     ):
         with pytest.raises(UserError, match=said) as caught:
             hypothesis.read_hypothesis(**options)

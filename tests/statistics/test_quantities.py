@@ -352,17 +352,20 @@ def test_the_expected_gain_ends_at_nothing_and_at_the_long_gain(frames: Frames, 
     assert row["value"] == pytest.approx(expected * long_gain["value"], abs=1e-6)
 
 
+@pytest.mark.parametrize("constant", [2, -3.2])  # the losses are then below 1
 def test_a_constant_added_to_all_losses_leaves_all_but_the_losses(
-    rows: Rows, table: pd.DataFrame, tmp_path: Path
+    constant: float, rows: Rows, table: pd.DataFrame, tmp_path: Path
 ) -> None:
     moved = copy.deepcopy(rows)
     for row in (*moved["windows"], *moved["selections"]):
         for name, value in row.items():
             if name.endswith("_nats") and ("loss" in name or name.startswith("entropy")) and value is not None:
-                row[name] = [of + 2 for of in value] if isinstance(value, list) else value + 2
-    found, before = as_dict(estimate(read_frames(write_rows(tmp_path, OF_RUN, moved)))), as_dict(table)
+                row[name] = [of + constant for of in value] if isinstance(value, list) else value + constant
+    found = estimate(read_frames(write_rows(tmp_path, OF_RUN, moved)))
     losses = {"loss_short_nats", "loss_short_no_gap_nats", "loss_long_nats", "loss_last_nats"}
-    assert found == pytest.approx({key: value + 2 * (key[0] in losses) for key, value in before.items()}, abs=5e-6)
+    for number in ("value", "low", "high"):
+        expected = {key: of + constant * (key[0] in losses) for key, of in as_dict(table, number).items()}
+        assert as_dict(found, number) == pytest.approx(expected, abs=1e-5, nan_ok=True)
 
 
 def test_parts_and_their_order_do_not_matter(rows: Rows, table: pd.DataFrame, tmp_path: Path) -> None:
