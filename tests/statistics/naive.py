@@ -138,8 +138,8 @@ def korn_graubard(part_U: np.ndarray, whole_U: np.ndarray) -> tuple[float, float
     """A share, the ends of its interval, and what each document adds to it."""
     share = part_U.sum() / whole_U.sum()
     rest = np.array([(part - share * whole) / whole_U.sum() for part, whole in zip(part_U, whole_U, strict=True)])
-    number = share * (1 - share) / sum(rest**2)
-    low = scipy.stats.beta.ppf(0.025, share * number, number - share * number + 1)
+    number = share * (1 - share) / sum(rest**2) if rest.any() else whole_U.sum() ** 2 / sum(whole_U**2)
+    low = scipy.stats.beta.ppf(0.025, share * number, number - share * number + 1) if share else 0.0
     return share, low, scipy.stats.beta.isf(0.025, share * number + 1, number - share * number), rest
 
 

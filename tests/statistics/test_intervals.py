@@ -86,18 +86,19 @@ def test_the_share_of_equal_documents_has_the_exact_binomial_interval(part: int,
     )
 
 
-def test_a_difference_of_shares_by_hand() -> None:
-    """Newcombe's method 10, with exact intervals in place of Wilson's."""
-    is_first = RNG.random(NUM) < 0.3
+@pytest.mark.parametrize("never", [False, True])
+def test_a_difference_of_shares_by_hand(never: bool) -> None:
+    """Newcombe's method 10, with exact intervals in place of Wilson's. A share of 0 is correlated with none."""
+    is_first = RNG.random(NUM) < 0.3 * (not never)
     is_second = np.where(RNG.random(NUM) < 0.7, is_first, RNG.random(NUM) < 0.6)
     parts = [WEIGHT * is_second, WEIGHT * is_first]
     found = minus(*(Share(part, WEIGHT) for part in parts))
     assert not isinstance(found, np.ndarray)
     (p, l1, u1, rest), (q, l2, u2, other) = (korn_graubard(part, WEIGHT) for part in parts)
-    r = sum(rest * other) / np.sqrt(sum(rest**2) * sum(other**2))
+    r = 0 if never else sum(rest * other) / np.sqrt(sum(rest**2) * sum(other**2))
     below = np.sqrt((p - l1) ** 2 - 2 * r * (p - l1) * (u2 - q) + (u2 - q) ** 2)
     above = np.sqrt((u1 - p) ** 2 - 2 * r * (u1 - p) * (q - l2) + (q - l2) ** 2)
-    assert r > 0.3
+    assert never or r > 0.3
     error = (below + above) / (2 * scipy.stats.norm.isf(0.025))
     assert found.estimates() == pytest.approx((p - q, p - q - below, p - q + above, error))
 
