@@ -21,11 +21,12 @@ def test_sums_of_attention_are_those_of_the_whole_softmax(kind: str) -> None:
     k = torch.randn(ROWS, SHARED, TOKENS, WIDTH, generator=generator)
     visible = torch.rand(ROWS, 1, TOKENS, TOKENS, generator=generator) < 0.6
     visible[..., 0] = True
-    added = torch.randn(ROWS, 1, TOKENS, TOKENS, generator=generator).masked_fill(~visible, -1e9)
-    mask = {"causal": None, "of tokens": visible, "added": added}[kind]
-    bias = torch.zeros(()) if kind == "causal" else torch.where(visible, added * (kind == "added"), -1e9)
+    noise = torch.randn(ROWS, 1, TOKENS, TOKENS, generator=generator)
+    masks = {"causal": None, "of tokens": visible, "added": noise.masked_fill(~visible, -1e9)}
+    nothing = torch.zeros_like(noise)
+    added = {"causal": nothing, "of tokens": nothing.masked_fill(~visible, -1e9), "added": masks["added"]}[kind]
     scores = torch.einsum("bhqe,bhte->bhqt", q, k.repeat_interleave(HEADS // SHARED, dim=1)) * SCALING
-    scores = scores + (bias if kind == "causal" else bias[:, :, -QUERIES:])
+    scores = scores + added[:, :, -QUERIES:]
     is_later = torch.arange(TOKENS) > torch.arange(TOKENS - QUERIES, TOKENS)[:, None]
     expected = scores.masked_fill(is_later, -torch.inf).softmax(dim=-1)[..., FAR].sum(dim=2)
-    torch.testing.assert_close(attention_sums(q, k, mask, SCALING, FAR), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(attention_sums(q, k, masks[kind], SCALING, FAR), expected, atol=1e-4, rtol=1e-4)
