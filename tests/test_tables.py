@@ -188,6 +188,7 @@ def test_merged_shares_equal_one_measurement(halves: list[Path], copy: Path) -> 
     (halves[1] / "windows" / "part-00000.parquet").write_bytes(b"begun")  # no part: the other table has none
     done = run_cli("merge", *map(str, halves), "--out", str(out), cwd=copy)
     assert done.returncode == 0, done.stderr
+    assert f"{out}: 3 of 3 parts are there" in done.stdout + done.stderr
     assert part_bytes(out) == part_bytes(copy)
     assert {path.name for path in (out / "sessions").iterdir()} == {path.name for path in (copy / "sessions").iterdir()}
     assert read_json(out / "manifest.json")["status"] == "complete"
@@ -254,7 +255,14 @@ def test_finished_folders_are_found_in_their_order(
         assert named_tables(Path(given), run) == run / "influence" / meant
     with pytest.raises(UserError, match="4of20-b and 8of20-b of"):
         named_tables(Path("b"), run)
+    assert named_tables(Path("nowhere"), run) == Path("nowhere")
     assert (run_of_tables(copy), figures_folder(copy)) == (run, run / "figures" / "copy")
+    link = run.parent / "elsewhere" / "link"
+    link.parent.mkdir()
+    link.symlink_to(copy)
+    assert run_of_tables(link) == run.resolve()
+    monkeypatch.chdir(run)
+    assert run_of_tables(Path("influence/copy")) == run.resolve()
     monkeypatch.chdir(copy)
     assert figures_folder(Path()) == run / "figures" / "copy"
     for nothing, said in ((run / "influence", "nothing"), (run / "nowhere", "no such folder")):
