@@ -33,7 +33,7 @@ _tap: ContextVar[Any] = ContextVar("reads the attention of a pass")
 
 
 class UnreadableAttentionError(Exception):
-    """A layer's attention is more than a softmax of scaled scores."""
+    """A layer's attention is more than a softmax of scaled scores, or does not state its scale."""
 
 
 @contextmanager
