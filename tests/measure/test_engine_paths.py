@@ -255,7 +255,7 @@ def test_passes_are_halved_where_memory_runs_out(what: str, path: str, visibilit
         PASSES[what](Engine(model, LOCAL, visibility, None, path), tokens_WT)
 
 
-def test_a_pass_is_halved_for_no_other_error() -> None:
+def test_only_too_little_memory_halves_a_pass() -> None:
     tokens_WT, _ = windows(W)
     for error, is_halved in (("DefaultCPUAllocator: can't allocate memory", True), ("sizes do not match", False)):
         model = build("llama")
