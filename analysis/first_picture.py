@@ -73,8 +73,6 @@ def _few(axis: Axes, frame: pd.DataFrame) -> None:
     for name in names:
         rows = selections(frame, "recovered_fraction", name)
         rows = rows[rows["k"].isin(ks)]
-        if rows.empty:
-            continue
         start = pd.DataFrame({"k": [0], "value": [0.0], "low": [0.0], "high": [0.0]})  # by definition
         words = fill(picked_by(name, frame), 15)
         if name == names[0]:

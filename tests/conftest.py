@@ -112,6 +112,7 @@ def made_up_text(rng: np.random.Generator, num_words: int) -> str:
 
 def write_corpus(path: Path, num_documents: int, seed: int = 0) -> Path:
     """Write a JSON-lines file of random documents, and return its path."""
+    path.parent.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
     with open(path, "w", encoding="utf-8") as file:
         for _ in range(num_documents):

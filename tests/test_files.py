@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from olmo_sparsity.files import (
     remove_leftovers,
     sha256_file,
     sha256_text,
+    telling_name,
     write_json,
     write_manifest,
     write_text,
@@ -252,6 +253,20 @@ def test_overwriting_deletes_what_commands_wrote_and_names_the_rest(tmp_path: Pa
         (run / name).unlink()
     clear_folder(run)
     assert messages[-1].endswith(f": {', '.join(named[:5])}")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("~/models/llama", "llama"),
+        ("runs/pythia/step3000", "pythia-step3000"),
+        ("runs/olmo/checkpoints/step60-unsharded", "olmo-step60-unsharded"),
+        ("step60", "step60"),
+        ("hub/models--gpt2/snapshots/" + 40 * "a", "models--gpt2-aaaaaaaaaaaa"),
+    ],
+)
+def test_a_checkpoint_is_named_with_what_it_is_of(path: str, name: str) -> None:
+    assert telling_name(PurePath(path)) == name
 
 
 @pytest.mark.parametrize("linked", ["checkpoints", "checkpoints/step4", "influence/first", "influence/first/windows"])

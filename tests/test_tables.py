@@ -268,6 +268,13 @@ def test_finished_folders_are_found_in_their_order(
     for nothing, said in ((run / "influence", "nothing"), (run / "nowhere", "no such folder")):
         with pytest.raises(UserError, match=f"{said}.*run `olmo-sparsity influence` first"):
             newest_finished(nothing)
+    alone = run.parent / "alone" / "influence" / "damaged"
+    alone.mkdir(parents=True)
+    (alone / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match=r"damaged/manifest\.json: "):
+        newest_finished(run.parent / "alone")
+    with pytest.raises(UserError, match="elsewhere/moved: these tables are not in a run folder; say with --out"):
+        figures_folder(copy.rename(link.with_name("moved")))
 
 
 def test_a_folder_that_is_named_like_the_home_folder_is_itself(

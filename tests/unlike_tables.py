@@ -147,11 +147,11 @@ def write_rows(folder: Path, manifest: dict[str, Any], rows: Rows, *, parts: Seq
     return folder
 
 
-def copied_as_ceiling(run: Path, copy: Path) -> Path:
-    """Copy a run that then counts as a ceiling, since its training rows are as long as the full context of 16 tokens."""
+def copied_as_ceiling(run: Path, copy: Path, train_len: int = 16) -> Path:
+    """Copy a run that then counts as a ceiling if its training rows are as long as the full context of 16 tokens."""
     shutil.copytree(run, copy)
     manifest = read_json(copy / "manifest.json")
-    manifest["config"]["context"]["train_len"] = 16
+    manifest["config"]["context"]["train_len"] = train_len
     write_manifest(copy, manifest)
     return copy
 

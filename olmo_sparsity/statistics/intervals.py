@@ -115,23 +115,18 @@ class Share:
 
 @dataclass(frozen=True)
 class ShareDifference:
-    """A share minus another one, of the same windows or of others; both may be differences.
+    """A share minus another one, of the same windows or of others.
 
     Its interval is made of theirs, and of their correlation over the documents (Newcombe 1998, method 10).
     """
 
-    first: OfShares
-    second: OfShares
+    first: Share
+    second: Share
 
     @property
     def value(self) -> np.ndarray:
         """The difference, float [...]."""
         return np.asarray(self.first.value - self.second.value)
-
-    @property
-    def rest(self) -> np.ndarray:
-        """What each unit adds to the difference of all units, [..., U]."""
-        return self.first.rest - self.second.rest
 
     def estimates(self) -> Estimates:
         """The differences of all units with their intervals, [...]."""
@@ -149,9 +144,6 @@ class ShareDifference:
         below = reach(one.value - one.low, other.high - other.value)
         above = reach(one.high - one.value, other.value - other.low)
         return Estimates(value, value - below, value + above, (below + above) / (2 * NORMAL_ERRORS))
-
-
-OfShares = Union[Share, ShareDifference]
 
 
 @dataclass(frozen=True)
@@ -208,7 +200,7 @@ def minus(second: Value, first: Value) -> Value:
     """The difference of two values; a share minus a share keeps its own kind of interval, D(k) has no difference."""
     if isinstance(second, Ratio) or isinstance(first, Ratio):
         return np.full(np.shape(number(second)), np.nan)
-    if isinstance(second, (Share, ShareDifference)) and isinstance(first, (Share, ShareDifference)):
+    if isinstance(second, Share) and isinstance(first, Share):
         return ShareDifference(second, first)
     return number(second) - number(first)
 

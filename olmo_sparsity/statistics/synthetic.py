@@ -87,7 +87,7 @@ def _labels(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _answers_of_seeds(label: str, folders: Sequence[Path]) -> list[pd.DataFrame]:
     """Return the table ``answers`` of each seed of one model, all of the same sequences."""
     runs = [run for tables in folders if (run := run_of_tables(tables, "synthetic")) is not None]
-    if len(runs) == len(folders) > 1 and all((run / "manifest.json").is_file() for run in runs):  # none lies elsewhere
+    if len(runs) == len(folders) and all((run / "manifest.json").is_file() for run in runs):  # none lies elsewhere
         same_model(runs, advice="summarize them apart")
     if len({read_manifest(tables, "synthetic")["training_seed"] for tables in folders}) < len(folders):
         raise UserError(f"{label}: two evaluations are of the same training seed; name each seed once")

@@ -90,7 +90,7 @@ def _numbers(frame: pd.DataFrame, selector: str, k: int) -> Iterator[tuple[str, 
     for table in summary.every_table(rows):
         keys = [name for name in table.columns if name not in ("quantity", "value")]
         table["quantity"] = [QUANTITIES[name].header if name in QUANTITIES else "share" for name in table["quantity"]]
-        if {"k", "x"} <= set(keys):  # the spectrum, a column for each k
+        if "k" in keys and "x" in keys:  # the spectrum, a column for each k
             keys.remove("k")
             table["quantity"] = "k = " + table["k"]
         if keys:  # in the order of the frame, which pivot does not keep

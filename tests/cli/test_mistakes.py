@@ -40,6 +40,11 @@ def manifest_without(key: str) -> Callable[[], object]:
     return change
 
 
+def many_missing_parts() -> None:
+    path = Path("tables/words/manifest.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_parts": 24}))
+
+
 def token_file() -> None:
     np.arange(8, dtype="<u2").tofile("tokens.bin")
 
@@ -177,8 +182,17 @@ FILES = [
     ("summary --tables tables/words", "manifest.json", written("tables/words/manifest.json", "{")),
     ("summary --tables tables/interrupted", "tables/interrupted"),
     ("summary --tables corpus", "corpus"),
+    (
+        "influence --train --config guard.yaml --run fresh --data none.txt training.steps=1",
+        "none.txt: no such file",
+    ),  # before the training
     ("merge tables/words tables/contextual --out new", "tables/contextual"),
     ("merge --check tables/interrupted", "part-0000"),
+    (
+        "merge --check tables/words",
+        "tables/words: and 36 more",
+        many_missing_parts,
+    ),  # than ten of 23 in each of two tables
 ]
 
 

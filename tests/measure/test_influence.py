@@ -18,6 +18,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json
 from olmo_sparsity.measure.influence import default_name, influence_run_id, measure, tokens_per_window
 from olmo_sparsity.measure.opening import open_model, open_text
+from olmo_sparsity.measure.parts import finished
 from olmo_sparsity.progress import listening
 from olmo_sparsity.selectors import ALL_SELECTORS
 from olmo_sparsity.tables import part_path, read_table
@@ -86,6 +87,22 @@ def test_a_finished_measurement_is_left_as_it_is(
         assert measure(tiny_config, tiny_run) == tiny_tables
     assert ran == [] and part_bytes(tiny_tables) == before
     assert [line for line in messages if "already measured (60 windows); nothing to do" in line]
+
+
+def test_a_text_that_has_changed_is_not_taken_for_the_measured_one(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    text, out = write_corpus(tmp_path / "texts" / "a.jsonl", 30, seed=3), tmp_path / "tables"
+    config = changed(tiny_config, data=str(text.parent), num_windows=3, selectors=["random"], resampled_draws=0)
+    measure(config, tiny_run, out=out)
+    assert finished(config, tiny_run, out) == out and finished(changed(config, seed=9), tiny_run, out) is None
+    (text.parent / "link.jsonl").symlink_to(tmp_path / "nowhere")
+    assert finished(config, tiny_run, out) is None
+    (text.parent / "link.jsonl").unlink()
+    assert finished(config, tiny_run, out) is None  # the folder has changed
+    write_corpus(text, 30, seed=4)
+    with pytest.raises(UserError, match="measured with other settings, another model or other text"):
+        measure(config, tiny_run, out=out)
 
 
 def test_missing_parts_are_measured_again_and_give_the_same_bytes(

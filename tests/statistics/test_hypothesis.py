@@ -384,3 +384,14 @@ def test_what_cannot_be_tested_is_one_line(runs: list[Path]) -> None:
         with pytest.raises(UserError, match=said) as caught:
             hypothesis.read_hypothesis(**options)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("train_len", "said"), [(6, "on rows of 6 and 8 tokens"), (17, "longer are ceilings of different configurations")]
+)
+def test_rows_of_one_length_and_one_ceiling_are_tested(
+    train_len: int, said: str, runs: list[Path], tmp_path: Path
+) -> None:
+    other = copied_as_ceiling(runs[0], tmp_path / "longer", train_len)
+    with pytest.raises(UserError, match=said):
+        hypothesis.read_hypothesis([runs[0], runs[3], other])

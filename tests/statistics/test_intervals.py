@@ -114,6 +114,18 @@ def test_seeds_widen_the_interval_of_a_share_by_its_two_sides() -> None:
     assert found == pytest.approx((0.9, 0.9 - reaches[0], 0.9 + reaches[1], np.sqrt(0.03**2 + of_seeds)))
 
 
+@pytest.mark.parametrize("num_seeds", [2, 3])
+def test_the_spread_of_seeds_widens_the_interval_of_a_mean(num_seeds: int) -> None:
+    """The jackknife of a mean is its variance; the intervals of documents are those of one seed, moved."""
+    shifts, alone = np.array([0, 0.1, 0.25])[:num_seeds], estimated(weight=WEIGHT, gain=GAIN)
+    seeds = [{"weight": WEIGHT, "gain": GAIN + shift * WEIGHT} for shift in shifts]
+    found = bootstrap([seeds], lambda totals: {"gain": totals["gain"] / totals["weight"]})["gain"]
+    of_documents, of_seeds = alone.se**2, shifts.var(ddof=1) / num_seeds
+    freedom = (of_documents + of_seeds) ** 2 / (of_documents**2 / (NUM - 1) + of_seeds**2 / (num_seeds - 1))
+    reach, value = scipy.stats.t.isf(0.025, freedom) * np.sqrt(of_documents + of_seeds), alone.value + shifts.mean()
+    assert found == pytest.approx((value, value - reach, value + reach, np.sqrt(of_documents + of_seeds)))
+
+
 def test_d_where_nothing_is_left_has_a_point_for_an_interval() -> None:
     nothing = bootstrap([[{"left": np.zeros(NUM), "whole": WHOLE}]], lambda of: {"D": Ratio(of["left"], of["whole"])})
     assert nothing["D"] == pytest.approx((1, 1, 1, 0))

@@ -26,6 +26,7 @@ from olmo_sparsity.view.summary import (
     measured_line,
     print_summary,
     recovered_table,
+    seeing_line,
     shown_selectors,
     spectrum_table,
 )
@@ -159,6 +160,9 @@ def test_what_was_not_measured_has_no_answer() -> None:
     assert len(answers(frame[frame["quantity"] != "spectrum_share"])) == 3  # means over seeds
     seeing = [{**of, "sees_target": of["selector"] not in ("random", "nearest")} for of in SELECTORS]
     assert verdicts(measured(selectors=seeing))[2:] == ["DOES NOT APPLY"] * 2
+    assert spectrum_table(measured(selectors=seeing)).iloc[:, 0].tolist() == ["random", "nearest"]
+    no_choice, no_gain = (answers(of)[2].sentence for of in (measured(selectors=seeing), measured(gate="unclear")))
+    assert "selector" in no_choice and "selector" not in no_gain
 
 
 def test_random_tokens_none_and_blending_are_compared_with_in_the_sentences() -> None:
@@ -267,6 +271,15 @@ def test_both_tables_have_the_numbers_of_the_frame(frame: pd.DataFrame) -> None:
         rows = [pick(frame, "spectrum_share", selector=name, context=context, k=k, x=0.05) for k in (0, *ks)]
         assert cells == [percent(row) for row in rows] and label.startswith(name)
     assert spectrum.iloc[:, 0].str.contains("null context").tolist() == [False, True, False, False]
+
+
+def test_luck_is_taken_off_the_gain_where_it_was_measured(frame: pd.DataFrame) -> None:
+    names = ("gain_sparse_nats", "optimism_nats", "corrected_gain_nats")
+    rows = [pick(frame, name, selector="unmask-one", context="real", k=3) for name in names]
+    gain, luck, left = [row for row in rows if row is not None]
+    expected = [3, gain["value"], luck["value"], left["value"], left["low"], left["high"]]
+    assert floats(seeing_line(frame, 3).replace(" - ", " ")) == pytest.approx(expected, abs=6e-4)
+    assert not seeing_line(frame[frame["quantity"] != "optimism_nats"], 3)
 
 
 def test_many_k_are_thinned_from_the_first_to_the_last(frame: pd.DataFrame) -> None:

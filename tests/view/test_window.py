@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from started_commands import exit_code
 from tokenizers import Tokenizer
+from unlike_tables import unlike_manifest, unlike_rows, write_rows
 
 from olmo_sparsity.errors import printable
+from olmo_sparsity.files import sha256_text
 from olmo_sparsity.statistics.quantities import counted
 from olmo_sparsity.tables import read_table
+from olmo_sparsity.text.tokenizer import train_bpe
 from olmo_sparsity.view.console import SafeConsole
 from olmo_sparsity.view.window import Window, print_choice, read_windows, window_of
 from olmo_sparsity.view.words import alone, words
@@ -39,6 +42,21 @@ def test_a_window_holds_what_the_tables_hold(tiny_run: Path, tiny_tables: Path) 
                 assert window.losses(of["selector"], k) == [row["loss_short_nats"], loss, row["loss_long_nats"]]
                 ranks = {position: rank for rank, position in enumerate(of["positions"][:k], start=1)}
                 assert window.visible(of["selector"], k) == ranks
+
+
+def test_characters_that_span_tokens_are_whole_with_the_tokenizer_of_the_measurement(tmp_path: Path) -> None:
+    tokenizer = train_bpe(["They say that the plain cafe is in the river."] * 50, 300, eos_token="<eos>")
+    rows = unlike_rows(unlike_manifest(), num_documents=1)
+    token_ids = tokenizer.encode("They say caf\u00e9 \u20ac" + " in" * FULL).ids[:FULL]
+    rows["windows"][0] |= {"token_ids": token_ids, "token_texts": [tokenizer.decode([i]) for i in token_ids]}
+    for name, sha256, shown in (
+        ("theirs", sha256_text(tokenizer.to_str()), "They say caf\u00e9 \u20ac in"),
+        ("another", "0" * 64, "They say caf\ufffd\ufffd \ufffd\ufffd\ufffd in"),
+    ):
+        tables = write_rows(tmp_path / name / "influence" / "t", unlike_manifest(tokenizer_sha256=sha256), rows)
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+        (window,) = read_windows(tables, [0])
+        assert "".join(window.texts).startswith(shown) and len(window.texts) == FULL
 
 
 def made_up_window(texts: list[str], positions: list[int], target: str = " end", **of: Any) -> Window:
