@@ -81,8 +81,8 @@ class Share:
     percentiles of resamples miss too often. ``is_all``: the part is the whole by definition, so a share of 1 is no estimate.
     """
 
-    part: np.ndarray
-    whole: np.ndarray
+    part: np.ndarray  # [..., U]
+    whole: np.ndarray  # [U]
     is_all: Any = False
 
     @property
@@ -93,19 +93,19 @@ class Share:
     @property
     def rest(self) -> np.ndarray:
         """What each unit adds to the share of all units, [..., U]."""
-        whole = self.whole.sum(axis=-1, keepdims=True)
+        whole = self.whole.sum()
         return np.asarray((self.part - self.part.sum(axis=-1, keepdims=True) / whole * self.whole) / whole)
 
     def estimates(self) -> Estimates:
         """The shares of all units with their intervals, [...]."""
-        whole = self.whole.sum(axis=-1)
+        whole = self.whole.sum()
         share = self.part.sum(axis=-1) / whole
         error = np.sqrt((self.rest**2).sum(axis=-1))
         # Where no document differs, each counts by its weight, as if its windows were one.
         documents = np.where(
             error > NO_VARIANCE,
             share * (1 - share) / np.maximum(error, NO_VARIANCE) ** 2,
-            whole**2 / (self.whole**2).sum(axis=-1),
+            whole**2 / (self.whole**2).sum(),
         )
         low, high = exact_interval(share, documents, size=NORMAL_ERRORS)
         is_known = np.squeeze(np.asarray(self.is_all), axis=-1) if np.ndim(self.is_all) else np.asarray(self.is_all)

@@ -329,6 +329,20 @@ def test_synthetic_has_a_panel_for_each_training_or_each_k(
         synthetic.pictures(accuracies(models, place="beyond"))
 
 
+def test_synthetic_draws_each_task_apart() -> None:
+    tasks = {
+        "noise": {},
+        "text": {"background": "text"},
+        "short": {"train_lengths": [4, 6]},
+        "shorter": {"train_lengths": [2, 6]},
+    }
+    settings = {name: {"max_sparsity": 3, "scratchpad": False, **of} for name, of in tasks.items()}
+    drawn = synthetic.pictures(accuracies(settings))
+    assert list(drawn) == [f"synthetic-parity{end}" for end in ("", "-text", "-other", "-other-other")]
+    for picture, value in zip(drawn.values(), (1.0, 0.9, 0.8, 0.7), strict=True):
+        assert np.asarray(picture.axes[0].lines[0].get_ydata()).max() == pytest.approx(value, abs=0.02)
+
+
 def assert_readable(figure: Figure) -> None:
     """No text leaves the picture, and no label lies over another text."""
     lay_out(figure, 100)

@@ -45,6 +45,10 @@ def many_missing_parts() -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_parts": 24}))
 
 
+def lost_checkpoint() -> None:
+    shutil.rmtree("runs/guard/checkpoints/step60")
+
+
 def token_file() -> None:
     np.arange(8, dtype="<u2").tofile("tokens.bin")
 
@@ -186,6 +190,12 @@ FILES = [
         "influence --train --config guard.yaml --run fresh --data none.txt training.steps=1",
         "none.txt: no such file",
     ),  # before the training
+    ("influence --train --config guard.yaml --run fresh --out runs/guard training.steps=1", "is no influence folder"),
+    (
+        "influence --config guard.yaml --run runs/guard --out new",
+        "this run has lost its last checkpoint",
+        lost_checkpoint,
+    ),
     ("merge tables/words tables/contextual --out new", "tables/contextual"),
     ("merge --check tables/interrupted", "part-0000"),
     (

@@ -105,6 +105,19 @@ def test_a_text_that_has_changed_is_not_taken_for_the_measured_one(
         measure(config, tiny_run, out=out)
 
 
+def test_fewer_windows_than_requested_are_told(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
+) -> None:
+    text = write_corpus(tmp_path / "text.jsonl", 5, seed=3)
+    config = changed(tiny_config, data=str(text), num_windows=4, selectors=["random"], resampled_draws=0)
+    measure(config, tiny_run, out=tmp_path / "few")
+    assert not any("the text has only" in line for line in messages)
+    tables = measure(changed(config, num_windows=5000), tiny_run, out=tmp_path / "all")
+    windows = rows_of(tables)
+    told = f"the text has only {len(windows)} windows, from {len({row['doc_id'] for row in windows})} documents, not the 5,000"
+    assert any(told in line for line in messages)
+
+
 def test_missing_parts_are_measured_again_and_give_the_same_bytes(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
 ) -> None:

@@ -105,6 +105,12 @@ def test_selectors_are_compared_under_one_name(pair: tuple[str, str]) -> None:
         pd.testing.assert_series_equal(found, expected, check_names=False, check_dtype=False)
 
 
+def test_random_tokens_can_be_compared_too(pair: tuple[str, str]) -> None:
+    frame = compare(f"{pair[0]}:random", f"{pair[1]}:kl").frame
+    rows = frame[frame["quantity"] == "gain_sparse_nats"]
+    assert set(rows["selector"]) == {CHOSEN} and rows["value_difference"].notna().all()
+
+
 def test_two_of_one_name_are_called_as_the_user_calls_them(tmp_path: Path, pair: tuple[str, str]) -> None:
     again = written(tmp_path / "one", seed=4, rows=FEW)
     assert compare(pair[0], again).labels == (pair[0], again)

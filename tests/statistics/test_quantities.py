@@ -201,6 +201,21 @@ def test_the_interval_of_seeds_by_hand(frames: Frames, table: pd.DataFrame) -> N
     )
 
 
+@pytest.mark.parametrize(("most", "end", "bound"), [(True, "high", 1.0), (False, "low", 0.0)])
+def test_intervals_of_shares_over_seeds_hold_no_impossible_share(
+    most: bool, end: str, bound: float, frames: Frames
+) -> None:
+    """Two seeds agree, a third one is far from them, so Student's interval reaches beyond the possible shares."""
+    overlap = [
+        np.full(len(frames.windows), most),
+        np.full(len(frames.windows), most),
+        np.arange(len(frames.windows)) % 2 == 0,
+    ]
+    seeds = [replace(frames, windows=frames.windows.assign(train_overlap=of_seed)) for of_seed in overlap]
+    found = pick(estimate(seeds[0], seeds=seeds[1:]), "train_overlap_share")
+    assert found is not None and found[end] == bound and 0 < found["value"] < 1
+
+
 def test_seeds_must_have_the_same_windows(frames: Frames) -> None:
     moved = frames.windows.assign(doc_id=frames.windows["doc_id"].to_numpy()[::-1])
     with pytest.raises(UserError, match="not measured on the same windows"):

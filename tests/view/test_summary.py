@@ -18,7 +18,7 @@ from olmo_sparsity.statistics.compare import compare
 from olmo_sparsity.statistics.enough import few
 from olmo_sparsity.statistics.quantities import COLUMNS, QUANTITIES, pick, read_estimates, shown_ks
 from olmo_sparsity.view.comparisons import comparison_table, print_comparison
-from olmo_sparsity.view.console import number, percent
+from olmo_sparsity.view.console import SafeConsole, number, percent, print_table
 from olmo_sparsity.view.summary import (
     answers,
     caution,
@@ -335,6 +335,13 @@ def test_names_of_others_reach_no_terminal(frame: pd.DataFrame, capsys: pytest.C
         out = printed(capsys, hostile, form=form, every=every)
         assert all(character.isprintable() or character == "\n" for character in out)
     assert "[bold]" in printed(capsys, hostile)
+
+
+@pytest.mark.parametrize(("width", "lines"), [(12, ["ab  1 [0, 2]"]), (11, ["ab  1", "    [0, 2]"])])
+def test_intervals_go_below_their_values_only_where_a_table_is_too_wide(width: int, lines: list[str]) -> None:
+    file = io.StringIO()
+    print_table(pd.DataFrame({"a": ["ab"], "b": ["1 [0, 2]"]}), SafeConsole(file=file, width=width))
+    assert [line.rstrip() for line in file.getvalue().splitlines()[1:]] == lines
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
