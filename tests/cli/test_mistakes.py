@@ -117,6 +117,7 @@ ARGUMENTS = [
     ("train data.source=\udcff", "this name is not UTF-8"),
     ("hypothesis --run runs/none", "runs/none"),
     ("synth summary --run runs/none", "runs/none"),
+    ("synth summary", "runs/synthetic/parity"),
 ]
 KEYS = [
     (f"{TRAIN} training.stepz=3", "training.stepz: there is no such key; did you mean training.steps?"),

@@ -51,6 +51,20 @@ def test_without_arguments_a_command_is_about_the_demo(
     assert printed(capfd, *alone.split()) == printed(capfd, *named) != ""
 
 
+def test_messages_are_as_many_as_are_asked_for(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(DATA, here, dirs_exist_ok=True)
+    trained = ("train", "--config", "guard.yaml", "--run", "run")
+    for options, code, said in (
+        (trained, 0, "run: already trained (60 steps); nothing to do"), (("-q", *trained), 0, None),
+        (("-v", *trained), 0, "olmo_sparsity.train.loop: run: already trained"),
+        (("-v", "list", "nowhere"), 2, "Traceback"), (("list", "nowhere"), 2, "nowhere"),
+    ):  # fmt: skip
+        assert exit_code(*options) == code
+        told = capfd.readouterr().err
+        assert said in told if said else not told
+        assert ("Traceback" in told) == (said == "Traceback")
+
+
 def test_the_configuration_that_is_printed_can_be_read(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = printed(capfd, "config", "training.steps=79", "data.source=notes #2")
     (here / "printed.yaml").write_text(text)
