@@ -159,6 +159,7 @@ def test_help_shows_a_dozen_options_and_all_of_them_when_asked(capfd: pytest.Cap
     assert short < long and 10 <= len(short - {"--help", "--help-all"}) <= 13
     assert {"--shard", "--seed", "--precision", "--out", "--train"} == long - short
     assert again == short
+    assert "--text" in printed(capfd, "explore", "--at", "x", "--help-all")  # whatever else is wrong
 
 
 @pytest.mark.parametrize("command", ["summary", "report", "figures", "show", "list", "compare", "hypothesis", "merge"])
