@@ -53,6 +53,8 @@ def token_file() -> None:
     np.arange(8, dtype="<u2").tofile("tokens.bin")
 
 
+own_page = written("page.html", '<meta name="generator" content="olmo-sparsity 1.0">')
+
 # The command, what its line must hold, and what makes the input.
 ARGUMENTS = [
     ("nope", "no such command 'nope'; see olmo-sparsity --help"),
@@ -184,6 +186,8 @@ FILES = [
         "t.txt: 400,000 characters, and a page holds",
         written("t.txt", "ab " * 133_333 + "c"),
     ),
+    ("explore --run runs/guard --text guard.yaml --k 1 --out page.html", "page.html: the file exists", own_page),
+    ("report --tables tables/words --out page.html", "page.html: the file exists; --overwrite replaces it", own_page),
     ("summary --tables tables/words", "manifest.json", written("tables/words/manifest.json", "{")),
     ("summary --tables tables/interrupted", "tables/interrupted"),
     ("summary --tables corpus", "corpus"),
