@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import made_up_text
+from transformers_models import save
 
 from olmo_sparsity import api
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.files import read_json
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.view.words import alone
 
@@ -87,6 +89,18 @@ def test_tables_are_kept_and_measured_once(model: api.Model, explored: api.Explo
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     api.explore(model, TEXT, selectors=["kl"], **{**settings, "k": [1]})
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_pretrained_model_has_a_folder_once_something_is_kept_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "llama", "llama")
+    model = api.open_model("llama", local_len=LOCAL, full_len=FULL)
+    for folder, is_kept in ((tmp_path / "elsewhere", False), (model.folder / "explore", True)):
+        found = api.explore(model, TEXT[:60], selectors=["nearest"], k=[1], folder=folder)
+        assert repr(found) == "Exploration(source='text')" and (model.folder / "manifest.json").exists() == is_kept
+    assert read_json(model.folder / "manifest.json")["kind"] == "pretrained"
 
 
 def test_by_default_blind_selectors_at_a_k_that_leaves_something_out(tiny_run: Path) -> None:
