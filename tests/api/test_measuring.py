@@ -162,8 +162,8 @@ def test_windows_have_the_tokens_documents_and_seeds_that_are_given(run: api.Mod
     ).frame
     ids = [run.tokenizer.encode(f"{text} {number}").ids for number in range(4) for text in TEXTS]
     for row in frame.itertuples():
-        window = [*row.token_ids]
-        assert any(window == of[at : at + 20] for of in ids for at in range(len(of)))
+        window = [*row.token_ids, row.target_id]
+        assert any(window == of[at : at + 21] for of in ids for at in range(len(of)))
     text = made_up_text(np.random.default_rng(3), 40)
     ((before, target),) = api.window_at(run, text, at=100).frame[["text", "target_text"]].to_numpy()
     assert text.index(before + target) + len(before) <= 100 < text.index(before + target) + len(before + target)

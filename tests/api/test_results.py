@@ -119,4 +119,5 @@ def test_folders_may_lie_in_the_home_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert results.save("~/mine") == tmp_path / "mine"
-    assert repr(api.read_results("~/mine")) == repr(results)
+    again = api.read_results("~/mine")
+    assert repr(again) == repr(results) and again != results == results  # as objects, like tables

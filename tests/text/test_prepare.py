@@ -102,6 +102,17 @@ def test_the_store_holds_every_document_once_closed_by_eos(data: DataConfig) -> 
     assert open_store(measured, "measured").num_documents == 210 and measured != folder
 
 
+def test_the_hash_of_the_tokens_is_that_of_all_files(data: DataConfig) -> None:
+    found = set()
+    for second in (1, 2):
+        source = Path(f"{data.source}-{second}")
+        for name, seed in (("a", 0), ("b", second)):
+            source.mkdir(exist_ok=True)
+            write_corpus(source / f"{name}.jsonl", 40, seed=seed)
+        found.add(open_store(prepare(dataclasses.replace(data, source=str(source))), "train").tokens_sha256)
+    assert len(found) == 2
+
+
 SCRIPT = """
 import sys
 from olmo_sparsity.config import DataConfig
