@@ -70,7 +70,8 @@ def test_parts_give_the_tokens_of_the_whole_text(tokenizer: Tokenizer) -> None:
     expected, found = tokenizer.encode(text, add_special_tokens=False), encode_text(Blocks(tokenizer), text)
     assert len(text) > 2 << 16 and found.token_ids.tolist() == expected.ids
     assert np.stack([found.begins, found.ends], axis=1).tolist() == list(map(list, expected.offsets))
-    for offset, num_before in ((5000, 20), (100_000, 20), (len(text) - 5000, 20), (len(text) - 5000, 20_000)):
+    places = [(offset, 20) for offset in (1000, 5000, 100_000, len(text) - 5000)]
+    for offset, num_before in [*places, (len(text) - 5000, 20_000)]:
         part = encode_around(tokenizer, text, offset, num_before)
         at, of_whole = (place_at(one, offset, full_len=num_before, local_len=4) for one in (part, found))
         assert len(part) < len(found) // 2 or num_before > 20
