@@ -191,10 +191,8 @@ FILES = [
     ("summary --tables tables/words", "manifest.json", written("tables/words/manifest.json", "{")),
     ("summary --tables tables/interrupted", "tables/interrupted"),
     ("summary --tables corpus", "corpus"),
-    (
-        "influence --train --config guard.yaml --run fresh --data none.txt training.steps=1",
-        "none.txt: no such file",
-    ),  # before the training
+    # Before the training.
+    ("influence --train --config guard.yaml --run fresh --data none.txt training.steps=1", "none.txt: no such file"),
     ("influence --train --config guard.yaml --run fresh --out runs/guard training.steps=1", "is no influence folder"),
     (
         "influence --config guard.yaml --run runs/guard --out new",
@@ -203,11 +201,8 @@ FILES = [
     ),
     ("merge tables/words tables/contextual --out new", "tables/contextual"),
     ("merge --check tables/interrupted", "part-0000"),
-    (
-        "merge --check tables/words",
-        "tables/words: and 36 more",
-        many_missing_parts,
-    ),  # than ten of 23 in each of two tables
+    # Ten are printed of the 23 that are missing in each of two tables.
+    ("merge --check tables/words", "tables/words: and 36 more", many_missing_parts),
 ]
 
 

@@ -107,7 +107,6 @@ def test_the_hash_of_the_tokens_is_that_of_all_files(data: DataConfig) -> None:
     for second in (1, 2):
         source = Path(f"{data.source}-{second}")
         for name, seed in (("a", 0), ("b", second)):
-            source.mkdir(exist_ok=True)
             write_corpus(source / f"{name}.jsonl", 40, seed=seed)
         found.add(open_store(prepare(dataclasses.replace(data, source=str(source))), "train").tokens_sha256)
     assert len(found) == 2
