@@ -121,6 +121,16 @@ def test_a_function_is_a_selector_too(model: api.Model) -> None:
     assert one["definition"] == "The oldest tokens." and all(positions == [0, 1] for positions in one["positions"])
 
 
+def test_tables_of_a_selector_without_a_known_source_are_not_taken_for_its_own(
+    model: api.Model, tmp_path: Path
+) -> None:
+    typed: dict[str, Any] = {}
+    exec("def typed_in(s): return s.kl_single", typed)
+    api.explore(model, TEXT, selectors=[typed["typed_in"]], k=[2], folder=tmp_path)
+    with pytest.raises(UserError, match="nobody knows whether these tables are of the same typed_in"):
+        api.explore(model, TEXT, selectors=[typed["typed_in"]], k=[2], folder=tmp_path)
+
+
 def test_a_selector_that_fails_leaves_nothing_behind(model: api.Model, tmp_path: Path) -> None:
     def fails(s: Any) -> Any:
         """Nothing."""
