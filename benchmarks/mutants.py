@@ -1,9 +1,9 @@
 """Mutation testing: ``python -m benchmarks.mutants [--number 40] [--seed 0] [--under olmo_sparsity/statistics ...]``.
 
-Draws changes of one line at random, and runs the tests that run the line, then those that run lines unseen, until one fails. A
-mutant that no test notices has survived: either a test is missing, or the change changes nothing. It happens in clones of HEAD,
-so a stop leaves no mutant behind. Which tests run a line is measured once for each commit, by a run of all tests under coverage,
-all of which must pass. Tests that take too long have noticed a change only if they end in time without it.
+Draws changes of one line at random, and runs the tests that run the line, then those that coverage cannot follow, until one
+fails. A mutant that no test notices has survived: either a test is missing, or the change changes nothing. It happens in clones
+of HEAD, so a stop leaves no mutant behind. Which tests run a line is measured once for each commit, by a run of all tests under
+coverage, all of which must pass. Tests that take too long have noticed a change only if they end in time without it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RENAMED = {
     "argmax": "argmin",
     "minimum": "maximum",
 }
-# Tests whose commands run in other processes, or read text in threads of the library tokenizers: coverage does not see them.
+# Tests that coverage cannot follow: their commands run in other processes, or read text in threads of the library tokenizers.
 ELSEWHERE = [
     "tests/text/test_sources.py", "tests/cli/test_mistakes.py", "tests/cli/test_endings.py", "tests/guard", "tests/reference",
     "tests/measure/test_measured_parts.py", "tests/train/test_processes.py",

@@ -147,8 +147,8 @@ def write_rows(folder: Path, manifest: dict[str, Any], rows: Rows, *, parts: Seq
     return folder
 
 
-def copied_as_ceiling(run: Path, copy: Path, train_len: int = 16) -> Path:
-    """Copy a run that then counts as a ceiling if its training rows are as long as the full context of 16 tokens."""
+def copied_with_rows(run: Path, copy: Path, train_len: int = 16) -> Path:
+    """Copy a run whose training rows then have this length; it is a ceiling if they are as long as the full context, 16."""
     shutil.copytree(run, copy)
     manifest = read_json(copy / "manifest.json")
     manifest["config"]["context"]["train_len"] = train_len

@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from unlike_tables import copied_as_ceiling, made_up_tables
+from unlike_tables import copied_with_rows, made_up_tables
 
 from analysis import (
     classes,
@@ -402,7 +402,7 @@ PICTURES: dict[str, Callable[[Path, pd.DataFrame, Path], Figure]] = {
         [run, shutil.copytree(run, run.with_name("other"))]
     ),
     "hypothesis": lambda _tables, _frame, run: hypothesis.figure(
-        [*SEEDS, copied_as_ceiling(SEEDS[0], run.with_name("ceiling"))]
+        [*SEEDS, copied_with_rows(SEEDS[0], run.with_name("ceiling"))]
     ),
     "synthetic-figure1": lambda *_: synthetic.pictures(accuracies(SPARSITIES))["synthetic-parity"],
     "synthetic-figure2": lambda *_: synthetic.pictures(accuracies(METHODS))["synthetic-parity-scratchpad"],

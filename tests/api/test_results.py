@@ -120,4 +120,4 @@ def test_folders_may_lie_in_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert results.save("~/mine") == tmp_path / "mine"
     again = api.read_results("~/mine")
-    assert repr(again) == repr(results) and again != results == results  # as objects, like tables
+    assert repr(again) == repr(results) and again != results  # as objects, like tables

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 from guard_commands import DATA
 from typer.testing import CliRunner
-from unlike_tables import copied_as_ceiling
+from unlike_tables import copied_with_rows
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
@@ -279,7 +279,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three seeds of a model, and a ceiling."""
     folder = tmp_path_factory.mktemp("hypothesis")
     seeds = [Path(shutil.copytree(DATA / "runs" / f"seed{seed}", folder / f"seed{seed}")) for seed in range(3)]
-    return [*seeds, copied_as_ceiling(seeds[0], folder / "ceiling")]
+    return [*seeds, copied_with_rows(seeds[0], folder / "ceiling")]
 
 
 def test_reactions_are_those_of_the_tables(runs: list[Path]) -> None:
@@ -392,6 +392,6 @@ def test_what_cannot_be_tested_is_one_line(runs: list[Path]) -> None:
 def test_rows_of_one_length_and_one_ceiling_are_tested(
     train_len: int, said: str, runs: list[Path], tmp_path: Path
 ) -> None:
-    other = copied_as_ceiling(runs[0], tmp_path / "longer", train_len)
+    other = copied_with_rows(runs[0], tmp_path / "longer", train_len)
     with pytest.raises(UserError, match=said):
         hypothesis.read_hypothesis([runs[0], runs[3], other])

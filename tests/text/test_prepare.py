@@ -49,7 +49,6 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def data(tmp_path: Path, tokenizer_file: Path) -> DataConfig:
     """Five files of 40, 41, ... documents."""
-    (tmp_path / "texts").mkdir()
     for number, name in enumerate("abcde"):
         write_corpus(tmp_path / "texts" / f"{name}.jsonl", 40 + number, seed=number)
     return DataConfig(
