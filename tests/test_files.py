@@ -175,6 +175,7 @@ def test_a_damaged_manifest_is_one_line(content: str | bytes, said: str, tmp_pat
 
 def test_a_folder_of_something_else_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
+    (tmp_path / ".a.partial").touch()
     assert manifest_of_kind(tmp_path / "nowhere", "run") is None
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / ".a.partial").touch()

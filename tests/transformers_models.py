@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", GROUPED),
     "olmo": ("olmo", SHARED | {"clip_qkv": 1.0}),
     "olmo-2": ("olmo2", SHARED),
-    "qwen-3": ("qwen3", GROUPED | {"head_dim": 8}),
+    "qwen-3": ("qwen3", GROUPED | {"head_dim": 8, "num_hidden_layers": 3}),
     "gemma-3": ("gemma3_text", NARROW | TWO_KINDS),
     "qwen-2": ("qwen2", GROUPED),
     "phi-3": ("phi3", GROUPED | {"sliding_window": None}),

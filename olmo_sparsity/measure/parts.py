@@ -118,14 +118,15 @@ def finished(config: Config, run: Path, out: Optional[Path]) -> Optional[Path]:
 
 def _changed_since(start: float, config: Config, run: Path) -> bool:
     model, text = config.pretrained.model, config.influence.data
-    patterns = [str(run / "manifest.json"), str(run / "tokenizer.json"), str(run / "checkpoints" / "**")]
+    roots = [run / "manifest.json", run / "tokenizer.json", run / "checkpoints"]
     if model is not None:
-        patterns, text = [model, f"{model}/*"], text or config.data.source
+        roots, text = [Path(model).expanduser()], text or config.data.source
     if text is not None:
-        patterns += [text, f"{text}/**"]
-    paths = {path for pattern in patterns for path in glob.iglob(os.path.expanduser(pattern), recursive=True)}
+        source = Path(text).expanduser()
+        roots += [source] if source.exists() else map(Path, glob.glob(str(source), recursive=True))
+    paths = (path for root in roots if os.path.lexists(root) for path in (root, *root.rglob("*")))
     try:
-        return any(os.stat(path).st_ctime > start for path in paths)
+        return any(path.stat().st_ctime > start for path in paths)
     except OSError:  # a broken link
         return True
 

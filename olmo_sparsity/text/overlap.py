@@ -76,5 +76,5 @@ def _hashes_in(training: TokenStore, hashes: list[np.ndarray]) -> np.ndarray:
             is_equal_n = hashes_S[np.minimum(place_n, len(hashes_S) - 1)] == hashes_N[possible_n]
             is_own_n = training.holds(possible_n[is_equal_n] + begin, NGRAM)
             is_found_S[place_n[is_equal_n][is_own_n]] = True
-            bar.update(SCANNED_TOKENS)
+            bar.update(min(SCANNED_TOKENS, len(training.tokens) - begin))
     return hashes_S[is_found_S]

@@ -118,7 +118,9 @@ def test_a_file_of_another_is_kept(tmp_path: Path, ending: str, is_picture: bool
 def test_svg_has_no_styles_and_its_colours_are_variables() -> None:
     figure, axis = one_axis()
     draw_line(axis, ROWS, x="k", color=PALETTE["blue"][0], label="<script>alert(1)</script> & \x07")
+    label_end(axis, "beside it", (4, 0.4), color="black")
     text = svg(figure)
+    assert "#ffffff" not in text and not Bbox.intersection(*boxes(axis))
     root = ElementTree.fromstring(text)
     nodes = list(root.iter())
     assert not {node.tag for node in nodes} & {"script", "style", "image", "foreignObject", "metadata"}

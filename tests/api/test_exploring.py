@@ -35,6 +35,12 @@ def test_every_token_behind_a_full_window_is_a_target(model: api.Model, explored
     assert "".join(data["texts"]).replace("\u2025", "") == printable(TEXT)
     assert (data["first"], data["local_len"], data["full_len"], data["ks"]) == (FULL, LOCAL, FULL, KS)
     assert len(explored.targets) == len(encoded) - FULL
+    assert all(data["texts"]) and data["units"] == ["token", "tokens"]
+    targets = [
+        model.tokenizer.decode([token], skip_special_tokens=False) for token in encoded.token_ids[FULL:].tolist()
+    ]
+    likely = data["likely"]
+    assert [likely["texts"][token] for token in likely["targets"]] == [alone(printable(text)) for text in targets]
     assert [(one["name"], one["sees_target"]) for one in data["selectors"]] == [("kl", False), ("unmask-one", True)]
 
 

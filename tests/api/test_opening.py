@@ -47,6 +47,11 @@ def test_a_model_in_memory_gives_what_its_folder_gives(kind: str, tmp_path: Path
     assert records[0]["name"] == type(raw).__name__ and not Path("runs").exists()  # nothing is written
 
 
+def test_a_tokenizer_that_is_opened_twice_is_the_same(model: api.Model, tiny_run: Path) -> None:
+    windows = api.windows_from_texts(api.open_model(tiny_run), [TEXT], num_windows=1)
+    assert len(api.losses(model, windows, [[]])) == 1
+
+
 def test_a_model_in_memory_stays_as_it_is_and_is_known_by_its_weights() -> None:
     raw = build_raw("llama").to(torch.bfloat16)
     model = api.open_model((raw, byte_tokenizer(adds_bos=True)), **LENGTHS)
@@ -66,6 +71,8 @@ def test_the_anchor_stands_in_front_or_is_left_out(tmp_path: Path) -> None:
     raw, found = save(tmp_path), []
     for anchor in ("bos", "none"):
         model = api.open_model(tmp_path, **LENGTHS, anchor=anchor)
+        assert repr(model).startswith(f"Model({str(tmp_path)!r}, ")
+        assert repr(model).endswith(", anchor '<s>')" if anchor == "bos" else ", no anchor)")
         window = api.window_at(model, TEXTS[0], at=len(TEXTS[0]) - 2)
         *tokens, target = window.windows.tokens(np.array([0]))[0].tolist()
         row = [model.tokenizer.token_to_id("<s>"), *tokens] if anchor == "bos" else tokens
@@ -96,6 +103,11 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda m, w, run: api.open_model(run, overrides="a=1"), "overrides: expected list, got str"),
     (lambda m, w, run: api.open_model(run, overrides=["model.n_layers=9"]), "leave it out, or restore it in config.yaml"),
     (lambda m, w, run: api.open_model((build_raw("mamba"), byte_tokenizer()), **LENGTHS), "takes no position IDs"),
+    (
+        lambda m, w, run: api.open_model((build_raw("llama"), byte_tokenizer()), **LENGTHS | {"full_len": 65}),
+        "full_len = 65: the model was trained on 64 positions",
+    ),
+    (lambda m, w, run: api.explore(m, "a" * 250_001), "text: 250,001 characters, and a page holds 250,000"),
     (lambda m, w, run: api.windows_from_texts(m, TEXT), "texts: expected list, got str"),
     (lambda m, w, run: api.windows_from_texts(m, [TEXT, b"x"]), "texts[1]: expected str, got bytes"),
     (lambda m, w, run: api.windows_from_texts(m, [TEXT, "a\ud800"]), "texts: 'utf-8' codec can't encode character"),
@@ -160,8 +172,9 @@ def test_mistakes_are_one_line(
 
 def test_a_model_that_does_not_fit_is_refused_when_it_is_measured() -> None:
     model = api.open_model((build_raw("falcon with ALiBi"), byte_tokenizer()), **LENGTHS)
-    with pytest.raises(UserError, match=r"^FalconForCausalLM cannot be measured: "):
-        api.measure(model, api.windows_from_texts(model, TEXTS, num_windows=3), selectors=["kl"])
+    for measured in (api.measure, api.scores):
+        with pytest.raises(UserError, match=r"^FalconForCausalLM cannot be measured: "):
+            measured(model, api.windows_from_texts(model, TEXTS, num_windows=3), selectors=["kl"])
 
 
 def test_numbers_and_columns_of_other_libraries_are_taken(model: api.Model, windows: api.ChosenWindows) -> None:

@@ -142,6 +142,8 @@ KEYS = [
     (f"{RUN} context.local_len=5", "context.local_len = 4, not 5; measure it at another length with --local-len 5"),
     (f"{RUN} training.learning_rate=1", "training.learning_rate = 0.004, not 1.0"),
     (f"{RUN} --full-len 99", "the run is trained with 16 positions"),
+    ("influence --config guard.yaml --run fresh --train --k 99", "99]: there are only 12 candidates"),
+    ("explore --config guard.yaml --run fresh --text guard.yaml", "or add --train to this command"),
     ("train --config no.yaml", "no.yaml: cannot read this configuration (No such file or directory)"),
     ("train --config corpus", "corpus: cannot read this configuration (Is a directory)"),
     ("train --config broken.yaml", "broken.yaml: not valid YAML", written("broken.yaml", "name: [1")),

@@ -152,6 +152,7 @@ CONTRADICTIONS = [
     ("synthetic.train_lengths=8,8", "synthetic.train_lengths=9,8", "synthetic.train_lengths"),
     ("synthetic.train_lengths=4,8", "synthetic.train_lengths=3,8", "synthetic.train_lengths"),
     ("synthetic.test_lengths=4", "synthetic.test_lengths=3", "synthetic.test_lengths"),
+    ("synthetic.test_row_len=4", "synthetic.test_row_len=3", "synthetic.test_lengths"),
     ("synthetic.test_row_len=16", "synthetic.test_row_len=17", "synthetic.test_lengths"),
     ("synthetic.scratchpad=true synthetic.positions=coupled", "synthetic.positions=coupled", "synthetic.scratchpad"),
     ("synthetic.task=variables", "synthetic.task=variables synthetic.modulus=3", "modulus"),
@@ -167,8 +168,9 @@ def test_keys_that_contradict_one_another(fits: str, does_not: str, named: str) 
         return [*wide, *words]
 
     load_config(shipped("pretrained"), overrides(fits))
-    with pytest.raises(UserError, match=named):
+    with pytest.raises(UserError, match=named) as refused:
         load_config(shipped("pretrained"), overrides(does_not))
+    assert ".yaml" not in str(refused.value)  # no file is wrong
 
 
 def test_a_change_is_checked_and_leaves_the_rest() -> None:

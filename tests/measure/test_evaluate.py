@@ -107,6 +107,10 @@ def failing(scores: Any) -> Any:
     raise ValueError("nothing to\nsay")
 
 
+def peeking(scores: Any) -> Any:
+    return scores.loss_single
+
+
 def test_selectors_that_fail_are_tried_before_anything_long() -> None:
     """On one window: what a model cannot give, and what a user's function does wrong. Others do not run."""
     refused = measurement(build("gemma-2"), visibility="contextual", selectors=["kl", "h2o"])
@@ -114,6 +118,10 @@ def test_selectors_that_fail_are_tried_before_anything_long() -> None:
         refused.try_selectors()
     with pytest.raises(UserError, match=r"ValueError: nothing to say, in the selector failing$"):
         measurement(selectors=names_of([failing])).try_selectors()
+    blind = measurement(selectors=names_of([peeking]))
+    for run in (blind.try_selectors, lambda: blind.tables_of(np.arange(1))):
+        with pytest.raises(UserError, match=r"UndeclaredTargetError: .*, in the selector peeking$"):
+            run()
     ran: list[int] = []
     with listening(ran.append):
         measurement(selectors=["kl", "greedy"]).try_selectors()

@@ -92,15 +92,19 @@ def test_a_finished_measurement_is_left_as_it_is(
 def test_a_text_that_has_changed_is_not_taken_for_the_measured_one(
     tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    text, out = write_corpus(tmp_path / "texts" / "a.jsonl", 30, seed=3), tmp_path / "tables"
-    config = changed(tiny_config, data=str(text.parent), num_windows=3, selectors=["random"], resampled_draws=0)
+    (tmp_path / "texts").mkdir()
+    text, out = write_corpus(tmp_path / "texts" / "more" / "a.jsonl", 30, seed=3), tmp_path / "tables"
+    linked = write_corpus(tmp_path / "elsewhere" / "b.jsonl", 9, seed=5)
+    (tmp_path / "texts" / "b.jsonl").symlink_to(linked)
+    config = changed(tiny_config, data=str(tmp_path / "texts"), num_windows=3, selectors=["random"], resampled_draws=0)
     measure(config, tiny_run, out=out)
     assert finished(config, tiny_run, out) == out and finished(changed(config, seed=9), tiny_run, out) is None
-    (text.parent / "link.jsonl").symlink_to(tmp_path / "nowhere")
+    linked.parent.rename(tmp_path / "moved")  # a broken link
     assert finished(config, tiny_run, out) is None
-    (text.parent / "link.jsonl").unlink()
-    assert finished(config, tiny_run, out) is None  # the folder has changed
-    write_corpus(text, 30, seed=4)
+    (tmp_path / "moved").rename(linked.parent)
+    assert finished(config, tiny_run, out) == out
+    write_corpus(text, 30, seed=4)  # a file in a folder of the folder
+    assert finished(config, tiny_run, out) is None
     with pytest.raises(UserError, match="measured with other settings, another model or other text"):
         measure(config, tiny_run, out=out)
 
@@ -116,6 +120,8 @@ def test_fewer_windows_than_requested_are_told(
     windows = rows_of(tables)
     told = f"the text has only {len(windows)} windows, from {len({row['doc_id'] for row in windows})} documents, not the 5,000"
     assert any(told in line for line in messages)
+    few = [line for line in messages if "documents, 50 needed for intervals: use more or longer text" in line]
+    assert few and not any("held-out" in line for line in few)
 
 
 def test_missing_parts_are_measured_again_and_give_the_same_bytes(
@@ -134,7 +140,7 @@ def test_missing_parts_are_measured_again_and_give_the_same_bytes(
 
 
 def test_other_settings_and_folders_are_refused_before_anything_is_deleted(
-    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
 ) -> None:
     copy = Path(shutil.copytree(tiny_tables, tmp_path / "copy"))
     with pytest.raises(
@@ -156,6 +162,7 @@ def test_other_settings_and_folders_are_refused_before_anything_is_deleted(
     few = changed(tiny_config, seed=5, num_windows=5, selectors=["random"])
     assert measure(few, tiny_run, out=copy, overwrite=True) == copy
     assert read_json(copy / "manifest.json")["num_windows"] == 5 == len(rows_of(copy))
+    assert f"{copy}: deleting its tables (--overwrite)" in messages
 
 
 def test_more_windows_begin_with_the_same_ones(
@@ -233,7 +240,8 @@ def pretrained(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.
 
 
 def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "llama"
+    run, source = tmp_path / "runs" / "llama", Path(shutil.copy(pretrained.data.source, tmp_path / "words[1].jsonl"))
+    pretrained = changed(pretrained, "data", source=str(source))
     tables = measure(pretrained, run)
     manifest, of_folder = read_json(tables / "manifest.json"), read_json(run / "manifest.json")
     assert of_folder == {"kind": "pretrained", "status": "complete", "model": manifest["model"]}
@@ -242,7 +250,9 @@ def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path
     lengths = {"local_len": LOCAL, "full_len": FULL, "train_len": None, "max_position": 64, "num_long_range": M}
     assert manifest["context"] == lengths and manifest["fit"]["anchor"]["num_windows"] == 12
     assert (manifest["precision"], manifest["run"]) == ("fp32", "llama")
-    assert not {"checkpoint", "pose"} & set(manifest) and tables.name.startswith("words-jsonl-measured-8of20-bos-n12-")
+    assert not {"checkpoint", "pose"} & set(manifest) and tables.name.startswith(
+        "words-1-jsonl-measured-8of20-bos-n12-"
+    )
     assert {(row["gain_beyond_nats"], row["train_overlap"]) for row in rows_of(tables)} == {(None, None)}
     whole = part_bytes(tables)
     part_path(tables, "windows", part=1).unlink()
@@ -254,6 +264,9 @@ def test_a_pretrained_model_has_a_folder_of_results(pretrained: Config, tmp_path
     ):  # nothing or everything visible: both definitions agree
         for name in ("loss_short_nats", "loss_long_nats"):
             assert one[name] == pytest.approx(other[name], abs=1e-5)
+    assert finished(pretrained, run, None) == tables
+    source.touch()
+    assert finished(pretrained, run, None) is None
 
 
 # Fingerprints, names, sizes of parts.
@@ -278,16 +291,9 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     measurements |= {key: (changed(tiny_config, **{key: value}), tiny_run) for key, value in settings.items()}
     measurements["training rows"] = (changed(tiny_config, "context", train_len=14), tiny_run)
     measurements["anchor"] = (changed(tiny_config, full_len=19, anchor="bos"), tiny_run)
-    source = tmp_path / "text.jsonl"
-    for seed in (5, 6):  # the same file with other text
-        write_corpus(source, 30, seed=seed)
-        measurements[f"text {seed}"] = (changed(tiny_config, data=str(source)), tiny_run)
-        names = {run_id(*measurements[f"text {seed}"])}
-        assert len(names) == 1
-        measurements[f"text {seed}"] = (
-            changed(tiny_config, data=str(shutil.copy(source, tmp_path / f"{seed}.jsonl"))),
-            tiny_run,
-        )
+    for seed in (5, 6):
+        text = write_corpus(tmp_path / f"{seed}.jsonl", 30, seed=seed)
+        measurements[f"text {seed}"] = (changed(tiny_config, data=str(text)), tiny_run)
     found: dict[str, str] = {}
     for name, (config, run) in measurements.items():
         assert found.setdefault(run_id(config, run), name) == name
@@ -335,6 +341,5 @@ def test_every_k_of_a_grid_is_measured_and_recorded(tiny_config: Config, tiny_ru
     tables = measure(config, tiny_run, out=tmp_path / "tables")
     influence = read_json(tables / "manifest.json")["influence"]
     assert influence["k"] == [*range(1, 13)]
-    for grid, ks in {"all": [*range(1, 13)], "geometric": [1, 2, 4, 8, 12]}.items():
-        assert changed(tiny_config, k=grid).with_measured_k().influence.k == ks
+    assert changed(tiny_config, k="geometric").with_measured_k().influence.k == [1, 2, 4, 8, 12]
     assert changed(tiny_config, k="all", unit="block:5").with_measured_k().influence.k == [1, 2, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -22,6 +23,7 @@ from olmo_sparsity.measure.opening import OpenedModel, open_model, open_text
 from olmo_sparsity.measure.parts import begin_pretrained
 from olmo_sparsity.model.olmo import load_model
 from olmo_sparsity.progress import listening
+from olmo_sparsity.text.sources import C4_REVISION
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.windows import Windows, sample_windows
 
@@ -100,7 +102,9 @@ def test_the_anchor(
     assert (opened.anchor, opened.anchor_id) == ((opened.bos, opened.bos.id) if has_anchor else (None, None))
 
 
-def test_rows_that_have_too_few_positions(tiny_config: Config, tiny_run: Path, adding: Path, tmp_path: Path) -> None:
+def test_rows_that_have_too_few_positions(
+    tiny_config: Config, tiny_run: Path, plain: Path, adding: Path, tmp_path: Path
+) -> None:
     with pytest.raises(
         UserError,
         match=r"^full_len = 20 with the anchor '<\|endoftext\|>' in front: .* 20 positions; .*--full-len 19 or less$",
@@ -110,6 +114,9 @@ def test_rows_that_have_too_few_positions(tiny_config: Config, tiny_run: Path, a
     with pytest.raises(UserError, match=said):
         open_model(of_model(tiny_config, adding, full_len=POSITIONS), tmp_path)
     open_model(of_model(tiny_config, adding, full_len=POSITIONS - 1), tmp_path)
+    said = r"^full_len = 65: the model was trained on 64 positions; .*--full-len 64 or less; longer windows need"
+    with pytest.raises(UserError, match=said):
+        open_model(of_model(tiny_config, plain, full_len=POSITIONS + 1), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +189,7 @@ def copied(run: Path, folder: Path, **entries: Any) -> Path:
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
+        ({"tokens_sha256": None}, r"manifest\.json: key tokens_sha256 is missing"),
         ({"tokens_sha256": "other"}, "has changed since this run was trained on it, so it is unknown which documents"),
         (
             {"token_store": None},
@@ -204,19 +212,49 @@ def test_token_files_of_a_run_that_are_gone_are_made_again(
     text = open_text(open_model(dataclasses.replace(tiny_config, data=data), run))
     assert text.store.tokens_sha256 == open_text(open_model(tiny_config, tiny_run)).store.tokens_sha256
     assert any("the token files of this run are gone; preparing the text again" in line for line in messages)
+    config = dataclasses.replace(tiny_config, data=data)
+    other = with_settings(config, data=str(write_corpus(tmp_path / "other.jsonl", 9, seed=7)))
+    open_text(open_model(other, run))
+    for split, of in (("measured", other), ("train", config)):
+        (tokens,) = (tmp_path / "cache").glob(f"*/{split}/tokens.bin")
+        tokens.write_bytes(tokens.read_bytes()[::-1])
+        with pytest.raises(UserError, match=r"tokens\.bin: other contents than were written there"):
+            open_text(open_model(of, run))
 
 
 def test_a_pretrained_model_is_measured_on_text_by_its_own_tokenizer(
     tiny_config: Config, plain: Path, tmp_path: Path
 ) -> None:
-    few = write_corpus(tmp_path / "few.jsonl", 9)
-    opened = open_model(of_model(tiny_config, plain, data=str(few)), tmp_path / "results")
+    few = write_corpus(tmp_path / "few.jsonl", 90)  # more than 10,000 tokens
+    data = dataclasses.replace(tiny_config.data, cache_dir=str(tmp_path / "cache"))
+    config = of_model(dataclasses.replace(tiny_config, data=data), plain, data=str(few), num_windows=1)
+    opened = open_model(config, tmp_path / "results")
     text = open_text(opened)
     assert (text.source, text.split, text.training_store, text.excluded_ids_G) == (str(few), "measured", None, None)
     pairs = zip(text.store.begins_G.tolist(), text.store.ends_G.tolist(), strict=True)
     found = [opened.tokenizer.decode(text.store.tokens[begin : end - 1].tolist()) for begin, end in pairs]
     assert found == [json.loads(line)["text"] for line in few.open()]
     assert not (tmp_path / "results").exists()
+    (tokens,) = (tmp_path / "cache").glob("*/measured/tokens.bin")
+    tokens.write_bytes(tokens.read_bytes()[::-1])
+    with pytest.raises(UserError, match=r"tokens\.bin: other contents than were written there"):
+        open_text(opened)
+
+
+def test_of_c4_so_many_tokens_are_read_for_each_window(
+    tiny_config: Config, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants as hub
+
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    folder = tmp_path / "hub" / "datasets--allenai--c4" / "snapshots" / C4_REVISION / "en"
+    folder.mkdir(parents=True)
+    text = write_corpus(tmp_path / "text.jsonl", 200).read_bytes()
+    (folder / "c4-train.00000-of-01024.json.gz").write_bytes(gzip.compress(text))
+    data = dataclasses.replace(tiny_config.data, cache_dir=str(tmp_path / "cache"))
+    config = of_model(dataclasses.replace(tiny_config, data=data), plain, data="c4", num_windows=2)
+    assert 20_000 <= open_text(open_model(config, tmp_path / "results")).store.lengths_G.sum() < 20_600
 
 
 # Folders of results.
@@ -228,6 +266,8 @@ def test_a_folder_holds_the_results_of_one_model(
     run, config = tmp_path / "runs" / "begun", of_model(tiny_config, plain, k=[3], train_len=29)
     opened = open_model(config, run)
     assert opened.record is not None
+    scaled = open_model(of_model(tiny_config, plain, k=[3], train_len=29, scaling="yarn:2"), tmp_path / "scaled")
+    assert scaled.identity() != opened.identity()
     begin_pretrained(config, run, record=opened.record, tokenizer=opened.tokenizer)
     kept = load_config(run / "config.yaml")
     assert kept == dataclasses.replace(

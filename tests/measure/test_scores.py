@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from defined import FULL, LOCAL, M
+from defined import FULL, M
 from scored import GROUPS, TOKENIZER, TOKENS, W, scores_of, text_store
 from transformers_models import BOS
 
@@ -139,4 +139,3 @@ def test_random_numbers_are_a_function_of_seed_purpose_window_and_context() -> N
     assert draws(window_ids=[9, 7, 8], visibility="contextual") == [first[2], first[0], first[1]]
     others = [draws(window_ids=[7, 8, 9], **of) for of in ({"seed": 1}, {"context": "null"}, {"purpose": 4})]
     assert len({*first, *others[0], *others[1], *others[2]}) == 12
-    assert LOCAL + M == FULL

@@ -10,7 +10,9 @@ import pytest
 import torch
 from started_commands import Started
 
+from olmo_sparsity.config import TrainingConfig
 from olmo_sparsity.model.devices import has_bf16_units, leave_out_unusable_amx, pick_device
+from olmo_sparsity.train.step import resolve_precision
 
 
 def faults_of_a_tensor() -> int:
@@ -37,6 +39,10 @@ def test_tensors_reuse_freed_memory(tmp_path: Path) -> None:
 def test_a_gpu_that_emulates_bf16_has_no_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert not has_bf16_units(torch.device("cuda"))
+    for has_units, auto in ((False, "fp32"), (True, "bf16")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda found=has_units, **_: found)
+        settings = [TrainingConfig(precision=name) for name in ("auto", "fp32", "bf16")]
+        assert [resolve_precision(of, torch.device("cuda")) for of in settings] == [auto, "fp32", "bf16"]
 
 
 USABLE = "processor\t: 0\ncpuid level\t: 32\nflags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n"

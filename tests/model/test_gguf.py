@@ -94,3 +94,6 @@ def test_a_second_copy_of_tied_weights_is_not_left_over(texts: list[str], tmp_pa
     output = {"output.weight": build_raw("llama", vocab_size=VOCAB).lm_head.weight.detach().numpy()}
     save_gguf(tmp_path / "more.gguf", texts, added=output)
     assert not opened(tmp_path / "more.gguf").model.raw.config.tie_word_embeddings
+    save_gguf(tmp_path / "left.gguf", texts, added=output | {"rope_freqs.weight": np.ones(4, dtype=np.float32)})
+    with pytest.raises(UserError, match="takes 39,072 of its 39,076 values"):
+        opened(tmp_path / "left.gguf")

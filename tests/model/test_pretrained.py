@@ -351,6 +351,7 @@ def test_attention_is_that_which_transformers_returns(kind: str, tmp_path: Path)
         ("/no/such/folder", {}, r"^pretrained\.model = /no/such/folder: no such folder or file, and no name"),
         ("missing.gguf", {}, r"^pretrained\.model = missing\.gguf: no such folder or file, and no name"),
         (".", {}, r"neither a Hugging Face folder \(config\.json\) nor a \.gguf file"),
+        ("mamba/config.json", {}, r"neither a Hugging Face folder \(config\.json\) nor a \.gguf file"),
         ("~nobody-of-this-name/copied", {}, "~nobody-of-this-name/copied: no such folder or file"),
         ("pointer.gguf", {}, r"pointer\.gguf: this is a Git LFS pointer"),
         ("text.gguf", {}, r"text\.gguf: no gguf file \(it begins with b'text'\)"),

@@ -81,6 +81,7 @@ def test_logits_are_those_of_the_formula(folder: Path, method: str) -> None:
             model.logits(tokens, positions),
             model.logits_after(tokens[:, 7:], positions[:, 7:], prefix),
             Compact(model).logits(tokens, positions),
+            Compact(model).logits(tokens[:, -2:], positions[:, -2:], model.prefix(tokens[:, :-2], positions[:, :-2])),
         ):
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
         if method != "none":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,8 @@ def test_a_measurement_records_the_source_and_another_source_does_not_continue_i
     names = names_of(["own.py:farthest", "own.py:my_loss", "random"])
     settings = {"selectors": names, "num_windows": 8, "k": [1, 2], "windows_per_part": 4}
     config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, **settings))
-    tables = measure(config, tiny_run, out=here / "tables")
+    run = Path(shutil.copytree(tiny_run, here / "tiny", symlinks=True))
+    tables = measure(config, run)
     manifest = read_json(tables / "manifest.json")
     assert manifest["own_selectors"] == own_entries(["farthest", "my-loss"])
     rows = read_table(tables, "selections").to_pylist()
@@ -178,7 +180,7 @@ def test_a_measurement_records_the_source_and_another_source_does_not_continue_i
     written(GOOD + "# changed\n")
     names_of(["own.py:farthest", "own.py:my_loss"])
     with pytest.raises(UserError, match="the source of the selector farthest, my-loss has changed"):
-        measure(config, tiny_run, out=tables)
+        measure(config, run)
     written(GOOD)
     names_of(["own.py:farthest", "own.py:my_loss"])
     written("def another(s): return s.kl_single\n", "other.py")

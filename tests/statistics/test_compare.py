@@ -75,12 +75,13 @@ def test_a_number_that_one_of_both_lacks_has_no_difference(tmp_path: Path, pair:
     [
         ({}, True, True),
         ({"windows_sha256": "other"}, False, True),
+        ({"context": {"local_len": 7, "full_len": 20, "num_long_range": 12, "train_len": 14}}, False, True),
         ({"tokens_sha256": "other"}, False, True),  # another text, the same tokenizer
         ({"tokens_sha256": "other", "tokenizer_sha256": "other"}, False, False),
     ],
 )
 def test_what_both_have_in_common(
-    other: dict[str, str], is_paired: bool, has_same_tokens: bool, tmp_path: Path, pair: tuple[str, str]
+    other: dict[str, Any], is_paired: bool, has_same_tokens: bool, tmp_path: Path, pair: tuple[str, str]
 ) -> None:
     comparison = compare(pair[0], written(tmp_path / "other", seed=3, rows=FEW, **other))
     assert (comparison.is_paired, comparison.has_same_tokens) == (is_paired, has_same_tokens)
@@ -121,6 +122,7 @@ def test_two_of_one_name_are_called_as_the_user_calls_them(tmp_path: Path, pair:
     [
         ("{0}:kl", "{1}", "for both runs"),
         ("{0}:greedy", "{1}:kl", "greedy was not measured there"),
+        ("{0}:my-own", "{1}:kl", "my-own was not measured there"),
         ("{0}", "nowhere", "nowhere: no such folder"),
     ],
 )
@@ -129,7 +131,9 @@ def test_what_cannot_be_compared(first: str, second: str, said: str, pair: tuple
         compare(first.format(*pair), second.format(*pair))
 
 
-def test_a_selector_of_the_user_with_another_source_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_selector_of_the_user_with_another_source_is_named(
+    tmp_path: Path, pair: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     entry = {"file": "own.py", "meaning": "mine", "sees_target": False}
     folders = [
         written(tmp_path / name, seed=seed, rows=FEW, own_selectors={"mine": {**entry, "sha256": sha256}})
@@ -137,6 +141,7 @@ def test_a_selector_of_the_user_with_another_source_is_named(tmp_path: Path, cap
     ]
     with caplog.at_level(logging.WARNING):
         compare(folders[0], folders[2])
+        compare(folders[0], pair[0])  # which has none
         assert "mine" not in caplog.text
         compare(folders[0], folders[1])
         assert "mine" in caplog.text

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "words": ({"unit": "word"}, {}),
     "no row, no drawn labels": ({"train_len": None}, {"draws": 0}),
     "random first": ({}, {"draws": 0, "selectors": {"random": False, "unmask-one": True, "kl": False}}),
+    "row as long as a window": ({"train_len": 20}, {"draws": 0}),
     "ceiling": ({"train_len": 30}, {}),  # tokens; a window has 20
 }
 NUMBERS = ("value", "low", "high", "se")

@@ -44,6 +44,7 @@ def test_runs_are_grouped_by_their_configuration(runs: dict[str, Path]) -> None:
     assert found[:2] == [(["a0", "a2", "a1"], [0, 2, 1]), (["b1", "b0"], [1, 0])]
     assert found[2:] == [(["again"], [2]), (["pretrained"], [None])]
     assert [name for name, run in runs.items() if is_pretrained(run)] == ["pretrained"]
+    assert [len(model.runs) for model in trained_models([runs["pretrained"], runs["a0"], runs["a2"]])] == [1, 2]
 
 
 def test_what_no_number_depends_on_makes_no_other_model(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import write_corpus
+from conftest import Messages, write_corpus
 from test_tasks import config as config_of
 from typer.testing import CliRunner
 
@@ -163,7 +162,7 @@ def test_the_table_holds_what_the_model_answers(name: str, at: Path) -> None:
         assert rows["right"].tolist() == (right & ids_right).tolist()
 
 
-def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path) -> None:
+def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path, messages: Messages) -> None:
     experiment, run = load_config(Path("predicted.yaml")), at / "runs" / "kept"
     train(experiment, run, open_data=open_task)
     folder = evaluate_task(experiment, run)
@@ -173,12 +172,17 @@ def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path)
     first.unlink()
     assert evaluate_task(experiment, run) == folder
     assert first.read_bytes() == parts[first] and [path.stat().st_mtime_ns for path in rest] == [times[p] for p in rest]
+    assert evaluate_task(experiment, run) == folder and "already evaluated; nothing to do" in messages[-1]
     evaluate_task(experiment, run, overwrite=True)
     assert all(path.stat().st_mtime_ns > times[path] and path.read_bytes() == parts[path] for path in parts)
     fewer = replace(experiment, synthetic=replace(experiment.synthetic, test_rows=5))
     with pytest.raises(UserError, match="these answers are to other prompts, or of another model; choose another"):
         evaluate_task(fewer, run, out=folder)
     assert evaluate_task(fewer, run) != folder
+    evaluate_task(fewer, run, out=folder, overwrite=True)
+    assert read_json(folder / "manifest.json")["windows_per_part"] == 5
+    with pytest.raises(UserError, match="the longest sequence has 103 tokens"):
+        evaluate_task(replace(experiment, synthetic=replace(experiment.synthetic, test_lengths=[99])), run)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +206,11 @@ def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path)
             "data.validation_percent=30 synthetic.train_lengths=[4,800]",
             "synthetic.train_lengths = .* the longest document of the train split",
         ),
+        (
+            "synthetic.background=text data.source=words.jsonl data.cache_dir=data data.tokenizer=bpe:320 pose.max_position=900 "
+            "data.validation_percent=30 synthetic.test_lengths=[6,800]",
+            "synthetic.test_lengths = .* the longest document of the validation split",
+        ),
     ],
 )
 def test_mistakes_are_one_line(changes: str, message: str, at: Path) -> None:
@@ -223,7 +232,7 @@ def test_runs_of_text_and_of_tasks_are_told_apart(at: Path, tiny_run: Path, tiny
             train(task, tiny_run, overwrite=overwrite, open_data=open_task)
     with pytest.raises(UserError, match="trained on text, not on a synthetic task"):
         evaluate_task(task, tiny_run)
-    assert read_json(run / "manifest.json") == before and json.dumps(before["starts"][0]["environment"])
+    assert read_json(run / "manifest.json") == before
     freer = replace(task, synthetic=replace(task.synthetic, test_rows=3, test_lengths=[9]))
     train(freer, run, open_data=open_task)  # what is evaluated is no part of the training
 

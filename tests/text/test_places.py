@@ -94,6 +94,7 @@ TOO_EARLY = [  # text, offset, full and local length, and words of the line
     (CHARACTERS, 0, 6, 3, "offset 0: 0 tokens before it, not 6; choose a place from character 6 on"),
     (CHARACTERS, 0, 7, 3, "choose a longer text"),
     (CHARACTERS, 4, 6, 3, "choose a place from character 6 on or a shorter context (--full-len 4)"),
+    (CHARACTERS, 3, 6, 3, "offset 3: 3 tokens before it, not 6; choose a place from character 6 on"),
     (CHARACTERS, 7, 6, 3, "offset 7: the text has 7 characters, numbered from 0"),
     (CHARACTERS, -1, 6, 3, "offset -1: the text has 7 characters"),
     (STRIPPED, 6, 2, 1, "offset 6: no token of the text holds it or follows"),
@@ -105,6 +106,9 @@ TOO_EARLY = [  # text, offset, full and local length, and words of the line
 def test_places_without_a_window(encoded: EncodedText, offset: int, full_len: int, local_len: int, words: str) -> None:
     with pytest.raises(UserError) as refused:
         place_at(encoded, offset, full_len=full_len, local_len=local_len)
-    assert words in str(refused.value)
+    assert words in str(refused.value) and ("--full-len" in str(refused.value)) == ("--full-len" in words)
+
+
+def test_the_first_place_and_one_that_a_later_token_holds() -> None:
     assert place_at(CHARACTERS, 6, full_len=6, local_len=3) == 6
-    assert place_at(STRIPPED, 2, full_len=2, local_len=1) == 2  # of the token behind it
+    assert place_at(STRIPPED, 2, full_len=2, local_len=1) == 2

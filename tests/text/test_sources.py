@@ -84,12 +84,14 @@ def test_folders_and_globs_read_the_same_files(tmp_path: Path) -> None:
     (tmp_path / "d" / "empty.txt").write_text("")
     (tmp_path / "linked.txt").write_text("linked")
     (tmp_path / "d" / "link.txt").symlink_to(tmp_path / "linked.txt")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "d" / "folder.txt").symlink_to(tmp_path / "empty")
     for path in (tmp_path / "d", f"{tmp_path}/d/**/*"):
         source = open_source(data_of(path))
         names = [str(path.relative_to(tmp_path / "d")) for piece in source.pieces for path in piece]
         assert names == ["b.txt", "empty.txt", "link.txt", "sub/a.TXT"] and len(source.pieces) == 1
         assert texts_of(data_of(path)) == ["b.txt", "", "linked", "sub/a.TXT"]
-        assert source.others == "1 .csv, 1 .json"
+        assert source.others == "1 linked folder, 1 .csv, 1 .json"
     (tmp_path / "[x].txt").write_text("marks of a glob")
     assert texts_of(data_of(tmp_path / "[x].txt")) == ["marks of a glob"]
 
@@ -114,6 +116,7 @@ BAD = {  # content of the file, and words of the line
     "lfs.npy": (LFS, "a Git LFS pointer"),
     "zip.json": (b"PK\x03\x04..", "a ZIP archive; unpack it"),
     "wide.txt": ("text".encode("utf-16"), "UTF-16 text; write it as UTF-8"),
+    "bare.txt": ("text".encode("utf-16-le"), "UTF-16 text without its mark, or no text"),
     "wide.jsonl": (LINES.decode().encode("utf-16"), "UTF-16 text"),
     "latin.txt": ("é".encode("latin-1"), "latin.txt: not UTF-8 text"),
     "cut.jsonl.gz": (gzip.compress(LINES * 50)[:-9], "cannot be read on (Compressed file ended"),
@@ -216,5 +219,7 @@ def test_c4_is_read_from_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytes
     store = open_store(prepare(data), "train")
     assert store.doc_ids_G.tolist() == local.doc_ids_G.tolist()
     assert {*store.source_of(np.arange(store.num_documents))} == {"c4/en"}
-    with pytest.raises(UserError, match=r"^data\.source=c4: no access to the hub .* or name local files"):
+    with pytest.raises(
+        UserError, match=r"^data\.source=c4: no access to the hub \(.+\); go online, or name local files"
+    ):
         prepare(dataclasses.replace(data, max_tokens=len(local.tokens) + 1))

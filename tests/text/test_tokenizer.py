@@ -70,5 +70,5 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
             tokenizer_text(dataclasses.replace(data, tokenizer=name), open_source(data))
     for text in ("{}", "no JSON"):
-        with pytest.raises(UserError, match=r"^t\.json: not a tokenizer\.json"):
+        with pytest.raises(UserError, match=r"^t\.json: not a tokenizer\.json that works \(.+\)"):
             parse_tokenizer(text, name="t.json")

@@ -162,3 +162,4 @@ def test_a_corpus_without_one_long_document() -> None:
         UserError, match=r"train split is too small: none of its 2 .* of 8 tokens .* \(the longest has 7\)"
     ):
         row_source(store_of_lengths([7, 3]), row_len=8, max_position=20)
+    assert row_source(store_of_lengths([7, 9]), row_len=8, max_position=20).documents_g.tolist() == [1]

@@ -24,7 +24,7 @@ from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.model.olmo import build_model, load_model, olmo_model_config
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.train.batches import VALIDATION_SEED, TrainingData, batch_at, open_training_text, row_source
-from olmo_sparsity.train.loop import train
+from olmo_sparsity.train.loop import stop_signals, train
 
 
 def with_training(config: Config, **keys: Any) -> Config:
@@ -69,11 +69,16 @@ def test_a_run_tells_what_it_was_trained_on_and_with(tiny_run: Path, tiny_config
     )  # of two steps, of all
     assert sorted(rates[1:], reverse=True) == rates[1:]
     assert sorted(path.name for path in (tiny_run / "checkpoints").iterdir()) == ["latest", "step12", "step8"]
+    raw = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
+    assert sum(16 * 8 / record["tokens_per_second"] for record in raw) <= 1.1 * manifest["seconds"] + 0.1
 
 
 def test_the_same_seed_gives_the_same_run(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     """Also with gradients that are accumulated, up to the order of summation. Signals then do what they did before."""
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with stop_signals() as caught:
+        signal.raise_signal(signal.SIGTERM)
+        assert (caught, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], signal.SIG_DFL)  # a second one ends it
     train(tiny_config, tmp_path / "again")
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert_same(tmp_path / "again", tiny_run)
@@ -140,14 +145,20 @@ def test_held_out_losses_are_those_of_the_model(request: pytest.FixtureRequest, 
     assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(losses[8:]) / 12, abs=1e-5)
 
 
-def test_without_rows_there_are_no_losses_by_position(tiny_config: Config, tmp_path: Path) -> None:
+def test_without_rows_there_are_no_losses_by_position(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
+) -> None:
     """Nothing lies beyond a row as long as the full context; no document is as long as another one."""
-    for name, train_len, full_len in (("ceiling", 20, 20), ("long", 8, 900)):
+    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
+    for name, train_len, full_len in (("ceiling", 20, 20), ("long", 8, int(store.lengths_G.max()))):
         context = replace(tiny_config.context, train_len=train_len, full_len=full_len)
         train(with_training(replace(tiny_config, context=context), steps=1), tmp_path / name)
         (record,) = metrics(tmp_path / name)
         assert record["loss_beyond_train_len_nats"] is None
         assert (record["loss_by_position_nats"] is None) == (name == "long")
+    assert [line for line in messages if "held-out" in line] == [
+        "0 held-out documents, 50 needed for intervals: use more or longer text, or shorter windows"
+    ]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
@@ -200,7 +211,10 @@ def test_training_resumes_from_the_newest_intact_checkpoint(
         train(tiny_config, run, overwrite=True)
     elif status == "running":
         leftover.write_text("{")
+        shutil.copytree(run / "checkpoints" / "step8", run / "checkpoints" / "step4")
         train(tiny_config, run)
+        assert not leftover.exists()
+        assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["latest", "step12", "step8"]
         assert any("damaged, so training resumes from an earlier" in line for line in messages) == bool(cut)
         assert any(f"resuming at step {8 if cut else 12}" in line for line in messages)
         assert [start["step"] for start in read_json(run / "manifest.json")["starts"]] == [0, 8 if cut else 12]
@@ -246,6 +260,7 @@ def test_training_ends_at_the_first_low_held_out_loss(
     again = read_json(run / "manifest.json")
     for key in ("status", "steps", "ended_by", "validation_loss_nats", "checkpoint", "tokens"):
         assert again[key] == manifest[key]
+    assert 0 < manifest["seconds"] < 600 and 0 < again["seconds"] < 600
 
 
 def test_overwrite_starts_again_and_leaves_what_is_not_of_the_run(
@@ -254,9 +269,14 @@ def test_overwrite_starts_again_and_leaves_what_is_not_of_the_run(
     """Through a link, too; what torchrun has restarted resumes, because the first start has deleted the run."""
     run = copied(tiny_run, tmp_path, status="complete")
     (run / "notes.txt").write_text("mine")
+    (run / "config.yaml").write_text("name: earlier\n")
     (tmp_path / "link").symlink_to(run)
     train(tiny_config, tmp_path / "link", overwrite=True)
     assert_same(run, tiny_run)
+    assert (run / "config.yaml").read_text() == (tiny_run / "config.yaml").read_text()
+    said = "\n".join(messages)
+    assert "deleting the earlier run (--overwrite)" in said and "compiling" not in said
+    assert "below 20; cpu, fp32, not compiled" in said and "trained 12 steps, 1,536 tokens; validation loss " in said
     assert (run / "notes.txt").read_text() == "mine" and not (tmp_path / ".run.lock").exists()
     assert read_json(run / "manifest.json")["run_id"] != read_json(tiny_run / "manifest.json")["run_id"]
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("TORCHELASTIC_RESTART_COUNT", "1")):
@@ -275,6 +295,14 @@ REFUSED: dict[str, tuple[Callable[[Config, Path], object], dict[str, Any], str]]
         lambda _, run: write_json(run / "manifest.json", {"kind": "influence"}), {}, "is no run folder",
     ),
     "damaged metrics": (lambda _, run: (run / "metrics.jsonl").write_text('{"steps": 1}\n'), {}, r"metrics\.jsonl:1"),
+    **{
+        f"no {key}": (
+            lambda _, run, key=key, status=status: write_json(
+                run / "manifest.json", {**read_json(run / "manifest.json"), "status": status, key: None}
+            ), {}, f"key {key} is missing",
+        )
+        for key, status in (("config", "running"), ("starts", "running"), ("steps", "complete"))
+    },
     "another's checkpoint": (
         lambda _, run: write_json(run / "manifest.json", {**read_json(run / "manifest.json"), "run_id": "0a1b"}), {},
         "saved this checkpoint, not this run",
@@ -304,6 +332,10 @@ def test_a_run_whose_text_has_changed_is_not_resumed(tiny_config: Config, tmp_pa
     config = replace(tiny_config, data=replace(tiny_config.data, source=str(source)))
     train(with_training(config, steps=1), run)
     write_json(run / "manifest.json", {**read_json(run / "manifest.json"), "status": "running"})
+    tokens = next(Path(read_json(run / "manifest.json")["token_store"]).glob("train/*.bin"))
+    tokens.write_bytes(bytes(tokens.stat().st_size))
+    with pytest.raises(UserError, match="other contents than were written there"):
+        train(with_training(config, steps=1), run)
     source.write_text("".join(lines[5:]))
     with pytest.raises(UserError, match="its text has changed since training began; choose another folder with --run"):
         train(with_training(config, steps=1), run)

@@ -125,7 +125,7 @@ def test_schedules(scheduler: str) -> None:
         "inverse_sqrt_with_warmup": math.sqrt(20 / 60),
         "max_scheduler": math.sqrt(20 / 60),
         "constant_with_warmup": 1.0,
-        "cosine_linear_envelope": rates[60],
+        "cosine_linear_envelope": 0.1 + 0.9 * (1 + math.cos(math.pi / 2)) / 2 / 2,
     }
     assert rates[60] == pytest.approx(at_60[scheduler])
     assert max(rates) <= 1.0 and (rates[100] < rates[30]) == (scheduler != "constant_with_warmup")

@@ -114,14 +114,18 @@ def test_nothing_and_too_much_are_said_and_entries_have_their_name(exploration: 
     (shown,) = re.findall(
         r'<iframe sandbox="allow-scripts" srcdoc="(.*?)" style=', exploration._repr_html_(), re.DOTALL
     )
-    assert html.unescape(shown) == exploration.to_html()
+    assert html.unescape(shown) == exploration.to_html() and '"' not in shown
 
 
-def test_only_a_page_of_ours_is_replaced_and_only_if_asked(path: Path, tmp_path: Path) -> None:
+def test_only_a_page_of_ours_is_replaced_and_only_if_asked(
+    exploration: Exploration, path: Path, tmp_path: Path
+) -> None:
     page, foreign, link = (tmp_path / name for name in ("a/page.html", "foreign.html", "link.html"))
     assert write_page(page, path.read_text(), overwrite=False) == page
     with pytest.raises(UserError, match="the file exists; --overwrite replaces it"):
         write_page(page, "other", overwrite=False)
+    with pytest.raises(UserError, match="the file exists"):
+        exploration.save_html(path)
     assert page.read_text() == path.read_text()
     write_page(page, "other", overwrite=True)
     assert page.read_text() == "other"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("one", "mine", 60, 14, "running"),
         ("two", "text-k1-0ccccc", 9, None, "complete"),
     ):
-        manifest = unlike_manifest(train_len=train_len, status=status)
+        finished = {"finished": "1"} if status == "complete" else {}
+        manifest = unlike_manifest(train_len=train_len, status=status, **finished)
         tables = folder / run / "influence" / name
         tables.mkdir(parents=True)
         write_rows(tables, {**manifest, "run": run}, unlike_rows(manifest, num_documents=documents))
+    shutil.copytree(tables, folder / "two" / "explore" / "text-0dddddd")  # an explored document
     (folder / "three").mkdir()
     write_json(folder / "three" / "manifest.json", {"kind": "run", "status": "running", "config": {}})
     (folder / "four").mkdir()
@@ -38,6 +41,8 @@ def test_the_numbers_are_those_of_the_frame(runs: Path, capsys: pytest.CaptureFi
     print_listing(runs, as_json=True)
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert found == json.loads(json.dumps(read_listing(runs)))
+    names = [entry["name"] for entry in found if Path(entry["run"]).name in ("one", "two")]
+    assert names == ["text-k1-0aaaaa", "mine", "text-k1-0ccccc"]
     entries = {(Path(entry["run"]).name, entry["name"]): entry for entry in found}
     entry, frame = entries["one", "text-k1-0aaaaa"], read_estimates(runs / "one/influence/text-k1-0aaaaa")
     assert (entry["windows"], entry["selector"], entry["k"]) == (frame["n_windows"].max(), "kl", 1)

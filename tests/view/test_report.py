@@ -239,6 +239,7 @@ def test_a_pretrained_model_whose_selector_sees_the_target(pages: dict[str, Path
     assert [of.text for of in page.all("p", **{"class": "verdict"})][:2] == ["YES", "DOES NOT APPLY"]
     states = {name: state for name, (state, _) in checks_of(page).items()}
     assert states == {"Null context": "open", "Damping": "open", "Optimism": "open", "Documents": "passed"}
+    assert "1 token picked by unmask-one" in next(page.all("article")).text
 
 
 # --- the file

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import io
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,23 @@ def test_a_screen_reads_as_before(
     new, before = tmp_path / f"{name}.txt", Path(__file__).parent / "screens" / f"{name}.txt"
     new.write_text(printed)
     assert before.exists() and printed == before.read_text(), new
+
+
+BARS = {
+    "train": {"prepare": "199 documents", "train": "6/6"},
+    "influence": {"prepare": "199 documents", "influence": "24/24"},
+    "synth-eval": {"train": "40/40", "synthetic": "64/64"},
+}
+
+
+@pytest.mark.parametrize("name", BARS)
+def test_the_bars_of_a_terminal_reach_their_ends(
+    name: str, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(workplace, tmp_path / "copy"))
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert exit_code(*SCREENS[name].split()) == 0
+    states = re.findall(r"(\w+): (?: *\d+%\|.*?\| )?(\d+(?:/\d+| documents))", terminal.getvalue())
+    assert dict(states) == BARS[name], terminal.getvalue()

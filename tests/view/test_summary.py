@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -155,8 +156,10 @@ def test_few_tokens_are_enough_target_by_target(share: Interval, of_random: Inte
 
 def test_what_was_not_measured_has_no_answer() -> None:
     frame = measured()
-    beyond = answers(frame[frame["quantity"] != "gain_beyond_nats"])[1]
-    assert (beyond.verdict, beyond.number) == ("DOES NOT APPLY", "")
+    without = frame[~frame["quantity"].isin(["gain_over_random_nats", "excess_over_random_nats"])]
+    for answer in (answers(frame[frame["quantity"] != "gain_beyond_nats"])[1], answers(without)[2]):
+        assert (answer.verdict, answer.number) == ("DOES NOT APPLY", "")
+    assert "Null context: not measured." in caution(without, 4)
     assert len(answers(frame[frame["quantity"] != "spectrum_share"])) == 3  # means over seeds
     seeing = [{**of, "sees_target": of["selector"] not in ("random", "nearest")} for of in SELECTORS]
     assert verdicts(measured(selectors=seeing))[2:] == ["DOES NOT APPLY"] * 2
@@ -213,6 +216,9 @@ def test_k_counts_what_was_unmasked_and_the_first_line_says_what_was_measured(
     assert words in answers(frame)[2].sentence
     line = measured_line(frame.attrs["manifest"], frame)
     assert all(part in line for part in ("hand", "novels", "2,345", "678", "8 local", "16 earlier", "12"))
+    scaled = {"name": "a/b", "revision": "main", "rope_scaling": "yarn:2"}
+    for model, name in ((scaled, "a/b yarn:2"), ({"name": "/models/b"}, "b")):
+        assert measured_line({**frame.attrs["manifest"], "model": model}, frame).startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize(
@@ -368,6 +374,8 @@ def test_a_comparison_has_the_rows_of_its_frame(folders: list[Path], capsys: pyt
     main = comparison_table(comparison)["quantity"]
     (seeing,) = main[main.str.contains("unmask-one")]
     assert "corrected gain" in seeing and main.str.contains("R(k), kl, k = 1", regex=False).sum() == 1
+    print_comparison(replace(comparison, has_same_tokens=False))
+    assert "The tokenizers differ" in capsys.readouterr().out
     print_comparison(comparison, as_json=True)
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert found["estimates"] == comparison.frame.astype(object).where(comparison.frame.notna(), None).to_dict(
