@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from markdown_it import MarkdownIt
-from started_commands import run_cli, start_command
+from started_commands import exit_code, run_cli, start_command
 from tiny_models import last_logits, rows
 from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -198,9 +198,16 @@ def test_only_a_trained_run_of_text_is_exported(tiny_run: Path, bos_run: Path, t
             export_hf(run, tmp_path / "out")
         assert not (tmp_path / "out").exists()
     shutil.rmtree(early / "checkpoints" / "step12")
+    tokenizer, eos = read_tokenizer(early / "tokenizer.json"), "<|endoftext|>"
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, 0)])
+    (early / "tokenizer.json").write_text(tokenizer.to_str())
+    of_own = {"tokenizer_sha256": sha256_file(early / "tokenizer.json")}
+    write_manifest(early, {**read_json(early / "manifest.json"), **of_own})
     exported = run_cli("export", "hf", str(early), str(tmp_path / "out"), cwd=tmp_path)
     assert "this is step8, not the model at the end" in exported.stderr
+    assert "register_new_resolver" not in exported.stderr  # a warning that helps no user
     assert f"8 of 12 steps, {8 * 16 * 8:,} tokens.\n" in (tmp_path / "out" / "README.md").read_text()
+    assert exit_code("export", "hf", early, tmp_path / "out") == 2  # not replaced without being asked
 
 
 def test_killed_at_any_time_nothing_is_lost(tiny_run: Path, tmp_path: Path) -> None:

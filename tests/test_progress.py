@@ -47,6 +47,12 @@ def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: 
         "train: 90%, 90 of 100 steps, 01:30 elapsed, 00:10 left, 1.00 steps/s, loss=0.89",
         "train: 100%, 100 of 100 steps, 01:40 elapsed, 00:00 left, 1.00 steps/s, loss=0.99",
     ]
+    messages.clear()
+    with progress_bar("prepare", " documents") as bar:  # of nobody knows how many
+        for _ in range(40):
+            clock.seconds += 1
+            bar.update()
+    assert messages == [f"prepare: {n} documents, 00:{n} elapsed, 1.00 documents/s" for n in (30, 40)]
 
 
 def test_short_work_logs_nothing(clock: Clock, messages: Messages) -> None:

@@ -182,6 +182,8 @@ def test_merged_shares_equal_one_measurement(halves: list[Path], copy: Path) -> 
     assert partly.returncode == 2 and "windows/part-00002.parquet: this part is missing" in partly.stderr
     with pytest.raises(UserError, match="unfinished"):
         read_table(out, "windows")
+    checked = run_cli("merge", "--check", str(halves[0]), str(copy), cwd=copy)
+    assert (checked.returncode, checked.stdout) == (2, f"{copy}: complete\n")
     (halves[1] / "windows" / "part-00000.parquet").write_bytes(b"begun")  # no part: the other table has none
     done = run_cli("merge", *map(str, halves), "--out", str(out), cwd=copy)
     assert done.returncode == 0, done.stderr
@@ -189,6 +191,9 @@ def test_merged_shares_equal_one_measurement(halves: list[Path], copy: Path) -> 
     assert part_bytes(out) == part_bytes(copy)
     assert {path.name for path in (out / "sessions").iterdir()} == {path.name for path in (copy / "sessions").iterdir()}
     assert read_json(out / "manifest.json")["status"] == "complete"
+    before = (out / "manifest.json").read_bytes()
+    merge_folders(halves, out)
+    assert (out / "manifest.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("written", ["manifest.json", "selections/part-00000.parquet", "windows/part-00001.parquet"])

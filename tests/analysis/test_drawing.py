@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Optional
@@ -87,16 +88,21 @@ def test_counts_that_have_a_label_do_not_overlap(counts: list[int], marked: Opti
 
 
 def test_an_earlier_figure_is_replaced_and_its_words_are_in_the_metadata(tmp_path: Path) -> None:
+    before = plt.get_fignums()
+    (tmp_path / "new").mkdir()
+    (leftover := tmp_path / "new" / ".gains.png.0a1b2c3d.partial").touch()
+    os.utime(leftover, (0, 0))
     for title in ("First", "Gains \u2212 losses\x07"):
         figure, _ = one_axis(title)
         paths = save(figure, "gains", tmp_path / "new")
+    assert figure.get_suptitle() == "Gains \u2212 losses\ufffd" and plt.get_fignums() == before
     assert [path.name for path in paths] == ["gains.png", "gains.pdf"]
     assert sorted((tmp_path / "new").iterdir()) == sorted(paths)
     with Image.open(paths[0]) as picture:
         assert picture.text["Title"] == "Gains \u2212 losses\ufffd"  # type: ignore[attr-defined]
         assert picture.text["Description"] == "A caption."  # type: ignore[attr-defined]
         assert picture.size == (600, 400)
-    assert paths[1].read_bytes().startswith(b"%PDF")
+    assert paths[1].read_bytes().startswith(b"%PDF") and b"/Subject (A caption.)" in paths[1].read_bytes()
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf"])

@@ -98,7 +98,7 @@ def test_first_picture_shows_the_gain_over_the_training_row(frame: pd.DataFrame)
 
 
 def test_first_picture_without_a_gain_or_a_row_or_documents(tmp_path: Path, frame: pd.DataFrame) -> None:
-    none = read_estimates(made_up_tables(tmp_path / "none", num_documents=60, long_gain=-0.5))
+    none = read_estimates(made_up_tables(tmp_path / "none", num_documents=100, long_gain=-0.5))
     few = read_estimates(made_up_tables(tmp_path / "few", num_documents=10))
     for other, words in ((none, "no clear gain\nto give back"), (few, "too few documents")):
         axis, beyond = first_picture.figure(other).axes
@@ -107,11 +107,15 @@ def test_first_picture_without_a_gain_or_a_row_or_documents(tmp_path: Path, fram
         for module in (recovered, spectrum):
             with pytest.raises(NothingToDraw):
                 module.figure(other)
+    (said,) = classes.figure(none).axes[2].texts
+    assert (said.get_text(), said.get_position()) == ("no clear gain", (0.5, 0.5))
     manifest = frame.attrs["manifest"]
     unknown = frame.copy()
     unknown.attrs = {**frame.attrs, "manifest": {**manifest, "context": {**manifest["context"], "train_len": None}}}
     _, axis = first_picture.figure(unknown).axes
     assert not axis.patches and "local tokens" in axis.get_ylabel()
+    assert "training rows unknown" in [text.get_text() for text in axis.texts]
+    assert np.asarray(axis.lines[0].get_xdata())[0] == 8  # the local tokens
 
 
 def test_recovered_is_r_against_d_with_the_line_of_blends(frame: pd.DataFrame) -> None:
@@ -157,9 +161,9 @@ def test_classes_are_ordered_by_their_gain(frame: pd.DataFrame) -> None:
     gain, over_random, fraction = classes.figure(frame).axes
     names = [label.get_text().partition(" (")[0] for label in gain.get_yticklabels()]
     of_groups = frame[frame["group"].notna()].set_index("group")
-    gains = of_groups[of_groups["quantity"] == "long_gain_nats"]["value"]
-    assert names == gains.sort_values().index.tolist() and len(names) == 3
-    np.testing.assert_allclose(gain.lines[0].get_xdata(), gains[names])
+    own = of_groups[of_groups["quantity"] == "long_gain_nats"]["value"]
+    assert names == own.sort_values().index.tolist() and len(names) == 3
+    np.testing.assert_allclose(gain.lines[0].get_xdata(), own[names])
     chosen = of_groups[(of_groups["selector"] == "kl") & (of_groups["context"] == "real") & (of_groups["k"] == 1)]
     for axis, quantity in ((over_random, "gain_over_random_nats"), (fraction, "recovered_fraction")):
         values = chosen[chosen["quantity"] == quantity]["value"]
@@ -168,6 +172,7 @@ def test_classes_are_ordered_by_their_gain(frame: pd.DataFrame) -> None:
     seeing = frame.copy()
     seeing.attrs = {**frame.attrs, "selectors": [of for of in frame.attrs["selectors"] if of["sees_target"]]}
     assert "picked by unmask-one, which sees the target" in classes.figure(seeing).get_supxlabel()
+    assert set(labelled(gains.figure(seeing).axes[0])) == {"unmask-one"}
 
 
 def test_figure4_has_every_window_and_their_means(tables: Path) -> None:
@@ -195,7 +200,7 @@ def test_figure4_has_every_window_and_their_means(tables: Path) -> None:
         figure4.figure(tables, "nobody")
 
 
-def test_figure5_shows_the_likely_window_and_what_was_picked(tables: Path) -> None:
+def test_figure5_shows_the_likely_window_and_what_was_picked(tables: Path, tmp_path: Path) -> None:
     windows = read_frames(tables).windows.assign(loss_long_nats=lambda of: of["loss_long_nats"] - 2.5)
     likely, short = np.exp(-windows["loss_long_nats"]), np.exp(-windows["loss_short_nats"])
     best = max((w for w in range(len(windows)) if likely.iloc[w] >= 0.5), key=lambda w: (likely - short).iloc[w])
@@ -216,6 +221,9 @@ def test_figure5_shows_the_likely_window_and_what_was_picked(tables: Path) -> No
     assert bold == set(window.visible("kl", 2)) | {20}
     assert len([patch for patch in text.patches if to_hex(patch.get_facecolor()) == figure5.PICKED]) == 2
     assert f"Window {window_id}: of all windows" in figure.get_supxlabel()
+    odd = figure5.figure(made_up_tables(tmp_path / "odd", num_documents=1, long_gain=-2, texts=["\u4e2d"]))
+    assert odd.axes[0].texts[0].get_text() == "\u25a1"
+    assert "below 1% with all 20 tokens" in [of.get_text() for of in odd.axes[1].texts]
 
 
 def test_figure5_breaks_a_long_window_into_lines_that_fill_its_panel(tmp_path: Path) -> None:
@@ -227,6 +235,7 @@ def test_figure5_breaks_a_long_window_into_lines_that_fill_its_panel(tmp_path: P
     (left, bottom), (right, top) = boxes[:, :2].min(axis=0) - axis.bbox.min, axis.bbox.max - boxes[:, 2:].max(axis=0)
     assert (boxes[:, 3] - boxes[:, 1]).min() < high - low
     assert min(left, right, bottom, top) >= 0 and max(bottom, top) < high - low
+    assert axis.patches[-1].get_y() == pytest.approx(-1.42)  # type: ignore[attr-defined]  # the target's, in the second line
 
 
 @pytest.fixture
@@ -348,6 +357,9 @@ def test_synthetic_draws_each_task_apart() -> None:
     of_sum = {"sum": {"max_sparsity": 3, "scratchpad": False, "modulus": 4}}
     (picture,) = synthetic.pictures(accuracies(of_sum)).values()
     assert picture.get_suptitle().startswith("Sum modulo 4") and chance_of(picture) == {0.25}
+    three = accuracies({f"parity, {most}": {"max_sparsity": most, "scratchpad": False} for most in (2, 3, 4)})
+    (picture,) = synthetic.pictures(three[(three["model"] != "parity, 3") | (three["k"] == 1)]).values()
+    assert [len(axis.texts) for axis in picture.axes] == [0, 1, 2]  # where the lines are not those of the last panel
 
 
 def assert_readable(figure: Figure) -> None:
@@ -449,6 +461,7 @@ MISTAKES = {
     "spectrum --run a --run b": "--run b: spectrum is a figure of one measurement",
     "training --tables t": "--tables t: training is a figure of runs; name them with --run",
     "spectrum --run nowhere": "nowhere: no such folder",
+    "spectrum --tables nowhere": "nowhere: there are no influence tables here",
     "figure4 --wrong": "unrecognized arguments: --wrong",
     "training --run odd": "odd/metrics.jsonl: Is a directory",
     "recovered --run few": "recovered: the long context gives no clear gain",

@@ -107,6 +107,7 @@ def test_a_pretrained_model_has_a_folder_once_something_is_kept_there(
         found = api.explore(model, TEXT[:60], selectors=["nearest"], k=[1], folder=folder)
         assert repr(found) == "Exploration(source='text')" and (model.folder / "manifest.json").exists() == is_kept
     assert read_json(model.folder / "manifest.json")["kind"] == "pretrained"
+    assert [one["name"] for one in api.explore(model, TEXT[:60]).data["selectors"]] == ["attention", "nearest"]
 
 
 def test_by_default_blind_selectors_at_a_k_that_leaves_something_out(tiny_run: Path) -> None:

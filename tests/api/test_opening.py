@@ -151,7 +151,7 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda m, w, run: api.losses(m, w, frame(window_id=[0.5], positions=[[1]])), "visible.window_id[0]: expected int"),
     (lambda m, w, run: api.losses(m, w, frame(window=[0])), "visible.window_id: expected list, got None"),
     (lambda m, w, run: api.losses(m, w, frame(window_id=[0], positions=[[1]], context=["null"])), "visible.context: sets are"),
-    (lambda m, w, run: api.explore(m, "short"), "text: "),
+    (lambda m, w, run: api.explore(m, "Q" * 20), "text: 20 tokens, and a window takes 20"),
     (lambda m, w, run: api.explore(m, TEXT, k=[13]), "influence.k"),
     (lambda m, w, run: api.read_results(run.parent), "run `olmo-sparsity influence` first"),
 ]  # fmt: skip

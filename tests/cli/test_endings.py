@@ -112,6 +112,7 @@ def test_an_error_of_the_system_names_the_file(number: int) -> None:
     line = error_line(OSError(number, os.strerror(number), "folder/name"))
     advice = "wait, and run the same command again" if number == errno.ESTALE else "choose another, or correct it"
     assert line == f"folder/name: {os.strerror(number).lower()}; {advice}"
+    assert error_line(OSError(number, os.strerror(number))) == f"a file: {os.strerror(number).lower()}; {advice}"
 
 
 def test_other_errors_are_bugs() -> None:

@@ -96,6 +96,7 @@ ARGUMENTS = [
     ("report --run runs/seed0 influence.seed=1", "report: got unexpected extra argument"),
     ("summary --json --csv", "summary: give one of --json and --csv"),
     ("summary --run runs/seed0 --run runs/seed1 --tables x", "with several runs there is no --tables"),
+    ("summary --run runs/seed0 --run runs/seed0", "name each seed once"),
     ("summary --run runs/seed0 --tables tables/words", "not of runs/seed0; leave out one of the two"),
     ("summary --run runs/none", "runs/none"),
     ("summary", "runs/demo: no such folder; run `olmo-sparsity influence` first"),
@@ -117,7 +118,7 @@ ARGUMENTS = [
     ("'\x1b[31mred'", "no such command"),
     ("'train' '\x1b[31mred=1'", "there is no such key"),
     ("train data.source=\udcff", "this name is not UTF-8"),
-    ("hypothesis --run runs/none", "runs/none"),
+    ("hypothesis --run runs/none", "runs/none: there is no training run here"),
     ("synth summary --run runs/none", "runs/none"),
     ("synth summary", "runs/synthetic/parity"),
 ]
@@ -184,7 +185,7 @@ FILES = [
     (f"{MODEL} empty", "empty", lambda: Path("empty").mkdir()),
     (f"{MODEL} llama pretrained.revision=x", "only the hub has revisions"),
     (
-        "explore --run runs/guard --text t.txt",
+        "explore --config guard.yaml --run fresh --train --text t.txt",
         "t.txt: 400,000 characters, and a page holds",
         written("t.txt", "ab " * 133_333 + "c"),
     ),

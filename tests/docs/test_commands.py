@@ -195,6 +195,13 @@ def command_names(parent: Typer) -> Iterator[str]:
         yield from (f"{group.name} {name}" for name in command_names(group.typer_instance))  # type: ignore[arg-type]
 
 
+def test_figures_says_what_it_has_drawn(workplace: Path) -> None:
+    said = CliRunner().invoke(app, ["figures", "--run", "runs/demo", "--out", "drawn"]).stdout
+    others = sorted({path.stem for path in Path("drawn").iterdir()} - {"first_picture"})
+    assert set(others) <= {"figure4", "figure5"}
+    assert said == f"drawn/first_picture.png, and there: {', '.join(others)}; each as PNG and PDF\n"
+
+
 def test_every_command_has_an_example_in_the_reference() -> None:
     shown = [re.sub(r"^olmo-sparsity (-\S+ )*", "", of) + " " for of in shown_commands(ROOT / "docs" / "reference.md")]
     assert [name for name in command_names(app) if not any(command.startswith(f"{name} ") for command in shown)] == []

@@ -28,3 +28,4 @@ def test_wheel_draws_a_figure(tmp_path: Path) -> None:
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([programs / "olmo-sparsity", "figures", "--run", run], check=True, cwd=tmp_path, env=alone)
     assert list(run.glob("figures/*/figure5.png"))
+    subprocess.run([programs / "olmo-sparsity", "config"], check=True, cwd=tmp_path, env=alone)

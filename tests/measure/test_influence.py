@@ -103,6 +103,11 @@ def test_a_text_that_has_changed_is_not_taken_for_the_measured_one(
     assert finished(config, tiny_run, out) is None
     (tmp_path / "moved").rename(linked.parent)
     assert finished(config, tiny_run, out) == out
+    pattern, of_pattern = changed(config, data=f"{tmp_path}/texts/**/b.jsonl"), tmp_path / "of-pattern"
+    measure(pattern, tiny_run, out=of_pattern)
+    assert finished(pattern, tiny_run, of_pattern) == of_pattern
+    linked.touch()
+    assert finished(pattern, tiny_run, of_pattern) is None
     write_corpus(text, 30, seed=4)  # a file in a folder of the folder
     assert finished(config, tiny_run, out) is None
     with pytest.raises(UserError, match="measured with other settings, another model or other text"):
@@ -122,6 +127,10 @@ def test_fewer_windows_than_requested_are_told(
     assert any(told in line for line in messages)
     few = [line for line in messages if "documents, 50 needed for intervals: use more or longer text" in line]
     assert few and not any("held-out" in line for line in few)
+    lengths = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation").lengths_G
+    long = changed(config, data=None, min_preceding=int(sorted(lengths)[-40]) - 2, num_windows=3)
+    measure(long, tiny_run, out=tmp_path / "long")
+    assert any("held-out documents, 50 needed for intervals: data.validation_percent=" in line for line in messages)
 
 
 def test_missing_parts_are_measured_again_and_give_the_same_bytes(

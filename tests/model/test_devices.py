@@ -11,7 +11,10 @@ import torch
 from started_commands import Started
 
 from olmo_sparsity.config import TrainingConfig
-from olmo_sparsity.model.devices import has_bf16_units, leave_out_unusable_amx, pick_device
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.devices import device_name, has_bf16_units, leave_out_unusable_amx, pick_device
+from olmo_sparsity.torchrun import ProcessInfo, current_process
+from olmo_sparsity.train.parallel import device_of_process
 from olmo_sparsity.train.step import resolve_precision
 
 
@@ -43,6 +46,31 @@ def test_a_gpu_that_emulates_bf16_has_no_units_for_it(monkeypatch: pytest.Monkey
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda found=has_units, **_: found)
         settings = [TrainingConfig(precision=name) for name in ("auto", "fp32", "bf16")]
         assert [resolve_precision(of, torch.device("cuda")) for of in settings] == [auto, "fp32", "bf16"]
+    for has_tiles in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda found=has_tiles: found)
+        assert has_bf16_units(torch.device("cpu")) == (has_tiles and not leave_out_unusable_amx())
+
+
+def test_each_process_of_torchrun_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    gpus = {
+        "is_available": lambda: True, "device_count": lambda: 2, "get_device_name": lambda _: "H200", "set_device": taken.append,
+    }  # fmt: skip
+    for name, found in gpus.items():
+        monkeypatch.setattr(torch.cuda, name, found)
+    assert [str(pick_device(name)) for name in ("auto", "cuda", "cuda:1", "cpu")] == ["cuda", "cuda", "cuda:1", "cpu"]
+    assert [device_name(torch.device(name)) for name in ("cuda", "cpu")] == ["H200", "cpu"] and not taken
+    with pytest.raises(UserError, match="cuda:2: this machine has no such device"):
+        pick_device("cuda:2")
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    pick_device("cuda")
+    second = current_process()
+    for process, name, own in ((second, "cuda", "cuda:1"), (second, "cpu", "cpu"), (ProcessInfo(), "cuda", "cuda")):
+        assert str(device_of_process(torch.device(name), process)) == own
+    assert taken == [1, 1]
+    with pytest.raises(UserError, match=r"3 processes and 2 GPUs on this machine: .* smaller --nproc-per-node"):
+        device_of_process(torch.device("cuda"), ProcessInfo(2, 3, 2, 3))
 
 
 USABLE = "processor\t: 0\ncpuid level\t: 32\nflags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n"

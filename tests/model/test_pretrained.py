@@ -102,6 +102,7 @@ def test_a_model_in_memory_is_that_of_a_folder(llama: Path) -> None:
 
 
 EOS_IN_FRONT = processors.TemplateProcessing(single="</s> $A", pair="</s> $A $B", special_tokens=[("</s>", EOS)])
+EOS_BEHIND = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", EOS)])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,7 @@ EOS_IN_FRONT = processors.TemplateProcessing(single="</s> $A", pair="</s> $A $B"
         ({}, None, BOS, False),
         ({"has_bos": False}, None, EOS, False),
         ({}, EOS_IN_FRONT, EOS, True),  # not the BOS that it names
+        ({}, EOS_BEHIND, BOS, False),  # what stands behind a text is not in front of it
     ],
 )
 def test_the_first_token_is_measured_by_encoding(
@@ -267,7 +269,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         config(intermediate_size=48), r"6 weights .* model\.layers\.0\.mlp\.down_proj\.weight: \[32, 64\] instead of \[32, 48\]"
     ),
     **{
-        f"index {text[:14]}": (index(text), r"index\.json: .*; the file is damaged|the file is damaged")
+        f"index {text[:14]}": (index(text), "the file is damaged")
         for text in ("[" * 100_000, "{}", "[]", '{"weight_map": 5}', '{"weight_map": {"a": 5}}')
     },
     **{
@@ -289,9 +291,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_what_is_not_one_whole_safe_model_is_refused_in_one_line(case: str, copied: Path) -> None:
     change, said = REFUSED[case]
     change(copied)
-    with pytest.raises(UserError, match=rf"^[^\n]*({said})[^\n]*$") as caught:
+    with pytest.raises(UserError, match=rf"^[^\n]*({said})[^\n]*$"):
         opened(copied)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("special", [True, False])

@@ -84,6 +84,7 @@ def test_a_file_holds_functions_and_selectors() -> None:
     }
     assert sources_of(["kl", "farthest"]) == [("farthest", SHA256)]
     assert meaning_of("gone", {"own_selectors": {"gone": {"meaning": "What it was."}}}) == "What it was."
+    assert meaning_of("kl", {}) == SELECTORS["kl"].meaning and meaning_of("gone", {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_functions_and_selectors_from_python() -> None:
     marked = selector("marked", sees_target=True)(lambda s: s.loss_single)
     assert names_of(["kl", last, marked, last]) == ["kl", "last", "marked"]
     assert SELECTORS["last"].function(scores_of()).tolist() == [list(range(16))] * W
-    assert own_entries(["last"])["last"]["file"] == "test_own.py"
+    assert [of["file"] for of in own_entries(["last", "marked"]).values()] == ["test_own.py"] * 2
     assert SELECTORS["marked"].function(scores_of().for_label(0)).shape == (W, 16)
     typed: dict[str, Any] = {}
     exec("def typed(s): return s.kl_single\ndef last(s): ...", typed)

@@ -123,6 +123,7 @@ def test_two_of_one_name_are_called_as_the_user_calls_them(tmp_path: Path, pair:
         ("{0}:kl", "{1}", "for both runs"),
         ("{0}:greedy", "{1}:kl", "greedy was not measured there"),
         ("{0}:my-own", "{1}:kl", "my-own was not measured there"),
+        ("{0}", "no:where/run", "no:where/run: no such folder"),
         ("{0}", "nowhere", "nowhere: no such folder"),
     ],
 )
@@ -137,11 +138,12 @@ def test_a_selector_of_the_user_with_another_source_is_named(
     entry = {"file": "own.py", "meaning": "mine", "sees_target": False}
     folders = [
         written(tmp_path / name, seed=seed, rows=FEW, own_selectors={"mine": {**entry, "sha256": sha256}})
-        for seed, (name, sha256) in enumerate((("a", "1"), ("b", "2"), ("c", "1")))
+        for seed, (name, sha256) in enumerate((("a", "1"), ("b", "2"), ("c", "1"), ("typed", None)))
     ]
     with caplog.at_level(logging.WARNING):
         compare(folders[0], folders[2])
         compare(folders[0], pair[0])  # which has none
+        compare(folders[3], folders[3])  # one measurement
         assert "mine" not in caplog.text
         compare(folders[0], folders[1])
         assert "mine" in caplog.text

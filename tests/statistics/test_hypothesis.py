@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 from guard_commands import DATA
 from typer.testing import CliRunner
-from unlike_tables import copied_with_rows
+from unlike_tables import copied_with_rows, made_up_tables
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
@@ -95,6 +95,7 @@ def thirds_by_hand(
         (1, {"reaction": 20, "distance": 4, "entropy": 2}),  # 2,400 targets have room for 200 cells of 12
         (7, {"reaction": 20, "distance": 1, "entropy": 1}),  # 343: for 28
         (40, {"reaction": 5, "distance": 1, "entropy": 1}),  # 60: for 5
+        (80, {"reaction": 2, "distance": 1, "entropy": 1}),  # 30: for 2
         (300, {"reaction": 1, "distance": 1, "entropy": 1}),
     ],
 )
@@ -317,12 +318,17 @@ def test_a_pretrained_model_has_the_training_row_that_was_stated(runs: list[Path
     write_manifest(model, {"kind": "pretrained", "status": "complete"})
     found, of_run = hypothesis.read_hypothesis([model]), hypothesis.read_hypothesis(runs[:1])
     assert found.attrs["pretrained"] == ["model"]
+    printed = CliRunner().invoke(app, ["hypothesis", "--run", str(model)]).output
+    assert "its noise is in both." in " ".join(printed.split())
     pd.testing.assert_series_equal(found["value"], of_run["value"])
     measured = model / "influence" / "measured"
     manifest = read_json(measured / "manifest.json")
     other = Path(shutil.copytree(measured, measured.with_name("unstated")))
     write_manifest(other, {**manifest, "context": {**manifest["context"], "train_len": None}})
     pd.testing.assert_series_equal(hypothesis.read_hypothesis([model])["value"], of_run["value"])
+    write_manifest(measured, {**manifest, "context": {**manifest["context"], "local_len": 6}})
+    with pytest.raises(UserError, match="no measurement with as many local tokens"):
+        hypothesis.read_hypothesis([model])
     shutil.rmtree(other)
     write_manifest(measured, {**manifest, "context": {**manifest["context"], "train_len": None}})
     with pytest.raises(UserError, match="the training row of this model is not known"):
@@ -330,6 +336,18 @@ def test_a_pretrained_model_has_the_training_row_that_was_stated(runs: list[Path
     write_manifest(measured, {**manifest, "influence": {**manifest["influence"], "k": [2]}})
     with pytest.raises(UserError, match=r"--k 1,2,4 pretrained\.train_len=8` first$"):
         hypothesis.read_hypothesis([model])
+
+
+def test_distances_begin_behind_the_local_tokens(tmp_path: Path) -> None:
+    """Of 600 targets there are two bins of the distance; 8 of 20 tokens are local."""
+    context = {"local_len": 8, "full_len": 20, "num_long_range": 12, "train_len": 8}
+    setup = {"context": context, "tokens_sha256": "t", "windows_sha256": "w"}
+    tables = tmp_path / "model" / "influence" / "measured"
+    made_up_tables(tables, num_documents=300, selectors=["kl", "random"], setup=setup)
+    write_manifest(tmp_path / "model", {"kind": "pretrained", "status": "complete"})
+    model = Model("model", (hypothesis.read_reactions(tables, "kl"),), (9, 20))
+    expected = gain_by_sparsity(model, model, None)["value"].tolist()
+    assert hypothesis.read_hypothesis([tmp_path / "model"])["value"].tolist() == pytest.approx(expected)
 
 
 def test_the_command_prints_what_the_frame_holds(runs: list[Path]) -> None:
@@ -379,9 +397,11 @@ def test_other_measurements_are_refused(changes: dict[str, Any], said: str, runs
 
 
 def test_what_cannot_be_tested_is_one_line(runs: list[Path]) -> None:
-    two = a_run(0, gain_CW=slope(0, 0), sparsity_CW=np.where(np.arange(NUM) < 2, SPARSITY_CW, np.nan))
-    with pytest.raises(UserError, match="too few targets"):
-        gain_by_sparsity(model := Model("pose", (two,), DISTANCES), model, None)
+    for few in ([[True], [True]], [[True], [False]], [[False], [True]]):  # in both contexts, or in one
+        sparsity_CW = np.where((np.arange(NUM) < 2) | ~np.array(few), SPARSITY_CW, np.nan)
+        model = Model("pose", (a_run(0, gain_CW=slope(0, 0), sparsity_CW=sparsity_CW),), DISTANCES)
+        with pytest.raises(UserError, match="too few targets"):
+            gain_by_sparsity(model, model, None)
     for options, said in (
         ({"runs": runs[3:]}, "every run here is a ceiling"),
         ({"runs": runs[:1], "selector": "unmask-one"}, "unmask-one sees the target"),

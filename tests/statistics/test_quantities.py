@@ -177,9 +177,7 @@ def test_seeds_are_averaged_and_equal_seeds_add_no_variance(frames: Frames, tabl
     assert len(found) == len(expected)
     assert found["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), abs=1e-12)
     assert found["se"].to_numpy() == pytest.approx(expected["se"].to_numpy(), abs=1e-12)
-    names = found.index.get_level_values("quantity")
-    bounded = np.where(names.isin(["prediction_recovered", "damped_recovered"]), 1, np.inf)
-    high = np.minimum(expected["value"] + reach * expected["se"], bounded)
+    high = expected["value"] + reach * expected["se"]
     assert found["high"].to_numpy() == pytest.approx(high.to_numpy(), abs=1e-12)
 
 
@@ -257,6 +255,7 @@ def test_a_difference_from_few_documents_has_no_interval(frames: Frames) -> None
             "unclear",
         ),  # the gain of the long context is no more than the cost of the gap
         ({"long_gain": 0.6, "num_documents": 49}, "too few"),
+        ({"long_gain": 0.6, "num_documents": 50}, "above"),
     ],
 )
 def test_no_fraction_of_a_gain_that_is_not_there(case: dict[str, Any], expected: str, tmp_path: Path) -> None:
@@ -279,7 +278,7 @@ def test_no_class_has_a_fraction_where_the_gate_of_all_did_not_pass(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(0.1, 0.2, "above"), (-0.2, -0.1, "below"), (-0.1, 0.2, "unclear"), (0.0, 0.2, "unclear")],
+    [(0.1, 0.2, "above"), (-0.2, -0.1, "below"), (-0.1, 0.2, "unclear"), (0.0, 0.2, "unclear"), (-0.2, 0.0, "unclear")],
 )
 def test_sides_of_zero(low: float, high: float, expected: str) -> None:
     assert side_of_zero(pd.Series({"value": 0.1, "low": low, "high": high})) == expected
@@ -297,6 +296,19 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Frames:
     """Of 300 documents."""
     rows = unlike_rows(OF_RUN, num_documents=300)
     return read_frames(write_rows(tmp_path_factory.mktemp("many"), OF_RUN, rows))
+
+
+def test_intervals_of_d_over_seeds_end_at_one(many: Frames) -> None:
+    """Two seeds leave hardly anything of the reaction, a third one leaves more than all of it."""
+    blends = many.lists["kl_damped_nats"]
+    seeds = [
+        replace(many, divergence=many.divergence * left, lists={**many.lists, "kl_damped_nats": blends * left})
+        for left in (0.01, 0.01, 2)
+    ]
+    table = estimate(seeds[0], seeds=seeds[1:])
+    chosen = pick(table, "prediction_recovered", selector="kl", context="real", k=KS[0])
+    for row in (chosen, pick(table, "damped_recovered", context="real", x=0.1)):
+        assert row is not None and row["value"] < row["high"] == 1
 
 
 @pytest.mark.parametrize("number", [299, 300])

@@ -93,6 +93,9 @@ def test_the_newest_measurement_that_all_seeds_have_is_read(measured: list[Path]
     assert matching_tables(measured) == newer
     measure_again(measured[1], "newest", influence={"k": [1]})
     assert matching_tables(measured) == newer
+    shutil.rmtree(measured[0] / "influence")
+    with pytest.raises(UserError, match="seed1: nothing of this kind is measured"):
+        matching_tables(measured)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.stats
+from guard_commands import DATA
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import write_manifest
+from olmo_sparsity.files import read_json, write_manifest
 from olmo_sparsity.statistics.quantities import pick
 from olmo_sparsity.statistics.synthetic import read_synthetic
 from olmo_sparsity.tables import schemas_of, write_part
@@ -135,6 +136,16 @@ def test_answers_to_other_questions_and_repeated_seeds_are_refused(tmp_path: Pat
     ):
         with pytest.raises(UserError, match=said):
             read_synthetic([first, second])
+    runs = [tmp_path / "a", tmp_path / "b"]
+    manifests = [read_json(DATA / "runs" / f"seed{seed}" / "manifest.json") for seed in range(2)]
+    for seed, run in enumerate(runs):
+        evaluated(run / "synthetic" / "to16", seed=seed)
+    write_manifest(runs[0], manifests[0])
+    assert len(read_synthetic(runs).attrs["settings"]) == 1  # how the other was trained is not known
+    manifests[1]["config"]["training"]["learning_rate"] *= 2
+    write_manifest(runs[1], manifests[1])
+    with pytest.raises(UserError, match=r"differ in training\.learning_rate .*; summarize them apart$"):
+        read_synthetic(runs)
 
 
 def test_the_summary_prints_what_the_frame_holds(tmp_path: Path) -> None:

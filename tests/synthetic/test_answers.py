@@ -13,7 +13,7 @@ from test_tasks import config as config_of
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, config_folder, load_config
+from olmo_sparsity.config import Config, changed, config_folder, load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import read_json
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, load_model, olmo_model_config
@@ -27,6 +27,8 @@ from olmo_sparsity.synthetic.tasks import (
     words_of,
 )
 from olmo_sparsity.tables import newest_finished, read_table
+from olmo_sparsity.text.prepare import prepare
+from olmo_sparsity.text.store import open_store
 from olmo_sparsity.train.loop import train
 
 LENGTH, K = 8, 3
@@ -132,6 +134,10 @@ def test_the_table_holds_what_the_model_answers(name: str, at: Path) -> None:
     table = printed("eval", name, "--config", f"{name}.yaml", "--run", f"runs/{name}")
     assert printed("summary", "--run", f"runs/{name}") == table
     experiment, run = load_config(Path(f"{name}.yaml")), Path("runs") / name
+    before = {path: path.stat().st_mtime_ns for ending in ("jsonl", "parquet") for path in run.rglob(f"*.{ending}")}
+    for command in ("train", "eval"):
+        printed(command, name, "--config", f"{name}.yaml", "--run", str(run))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
     frame = read_table(newest_finished(run, "synthetic"), "answers").to_pandas()
     assert frame["window_id"].tolist() == list(range(len(frame)))
     places = {("sum", 6): ["inside"], ("sum", 12): ["inside", "beyond"]}
@@ -165,7 +171,7 @@ def test_the_table_holds_what_the_model_answers(name: str, at: Path) -> None:
 def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path, messages: Messages) -> None:
     experiment, run = load_config(Path("predicted.yaml")), at / "runs" / "kept"
     train(experiment, run, open_data=open_task)
-    folder = evaluate_task(experiment, run)
+    folder = evaluate_task(experiment, run, overwrite=True)  # of nothing
     parts = {path: path.read_bytes() for path in sorted((folder / "answers").iterdir())}
     times = {path: path.stat().st_mtime_ns for path in parts}
     (first, *rest) = parts
@@ -175,14 +181,15 @@ def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path,
     assert evaluate_task(experiment, run) == folder and "already evaluated; nothing to do" in messages[-1]
     evaluate_task(experiment, run, overwrite=True)
     assert all(path.stat().st_mtime_ns > times[path] and path.read_bytes() == parts[path] for path in parts)
-    fewer = replace(experiment, synthetic=replace(experiment.synthetic, test_rows=5))
+    fewer = changed(experiment, {"synthetic.test_rows": 1, "synthetic.test_lengths": [6]})
     with pytest.raises(UserError, match="these answers are to other prompts, or of another model; choose another"):
         evaluate_task(fewer, run, out=folder)
     assert evaluate_task(fewer, run) != folder
     evaluate_task(fewer, run, out=folder, overwrite=True)
-    assert read_json(folder / "manifest.json")["windows_per_part"] == 5
+    written = read_json(folder / "manifest.json")
+    assert (written["windows_per_part"], written["context"]["num_long_range"]) == (1, 6)
     with pytest.raises(UserError, match="the longest sequence has 103 tokens"):
-        evaluate_task(replace(experiment, synthetic=replace(experiment.synthetic, test_lengths=[99])), run)
+        evaluate_task(changed(experiment, {"synthetic.test_lengths": [99]}), run)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +226,26 @@ def test_mistakes_are_one_line(changes: str, message: str, at: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_row_of_text_fits_into_a_document_and_the_text_is_checked(at: Path) -> None:
+    experiment = load_config(Path("sum.yaml"))
+    longest = int(open_store(prepare(experiment.data), "validation").lengths_G.max())
+    fits, does_not = (
+        changed(experiment, {"synthetic.test_lengths": [6, 9, longest - less], "synthetic.test_sparsity": [3]})
+        for less in (3, 2)  # a row is two tokens longer than its prompt
+    )
+    open_background(fits, "validation")
+    with pytest.raises(UserError, match=f"takes rows of {longest} tokens"):
+        open_background(does_not, "validation")
+    damaged = changed(experiment, {"data.cache_dir": "damaged"})
+    tokens = prepare(damaged.data) / "train" / "tokens.bin"
+    tokens.write_bytes(tokens.read_bytes()[:-2] + b"xx")
+    with pytest.raises(UserError, match="other contents than were written there"):
+        open_background(damaged, "train")
+
+
 def test_runs_of_text_and_of_tasks_are_told_apart(at: Path, tiny_run: Path, tiny_config: Config) -> None:
     task, run = load_config(Path("predicted.yaml")), at / "runs" / "apart"
+    check_task(changed(task, {"pose.num_chunks": 6}))  # as many as the shortest sequence has tokens
     train(task, run, open_data=open_task)
     before = read_json(run / "manifest.json")
     for overwrite in (False, True):

@@ -252,3 +252,5 @@ def test_a_word_is_a_token_and_held_out_rows_depend_on_no_seed() -> None:
     assert held_out.tokens_BT.tolist() == expected.tokens_BT.tolist()
     expected = training_batch(experiment, num_rows=experiment.training.batch_rows, seed=[0, 5], rows=slice(3, 9))
     assert data.draw(5, slice(3, 9)).targets_BT.tolist() == expected.targets_BT.tolist()
+    background, rng = text_background(tiny_store(DOCUMENTS), 200), np.random.default_rng(0)
+    assert len({background.draw(rng, 50, ROW).tobytes() for _ in range(200)}) == 200  # no rows come again

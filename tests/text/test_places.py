@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.places import BLOCK, OVERLAP, EncodedText, encode_around, encode_text, place_at
@@ -30,6 +30,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=["?"], show_progress=False)
     tokenizer.train_from_iterator([TEXT.replace("✨", ""), "ab abc  d\n\nthe cat; don't 12,345 naïve"] * 3, trainer)
+    special = [("?", tokenizer.token_to_id("?"))]  # in front of a text, but no token of it
+    tokenizer.post_processor = processors.TemplateProcessing(single="? $A", special_tokens=special)
     return tokenizer
 
 
@@ -85,6 +87,7 @@ def test_parts_give_the_tokens_of_the_whole_text(tokenizer: Tokenizer) -> None:
 def test_a_word_without_end_is_encoded_at_once() -> None:
     tokenizer = train_bpe(["x" * 64, "yx", TEXT] * 3, 330, eos_token="<eos>")
     text = "the cat sat on the mat, " * 2_500 + "yyy" + "x" * 9000  # which begins before the second block
+    text += ", the cat sat on the mat" * 3_000
     assert encode_text(tokenizer, text).token_ids.tolist() == tokenizer.encode(text).ids
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from conftest import write_corpus
+from conftest import Messages, write_corpus
 from olmo.data.memmap_dataset import MemMapDataset
 from tokenizers import Tokenizer, models
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text.prepare import prepare, store_folder
+from olmo_sparsity.text.prepare import describe, prepare, store_folder
 from olmo_sparsity.text.sources import make_document, open_source, read_piece, split_of
 from olmo_sparsity.text.store import (
     TokenFiles,
@@ -175,13 +175,13 @@ def test_what_does_not_decode_to_its_text_is_counted(tmp_path: Path, caplog: pyt
     """A BPE without bytes or a token for the unknown loses other scripts; special tokens of a text are text."""
     losing = Tokenizer(models.BPE({"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")]))
     losing.save(str(tmp_path / "t.json"))
-    for name, text in {"a": "ab", "b": "a\u6cb3", "c": "<|endoftext|>ab"}.items():
+    for name, text in {"a": "ab", "b": "a\u6cb3", "c": "<|endoftext|>ab", "d": " \n"}.items():
         (tmp_path / f"{name}.txt").write_text(text)
     data = DataConfig(f"{tmp_path}/*.txt", tokenizer=str(tmp_path / "t.json"), cache_dir=str(tmp_path / "cache"))
     folder = prepare(data)
     assert "tokens of 2 of 3 documents do not decode to their text" in caplog.text
     tokens = [document for split in SPLITS for document in documents_of(open_store(folder, split))]
-    assert sorted(tokens) == [[1, 0], [3, 0], [3, 0]]
+    assert sorted(tokens) == [[1, 0], [3, 0], [3, 0]] and read_manifest(folder).empty == 1
 
 
 def test_a_file_that_changed_is_refused(data: DataConfig) -> None:
@@ -220,6 +220,9 @@ def test_validation_text_of_the_package_shares_no_sequence_with_training(data: D
     kept = [one.doc_id for one in held_out if not sequences(tokens.encode(one.text).ids) & trained]
     assert stores["validation"].doc_ids_G.tolist() == kept
     assert manifest.overlapping == len(held_out) - len(kept) > 0
+    assert all(len({*of.doc_ids_G.tolist()}) == of.num_documents for of in stores.values())  # each text once
+    left_out = f"left out of validation: {manifest.overlapping:,} documents that share 13 tokens in a row with training"
+    assert left_out in describe(folder)
 
 
 def token_source(folder: Path, documents: dict[str, list[list[int]]], vocab_size: int = VOCAB) -> DataConfig:
@@ -240,19 +243,25 @@ def random_documents(seed: int, count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("vocab_size", [VOCAB, 65537])
-def test_token_files_are_used_in_place(vocab_size: int, tmp_path: Path) -> None:
+def test_token_files_are_used_in_place(vocab_size: int, tmp_path: Path, messages: Messages) -> None:
     """A block ends inside a document; empty documents are skipped, and an open end is kept."""
     documents = {name: random_documents(seed, 80) for seed, name in enumerate(("a.npy", "b.npy"))}
     documents["a.npy"].append([7] * (1 << 20) + [EOS])
     documents["c.npy"] = [[EOS], [7, 8, EOS], [EOS], documents["a.npy"][0][:-1]]
     data = token_source(tmp_path, documents, vocab_size)
+    (Path(data.source) / "notes.csv").touch()
     folder = prepare(data)
+    assert f"{data.source}: not read: 1 .csv" in messages
     verify_prepared(folder)
     manifest, stores = read_manifest(folder), [open_store(folder, split) for split in SPLITS]
     everything = sorted(one for one in itertools.chain(*documents.values()) if one != [EOS])
     assert sorted(one for store in stores for one in documents_of(store)) == everything
     assert manifest.empty == 2 and manifest.unclosed == ["c.npy"] and not list(folder.rglob("tokens.bin"))
     assert stores[0].tokens_sha256 != stores[1].tokens_sha256
+    assert manifest.bytes == sum(map(len, everything)) * stores[0].tokens.dtype.itemsize
+    write_manifest(folder, msgspec.structs.replace(manifest, bytes=3_000_000, seconds=2.0))
+    said = ["read: 3.0 MB in 2.0 s, 1.5 MB/s", "skipped: 2 documents without text"]
+    assert describe(folder)[2:] == [*said, "c.npy: its last document has no EOS; it is kept"]
     # IDs and splits depend on the tokens alone: not on the file, its dtype, or an EOS.
     other = token_source(tmp_path / "other", {"x.bin": [one for one in everything if one[-1] == EOS][::-1]})
     for split, store in zip(SPLITS, stores, strict=True):

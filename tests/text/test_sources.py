@@ -20,7 +20,7 @@ from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.prepare import prepare, store_folder
 from olmo_sparsity.text.sources import C4_REVISION, make_document, open_source, read_document, read_piece, split_of
-from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.store import open_store, read_manifest
 from olmo_sparsity.text.tokenizer import train_bpe
 
 TEXTS = ["naïve \u6cb3 \U0001f30a", "two\r\nlines\n", "\ufeff inside", " spaces  ", "last \x00 one"]
@@ -151,7 +151,7 @@ def test_folders_and_names_without_text(tmp_path: Path) -> None:
 
     saved = tmp_path / "saved"
     saved.mkdir()
-    refused(saved, "no text .* but nothing")
+    refused(saved, "no text .* but nothing$")
     with pa.ipc.new_stream(saved / "data-00000-of-00001.arrow", pa.schema([("text", pa.string())])):
         pass
     for name in ("dataset_info.json", "state.json"):
@@ -200,6 +200,8 @@ def test_the_split_is_a_function_of_the_text() -> None:
     held_out = {one.doc_id for one in documents if split_of(one.group, 10) == "validation"}
     assert abs(len(held_out) / 4000 - 0.1) < 5 * (0.1 * 0.9 / 4000) ** 0.5
     assert held_out <= {one.doc_id for one in documents if split_of(one.group, 20) == "validation"}
+    parts = [make_document(f"The Moon -- part {number}", "x", group="The Moon") for number in range(40)]
+    assert len({split_of(one.group, 50) for one in parts}) == 1  # parts of one article stay together
 
 
 def test_c4_is_read_from_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +221,9 @@ def test_c4_is_read_from_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytes
     store = open_store(prepare(data), "train")
     assert store.doc_ids_G.tolist() == local.doc_ids_G.tolist()
     assert {*store.source_of(np.arange(store.num_documents))} == {"c4/en"}
+    more = dataclasses.replace(data, max_tokens=len(local.tokens) + 1)
     with pytest.raises(
         UserError, match=r"^data\.source=c4: no access to the hub \(.+\); go online, or name local files"
     ):
-        prepare(dataclasses.replace(data, max_tokens=len(local.tokens) + 1))
+        prepare(more)
+    assert read_manifest(store_folder(more, open_source(more))).pieces == 2  # what was read is kept

@@ -51,6 +51,9 @@ def test_the_largest_token_has_a_place_in_an_embedding() -> None:
         return Tokenizer(models.WordLevel({"a": 0, "b": number}, unk_token="a"))
 
     assert vocab_size_of(of_largest(2**24 - 1)) == 2**24
+    with_added = of_largest(1)
+    with_added.add_special_tokens(["<eos>"])
+    assert vocab_size_of(with_added) == 3
     for tokenizer in (of_largest(2**24), Tokenizer(models.BPE())):
         with pytest.raises(UserError, match=r"its largest token ID is (16,777,216|-1); it must lie below 16,777,216"):
             vocab_size_of(tokenizer)

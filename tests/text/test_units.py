@@ -141,3 +141,5 @@ def test_characters_that_span_tokens_are_shown_once_and_whole() -> None:
     assert len(texts) == len(tokens) and "".join(texts) == text and "\ufffd" not in "".join(texts)
     cut = shown_texts(tokenizer, tokenizer.encode("a\u20acb\u20ac").ids[:-1])
     assert cut[:5] == ["a", "", "", "\u20ac", "b"] and shown_texts(tokenizer, []) == []
+    cut = shown_texts(tokenizer, tokenizer.encode("\u20aca\u20ac").ids[1:])
+    assert cut == ["\ufffd", "\ufffd", "a", "", "", "\u20ac"]

@@ -169,7 +169,7 @@ def test_too_few_documents_are_told_with_what_would_do() -> None:
     longer = "38 documents, 50 needed for intervals: use more or longer text, or shorter windows"
     assert few_documents(np.repeat(ids, 3)) == longer
     assert "use more or longer text" in str(few_documents(ids[:2], 15.0)) and few_documents(ids[:0], 15.0) is not None
-    store = tiny_store([[2 + d, *range(9)] for d in range(60)])
+    store = tiny_store([[2 + d, *range(9)] for d in range(50)])
     said = few_documents(store.doc_ids_G, None, draw(store, 20))
     assert said is not None and said.startswith("20 windows of ") and said.endswith("(influence.num_windows)")
     assert few_documents(store.doc_ids_G, None, draw(store, 200)) is None

@@ -65,6 +65,7 @@ def test_two_processes_train_the_run_of_one_and_resume_each_others(
     resumed = start_command(*asked, cwd=tmp_path, processes=2)
     _, errors = resumed.communicate()
     assert resumed.returncode == 0 and "resuming at step 8" in errors, errors
+    assert errors.count("the last bits of its weights will differ") == 1  # by the start before, not by older ones
     assert_same_run(run, tiny_run)
     starts = [
         (start["step"], start["processes"], start["parallel"]) for start in read_json(run / "manifest.json")["starts"]

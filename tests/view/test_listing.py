@@ -12,7 +12,7 @@ from unlike_tables import unlike_manifest, unlike_rows, write_rows
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.files import write_json
 from olmo_sparsity.statistics.quantities import pick, read_estimates
-from olmo_sparsity.view.listing import print_listing, read_listing
+from olmo_sparsity.view.listing import print_listing
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_numbers_are_those_of_the_frame(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_listing(runs, as_json=True)
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert found == json.loads(json.dumps(read_listing(runs)))
     names = [entry["name"] for entry in found if Path(entry["run"]).name in ("one", "two")]
     assert names == ["text-k1-0aaaaa", "mine", "text-k1-0ccccc"]
     entries = {(Path(entry["run"]).name, entry["name"]): entry for entry in found}

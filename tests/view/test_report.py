@@ -14,13 +14,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from browser_pages import chromium, in_browser, load_page, violations_of
-from unlike_tables import CONTEXTUAL, PRETRAINED, M, made_up_tables
+from unlike_tables import CONTEXTUAL, PRETRAINED, M, made_up_tables, unlike_manifest, unlike_rows, write_rows
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.quantities import QUANTITIES, first_blind, pick, read_estimates
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.view.summary import recovered_table, spectrum_table
-from olmo_sparsity.view.words import AROUND
+from olmo_sparsity.view.words import AROUND, near_visible, words
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>", " <b>bold</b>", "<!--<script>", " \"&amp;'", " {{ 7 * 7 }}",
@@ -101,6 +101,19 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "pretrained": {"setup": PRETRAINED, "selectors": ["unmask-one", "random"]},
     }
     made = {name: made_up_tables(folder / name, **{"selectors": MAIN, **of}) for name, of in settings.items()}
+    manifest = unlike_manifest()
+    manifest["influence"] |= {
+        "k": [1, 3, 5],
+        "selectors": ["kl", "unmask-one", "random", "nearest"],
+        "resampled_draws": 2,
+    }
+    rows = unlike_rows(manifest)
+    for row in rows["selections"]:
+        if (row["selector"], row["context"]) == ("kl", "real"):  # three tokens give back the whole gain
+            of = rows["windows"][row["window_id"]]
+            row["loss_sparse_nats"][1:] = [of["loss_long_nats"]] * 2
+            row["gain_sparse_nats"][1:] = [of["gain_long_nats"]] * 2
+    made["enough"] = write_rows(folder / "enough", manifest, rows)
     return made | {"words": shutil.copytree(Path(__file__).parents[1] / "guard/data/tables/words", folder / "words")}
 
 
@@ -194,6 +207,9 @@ def test_a_long_text_is_cut_around_the_picked_words(tables: dict[str, Path], pag
             assert earlier == [text for at, text in enumerate(texts) if abs(at - places[0]) <= AROUND]
             cut += len(earlier) < M
     assert cut == sum("\u2026" in card.text for _, card in cards) > 0
+    shown = near_visible(words([f" {at}" for at in range(60)], {15: 1, 45: 2}))
+    expected = ["\u2026", *map(str, range(5, 26)), "\u2026", *map(str, range(35, 56)), "\u2026"]
+    assert " ".join(word.text for word in shown) == " ".join(expected)
 
 
 # --- words
@@ -230,6 +246,7 @@ def test_what_k_counts_has_its_name(pages: dict[str, Path]) -> None:
         page = parsed(pages[which])
         assert f"earlier {many}" in next(page.all("h1")).text
         assert f"1 {one} picked by " in next(page.all("article")).text
+    assert "3 tokens picked by kl" in next(parsed(pages["enough"]).all("article")).text
 
 
 def test_a_pretrained_model_whose_selector_sees_the_target(pages: dict[str, Path]) -> None:

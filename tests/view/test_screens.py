@@ -111,3 +111,5 @@ def test_the_bars_of_a_terminal_reach_their_ends(
     assert exit_code(*SCREENS[name].split()) == 0
     states = re.findall(r"(\w+): (?: *\d+%\|.*?\| )?(\d+(?:/\d+| documents))", terminal.getvalue())
     assert dict(states) == BARS[name], terminal.getvalue()
+    if name == "train":
+        assert re.search(r"6/6 .*loss=\d.*tokens/s=\d.*validation=\d", terminal.getvalue())

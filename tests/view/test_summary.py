@@ -140,6 +140,10 @@ def test_few_tokens_are_never_many(shares: dict[int, Interval], k: Optional[int]
     assert answer.verdict == verdict and (k is None or floats(answer.sentence)[0] == k)
 
 
+def test_the_number_of_few_tokens_is_that_of_its_question() -> None:
+    assert few(measured()) == (1, "above") and few(measured(), of_targets=True) == (4, "above")
+
+
 @pytest.mark.parametrize(
     ("share", "of_random", "verdict"),
     [
@@ -374,6 +378,8 @@ def test_a_comparison_has_the_rows_of_its_frame(folders: list[Path], capsys: pyt
     main = comparison_table(comparison)["quantity"]
     (seeing,) = main[main.str.contains("unmask-one")]
     assert "corrected gain" in seeing and main.str.contains("R(k), kl, k = 1", regex=False).sum() == 1
+    unknown = replace(comparison, frame=comparison.frame.assign(value_difference=np.nan))
+    assert set(comparison_table(unknown).iloc[:, -1]) == {""}
     print_comparison(replace(comparison, has_same_tokens=False))
     assert "The tokenizers differ" in capsys.readouterr().out
     print_comparison(comparison, as_json=True)

@@ -44,7 +44,9 @@ def test_a_window_holds_what_the_tables_hold(tiny_run: Path, tiny_tables: Path) 
                 assert window.visible(of["selector"], k) == ranks
 
 
-def test_characters_that_span_tokens_are_whole_with_the_tokenizer_of_the_measurement(tmp_path: Path) -> None:
+def test_characters_that_span_tokens_are_whole_with_the_tokenizer_of_the_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tokenizer = train_bpe(["They say that the plain cafe is in the river."] * 50, 300, eos_token="<eos>")
     rows = unlike_rows(unlike_manifest(), num_documents=1)
     token_ids = tokenizer.encode("They say caf\u00e9 \u20ac" + " in" * FULL).ids[:FULL]
@@ -57,6 +59,7 @@ def test_characters_that_span_tokens_are_whole_with_the_tokenizer_of_the_measure
         tokenizer.save(str(tmp_path / name / "tokenizer.json"))
         (window,) = read_windows(tables, [0])
         assert "".join(window.texts).startswith(shown) and len(window.texts) == FULL
+        assert "3 tokens picked by kl" in show(capsys, tables, 0)[1]  # a quarter of 12
 
 
 def made_up_window(texts: list[str], positions: list[int], target: str = " end", **of: Any) -> Window:
