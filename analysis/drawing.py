@@ -178,6 +178,14 @@ def main_selectors(frame: pd.DataFrame, *others: str) -> list[str]:
     return list(dict.fromkeys(name for name in (first, *others) if name in measured))
 
 
+def named_selector(frame: pd.DataFrame, selector: Optional[str]) -> str:
+    """The selector that a figure of one shows: which must be measured; None: the first of ``main_selectors``."""
+    measured = selectors_of(frame).index
+    if selector is not None and selector not in measured:
+        raise UserError(f"selector {selector} was not measured; choose one of {', '.join(measured)}")
+    return selector or main_selectors(frame)[0]
+
+
 def colors_of(frame: pd.DataFrame) -> dict[str, str]:
     """A colour for each measured selector: blue for the first that does not see the target, grey for the controls."""
     first = first_blind(frame)

@@ -13,11 +13,10 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.frames import read_sparse_gains, read_windows
-from olmo_sparsity.statistics.quantities import counted, pick, read_estimates, selectors_of, shown_ks, units_of
+from olmo_sparsity.statistics.quantities import counted, pick, read_estimates, shown_ks, units_of
 
-from .drawing import INK, WIDTH, main_selectors, new_figure, picked_by, sample_of, styled
+from .drawing import INK, WIDTH, named_selector, new_figure, picked_by, sample_of, styled
 
 NEEDS = "tables"
 MOST_PANELS = 4
@@ -34,10 +33,7 @@ def figure(tables: Path, selector: Optional[str] = None) -> Figure:
         UserError: the selector was not measured.
     """
     frame = read_estimates(tables)
-    selectors = selectors_of(frame)
-    selector = selector or main_selectors(frame)[0]
-    if selector not in selectors.index:
-        raise UserError(f"{tables}: selector {selector} was not measured; choose one of {', '.join(selectors.index)}")
+    selector = named_selector(frame, selector)
     ks = shown_ks(frame)
     ks = [ks[at] for at in np.unique(np.linspace(0, len(ks) - 1, MOST_PANELS).round().astype(int))]
     long_W, weight_W = (

@@ -15,7 +15,7 @@ from olmo_sparsity.statistics.frames import read_windows as read_table
 from olmo_sparsity.statistics.quantities import counted, read_estimates, shown_ks
 from olmo_sparsity.view.window import read_windows
 
-from .drawing import BLUE, GREY, INK, WIDTH, main_selectors, new_figure, picked_by, styled
+from .drawing import BLUE, GREY, INK, WIDTH, named_selector, new_figure, picked_by, styled
 
 NEEDS = "tables"
 LIKELY = 0.5  # probability of a likely target
@@ -30,7 +30,7 @@ UNKNOWN = "\u25a1"  # for what the font may lack
 def figure(tables: Path, selector: Optional[str] = None) -> Figure:
     """The window whose target the long context makes likely (``chosen_window``), by default for the first blind selector."""
     frame = read_estimates(tables)
-    selector = selector or main_selectors(frame)[0]
+    selector = named_selector(frame, selector)
     k = max([k for k in shown_ks(frame) if k <= MOST_K], default=shown_ks(frame)[0])
     window_id, rule = chosen_window(read_table(tables, ["window_id", "loss_short_nats", "loss_long_nats"]))
     (window,) = read_windows(tables, [window_id])

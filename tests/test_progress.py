@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from conftest import Messages
 from tqdm import tqdm
 
 from olmo_sparsity.cli.app import set_up_messages
+from olmo_sparsity.files import read_json
+from olmo_sparsity.measure.parts import missing
 from olmo_sparsity.progress import listening, progress_bar, tokens_ran
+from olmo_sparsity.tables import part_path, read_parts
 
 
 class Clock:
@@ -53,6 +58,19 @@ def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: 
             clock.seconds += 1
             bar.update()
     assert messages == [f"prepare: {n} documents, 00:{n} elapsed, 1.00 documents/s" for n in (30, 40)]
+
+
+def test_the_bar_of_a_measurement_goes_on_where_it_was(
+    clock: Clock, messages: Messages, tiny_tables: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(tiny_tables, tmp_path / "copy"))
+    tables = {name: next(read_parts(copy, name)) for name in ("windows", "selections")}
+    part_path(copy, "windows", part=0).unlink()
+    with closing(missing(copy, read_json(copy / "manifest.json"), part_size=25)) as left:
+        for _, write in left:
+            clock.seconds += 31
+            write(tables)
+    assert any(line.startswith("influence: 100%, 60 of 60 windows") for line in messages)
 
 
 def test_short_work_logs_nothing(clock: Clock, messages: Messages) -> None:

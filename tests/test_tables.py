@@ -74,6 +74,7 @@ def test_any_reader_reads_the_same(tiny_tables: Path, table: str) -> None:
     assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout) == expected
     pd.testing.assert_frame_equal(pd.read_parquet(tiny_tables / table), ours.to_pandas())
     assert [len(part) for part in read_parts(tiny_tables, "windows")] == [25, 25, 10]
+    assert pq.read_schema(part_path(tiny_tables, table, part=0)).metadata[b"full_len"] == b"20"
     wanted = [3, 59, 26, 99]
     rows = [row for row in ours.to_pylist() if row["window_id"] in wanted]
     assert read_windows(tiny_tables, table, window_ids=wanted) == rows and len(rows) >= 3
@@ -185,8 +186,10 @@ def test_merged_shares_equal_one_measurement(halves: list[Path], copy: Path) -> 
     checked = run_cli("merge", "--check", str(halves[0]), str(copy), cwd=copy)
     assert (checked.returncode, checked.stdout) == (2, f"{copy}: complete\n")
     (halves[1] / "windows" / "part-00000.parquet").write_bytes(b"begun")  # no part: the other table has none
+    (leftover := out / "windows" / ".part-00002.parquet.0a1b2c3d.partial").touch()
+    os.utime(leftover, (0, 0))
     done = run_cli("merge", *map(str, halves), "--out", str(out), cwd=copy)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and not leftover.exists(), done.stderr
     assert f"{out}: 3 of 3 parts are there" in done.stdout + done.stderr
     assert part_bytes(out) == part_bytes(copy)
     assert {path.name for path in (out / "sessions").iterdir()} == {path.name for path in (copy / "sessions").iterdir()}

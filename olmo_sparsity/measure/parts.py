@@ -40,7 +40,7 @@ from olmo_sparsity.files import (
 )
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.selectors import sources_of
-from olmo_sparsity.tables import KINDS, SCHEMA_VERSION, check_begun, finalize, missing_parts, write_part
+from olmo_sparsity.tables import KINDS, OF_TABLES, SCHEMA_VERSION, check_begun, finalize, missing_parts, write_part
 from olmo_sparsity.torchrun import current_process
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def finished(config: Config, run: Path, out: Optional[Path]) -> Optional[Path]:
     sha256 = request_of(config)["sha256"]
     for path in [out / "manifest.json"] if out else sorted((run / "influence").glob("*/manifest.json")):
         try:
-            manifest = read_manifest_of(path.parent)
+            manifest = read_manifest_of(path.parent, *OF_TABLES)
         except UserError:  # missing, or damaged, which is reported where it is opened
             continue
         request = manifest.get("request") or {}

@@ -458,6 +458,7 @@ def test_the_default_figures_and_all(tables: Path, run: Path, tmp_path: Path, mo
 MISTAKES = {
     "nothing": "nothing: no such figure; choose one of classes, figure4",
     "spectrum --selector kl": "--selector kl: spectrum is not a figure of one selector",
+    "figure5 --tables all --selector nobody": "selector nobody was not measured; choose one of ",
     "spectrum --run a --run b": "--run b: spectrum is a figure of one measurement",
     "training --tables t": "--tables t: training is a figure of runs; name them with --run",
     "spectrum --run nowhere": "nowhere: no such folder",

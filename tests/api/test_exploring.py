@@ -90,6 +90,7 @@ def test_tables_are_kept_and_measured_once(model: api.Model, explored: api.Explo
     assert first.data == explored.data
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("my-a-2-") and len(api.read_results(folder).windows) == len(first.targets)
+    assert set(api.read_results(folder).selections["context"]) == {"real", "null"}
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert api.explore(model, TEXT, selectors=["kl", "unmask-one"], **settings).data == first.data
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before

@@ -117,6 +117,7 @@ def test_groups_have_the_tokens_of_their_positions(run: api.Model) -> None:
     assert (first[:, 0] == 0).all() and (first[:, 1:] == last[:, :-1] + 1).all() and (last[:, -1] == 11).all()
     assert (blocks["distance_tokens"] == 20 - blocks["last_position"]).all()
     few = api.windows_from_texts(run, texts, num_windows=4)
+    assert api.scores(run, few, selectors=["greedy"])["score"].max() == 8
     words = api.scores(run, few, selectors=["kl", "random"], unit="word", seed=5)
     for of, frame, name in ((windows, blocks, "nearest"), (few, words, "kl"), (few, words, "random")):
         found = frame[frame["selector"] == name].groupby("window_id")["text"].sum()

@@ -54,7 +54,9 @@ def test_a_tokenizer_that_is_opened_twice_is_the_same(model: api.Model, tiny_run
 
 def test_a_model_in_memory_stays_as_it_is_and_is_known_by_its_weights() -> None:
     raw = build_raw("llama").to(torch.bfloat16)
+    raw.name_or_path = "org/small"
     model = api.open_model((raw, byte_tokenizer(adds_bos=True)), **LENGTHS)
+    assert repr(model).startswith("Model('org/small', ")
     assert model.model.raw is raw and raw.dtype == torch.bfloat16 and model.precision == "bf16"
     again, other = (
         api.open_model((build_raw("llama", **of), byte_tokenizer()), **LENGTHS) for of in ({}, {"hidden_size": 16})
@@ -107,6 +109,7 @@ REFUSED: list[tuple[Call, str]] = [
         lambda m, w, run: api.open_model((build_raw("llama"), byte_tokenizer()), **LENGTHS | {"full_len": 65}),
         "full_len = 65: the model was trained on 64 positions",
     ),
+    (lambda m, w, run: api.scores(m, w, selectors=[peeking]), "UndeclaredTargetError: losses and the target are for"),
     (lambda m, w, run: api.explore(m, "a" * 250_001), "text: 250,001 characters, and a page holds 250,000"),
     (lambda m, w, run: api.windows_from_texts(m, TEXT), "texts: expected list, got str"),
     (lambda m, w, run: api.windows_from_texts(m, [TEXT, b"x"]), "texts[1]: expected str, got bytes"),
@@ -159,6 +162,10 @@ REFUSED: list[tuple[Call, str]] = [
 
 def frame(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame(columns)
+
+
+def peeking(s: Any) -> Any:
+    return s.loss_single
 
 
 @pytest.mark.parametrize(("call", "said"), REFUSED, ids=[f"{number}" for number in range(len(REFUSED))])

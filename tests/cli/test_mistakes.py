@@ -101,6 +101,7 @@ ARGUMENTS = [
     ("summary --run runs/none", "runs/none"),
     ("summary", "runs/demo: no such folder; run `olmo-sparsity influence` first"),
     ("figures --run runs/none", "runs/none: this run is not trained"),
+    ("figures --run runs/seed0 --out guard.yaml", "guard.yaml: cannot write into this folder"),
     ("compare", "missing argument 'A'"),
     ("compare runs/seed0 runs/seed1:kl", "for both runs"),
     ("merge", "missing argument 'DIR...'"),
@@ -190,6 +191,10 @@ FILES = [
         written("t.txt", "ab " * 133_333 + "c"),
     ),
     ("explore --run runs/guard --text guard.yaml --k 1 --out page.html", "page.html: the file exists", own_page),
+    (
+        "explore --run runs/guard --text guard.yaml --k 1 --out guard.yaml/page.html",
+        "guard.yaml: cannot write into this folder",
+    ),
     ("report --tables tables/words --out page.html", "page.html: the file exists; --overwrite replaces it", own_page),
     ("summary --tables tables/words", "manifest.json", written("tables/words/manifest.json", "{")),
     ("summary --tables tables/interrupted", "tables/interrupted"),
@@ -197,6 +202,7 @@ FILES = [
     # Before the training.
     ("influence --train --config guard.yaml --run fresh --data none.txt training.steps=1", "none.txt: no such file"),
     ("influence --train --config guard.yaml --run fresh --out runs/guard training.steps=1", "is no influence folder"),
+    ("synth eval parity --config synthetic/parity.yaml --out runs/guard", "is no synthetic folder"),
     (
         "influence --config guard.yaml --run runs/guard --out new",
         "this run has lost its last checkpoint",

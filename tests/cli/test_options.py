@@ -52,7 +52,9 @@ def test_without_arguments_a_command_is_about_the_demo(
     assert printed(capfd, *alone.split()) == printed(capfd, *named) != ""
 
 
-def test_messages_are_as_many_as_are_asked_for(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_as_many_as_are_asked_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(DATA, here, dirs_exist_ok=True)
     trained = ("train", "--config", "guard.yaml", "--run", "run")
     for options, code, said in (
@@ -64,6 +66,9 @@ def test_messages_are_as_many_as_are_asked_for(here: Path, capfd: pytest.Capture
         told = capfd.readouterr().err
         assert said in told if said else not told
         assert ("Traceback" in told) == (said == "Traceback")
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # of torchrun, whose first process speaks for all
+        monkeypatch.setenv(name, value)
+    assert exit_code("-v", "list", "nowhere") == 2 and "Traceback" not in capfd.readouterr().err
 
 
 def test_the_configuration_that_is_printed_can_be_read(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

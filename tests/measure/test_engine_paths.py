@@ -141,6 +141,12 @@ def test_gradients_of_the_local_tokens_alone_are_those_under_gates(
     assert plain.shape == (1, W, M) and masked.abs().max() > 1e-3
 
 
+def test_gradients_of_more_long_range_tokens_than_run_at_once() -> None:
+    tokens_WT, labels_WA = 3 + torch.arange(600).view(2, 300) % (VOCAB - 3), torch.tensor([[5], [7]])
+    model = build("llama", max_position_embeddings=300)
+    assert Engine(model, LOCAL, path="plain").gradients(tokens_WT, losses_of(labels_WA)).shape == (1, 2, 300 - LOCAL)
+
+
 @anchored
 def test_patching_moves_the_output_of_attention_towards_that_with_the_token(anchor_id: Optional[int]) -> None:
     """In a model of one layer, where nothing before it moves: the slope of KL(p_all, p) along the blend of both outputs."""
@@ -240,10 +246,10 @@ OF_THEIR_OWN = [
 
 @pytest.mark.parametrize(("what", "path", "visibility"), OF_THEIR_OWN)
 def test_passes_are_halved_where_memory_runs_out(what: str, path: str, visibility: Any) -> None:
-    """Every kind of pass, on every path; the sizes that fit are kept."""
+    """Every kind of pass, on every path; the sizes that fit are kept. In fp64, where gradients do not depend on the size."""
     tokens_WT, _ = windows(W)
-    expected = PASSES[what](Engine(model_of("llama"), LOCAL, visibility, None, path), tokens_WT)
-    model = build("llama")
+    model = build("llama").in_dtype(torch.float64)
+    expected = PASSES[what](Engine(model, LOCAL, visibility, None, path), tokens_WT)
     refused, engine = out_of_memory_above(model, FULL + 2), Engine(model, LOCAL, visibility, None, path)
     torch.testing.assert_close(PASSES[what](engine, tokens_WT), expected, atol=1e-4, rtol=1e-4)
     tries = len(refused)
@@ -276,6 +282,10 @@ def test_the_compact_path_is_for_known_layers_that_see_everything() -> None:
     assert compact == {"llama", "olmo", "olmo-2", "qwen-3"}
     assert Engine(model_of("gpt-2"), LOCAL).compact is None and Engine(model_of("llama"), LOCAL).compact is not None
     assert Engine(model_of("llama"), LOCAL, path="plain").compact is None
+    spread = build("llama")
+    for places, is_known in ((["cpu"], True), ([0, 1], False)):
+        spread.raw.hf_device_map = {f"part {number}": place for number, place in enumerate(places)}
+        assert Compact.supports(spread) == is_known
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt-2"])

@@ -7,6 +7,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 import torch
+from conftest import Messages
 from defined import FULL, LOCAL, M, kl, log_probs, random_sets, windows
 from scored import measurement
 from transformers_models import BOS, VOCAB, build, build_raw
@@ -81,7 +82,8 @@ def test_weights_in_bf16_fit() -> None:
             for parameter in raw.parameters():
                 if parameter.ndim > 1:
                     parameter.mul_(0.3)  # of such size that predictions are no surer than those of real models
-        fit(CausalLM(raw).in_dtype(torch.bfloat16))
+        limits = {check["limit"] for check in fit(CausalLM(raw).in_dtype(torch.bfloat16))}
+        assert sorted(limits) == pytest.approx([0, 1e-37, 0.015, 0.15, 1.01], rel=1e-9, abs=0)
 
 
 class Changed:
@@ -194,6 +196,18 @@ class NoDerivative(Changed):
         return super().call(input_ids, **given)
 
 
+class ReportsTooMuch(Changed):
+    """The attention that it returns sums to 1.5."""
+
+    def __init__(self) -> None:
+        super().__init__("gemma-2")
+
+    def call(self, input_ids: torch.Tensor, **given: Any) -> Any:
+        output = super().call(input_ids, **given)
+        output.attentions = output.attentions and tuple(1.5 * of for of in output.attentions)
+        return output
+
+
 class Unread(Changed):
     """Attention does not depend on the mask by a derivative at all."""
 
@@ -236,6 +250,7 @@ class CannotBeRun(Changed):
         (ForgetsAKey, "it does not honour gaps in position IDs: .* behind chosen keys and values"),
         (NoDerivative, "its attention has no derivative"),
         (Unread, "its attention has no derivative"),
+        (ReportsTooMuch, "the attention that it reports is not a distribution over its tokens"),
         (WrongTaps, "its logits change where its attention is read"),
         (CannotBeRun, r"it cannot be run to measure rows with gaps against masked, nats \(ValueError: first line\)"),
     ],
@@ -348,6 +363,16 @@ def test_windows_in_which_nothing_can_be_told_apart_are_replaced(tokens: list[in
 def test_the_manifest_has_every_check() -> None:
     checks = fit(build("gpt-2"))
     assert len(checks) == len({check["name"] for check in checks}) > 10
+    assert sorted({check["limit"] for check in checks}) == pytest.approx([0, 1e-37, 1e-5, 1e-4, 1.01], rel=1e-9, abs=0)
+
+
+def test_windows_that_are_longer_than_what_is_checked_are_told(messages: Messages) -> None:
+    raw = build_raw("llama", max_position_embeddings=9_000)
+    next(raw.parameters()).data[0, 0] = torch.nan  # the first check ends them
+    for length, number in ((8_000, 0), (8_500, 1)):
+        with pytest.raises(UserError, match="its weights are not all numbers"):
+            fit(CausalLM(raw), torch.arange(length)[None] % VOCAB)
+        assert len([line for line in messages if "longer than 8,192 tokens would not be noticed" in line]) == number
 
 
 # First tokens.

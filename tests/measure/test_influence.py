@@ -15,7 +15,7 @@ from transformers_models import BOS_TEXT, save_with_words
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.files import read_json
+from olmo_sparsity.files import read_json, write_json
 from olmo_sparsity.measure.influence import default_name, influence_run_id, measure, tokens_per_window
 from olmo_sparsity.measure.opening import open_model, open_text
 from olmo_sparsity.measure.parts import finished
@@ -172,6 +172,11 @@ def test_other_settings_and_folders_are_refused_before_anything_is_deleted(
     assert measure(few, tiny_run, out=copy, overwrite=True) == copy
     assert read_json(copy / "manifest.json")["num_windows"] == 5 == len(rows_of(copy))
     assert f"{copy}: deleting its tables (--overwrite)" in messages
+    whole = read_json(copy / "manifest.json")
+    write_json(copy / "manifest.json", {name: value for name, value in whole.items() if name != "num_windows"})
+    assert finished(few, tiny_run, copy) is None
+    with pytest.raises(UserError, match=r"manifest\.json: key num_windows is missing"):
+        measure(few, tiny_run, out=copy)
 
 
 def test_more_windows_begin_with_the_same_ones(
@@ -317,6 +322,7 @@ NAMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "c4-en-val-8of20-n5-k1-4-seed3-012345 ": ({}, {"record": "a model"}),
     "c4-en-val-word-contextual-n5-k1-4-seed3-012345": ({"unit": "word", "visibility": "contextual"}, {}),
     "c4-en-val-block4-bos-n5-k1-4-seed3-012345": ({"unit": "block:4"}, {"anchor": "bos"}),
+    f"c4-en-val-n5-k{'-'.join(map(str, range(1, 17)))}-seed3-012345": ({"k": [*range(1, 17)]}, {}),
     "c4-en-val-n5-k1to17of17-seed3-012345": ({"k": [*range(1, 18)]}, {}),
     "text-val-n5-k1-4-seed3-012345": ({}, {"source": "/a/__.b/--"}),
     "x" * 40 + "-val-n5-k1-4-seed3-012345": ({}, {"source": "x" * 50}),

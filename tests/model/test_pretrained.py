@@ -69,11 +69,16 @@ def test_a_folder_is_opened_as_it_was_saved(llama: Path, capfd: pytest.CaptureFi
 
 
 @torch.no_grad()
-def test_bf16_is_the_same_as_casting(llama: Path) -> None:
+def test_bf16_is_the_same_as_casting(llama: Path, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, cast = opened(llama, precision="bf16"), opened(llama).model.in_dtype(torch.bfloat16)
     assert found.record.dtype == "bfloat16"
     assert torch.equal(found.model.logits(TOKENS, POSITIONS), cast.logits(TOKENS, POSITIONS))
     assert found.model.in_dtype(torch.bfloat16) is found.model
+    config(rows_have_bos=True)(copied)  # exports of runs are measured as the run is
+    for model, has_units, dtype in ((llama, True, "bfloat16"), (llama, False, "float32"), (copied, True, "float32")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda found=has_units, **_: found)
+        settings = PretrainedConfig(model=str(model), device_map="auto")
+        assert open_pretrained(settings, device=torch.device("cuda"), precision="auto").record.dtype == dtype
 
 
 def test_weights_in_several_files_are_hashed_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -318,10 +323,17 @@ def test_entries_that_were_added_beside_the_vocabulary_need_no_logits_if_no_text
         ("llama", "model.vision_tower.patch.weight"), ("llama", "audio_tower.conv1.weight"),
     ],
 )  # fmt: skip
-def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp_path: Path) -> None:
+def test_weights_that_no_logits_depend_on_are_left_out(
+    kind: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     save(tmp_path, kind)
     weights(lambda state: state.update({name: torch.ones(4)}))(tmp_path)
-    opened(tmp_path)
+    transformers.utils.logging.add_handler(caplog.handler)
+    try:
+        opened(tmp_path)
+    finally:
+        transformers.utils.logging.remove_handler(caplog.handler)
+    assert not caplog.records  # what was left out is told to nobody
 
 
 @torch.no_grad()

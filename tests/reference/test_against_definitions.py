@@ -102,6 +102,7 @@ def check_choice(row: dict[str, Any], w: Window) -> None:
 def test_tables_hold_what_the_definitions_say(measurement: str, started: dict[str, tuple[Command, Path]]) -> None:
     command, folder = started[measurement]
     assert command.wait() == 0, command.err
+    assert json.loads((folder / "tables" / "manifest.json").read_text())["context"]["train_len_is_stated"] is True
     visibility, anchor, _, local_len, many, selectors = MEASUREMENTS[measurement]
     tokenizer, model = Tokenizer.from_file(str(MODEL / "tokenizer.json")), Llama(MODEL)
     texts = [json.loads(line)["text"] for line in min(CORPUS.glob("*.jsonl")).read_text(encoding="utf-8").splitlines()]

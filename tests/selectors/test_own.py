@@ -191,6 +191,11 @@ def test_a_measurement_records_the_source_and_another_source_does_not_continue_i
             measure(other, tiny_run, out=tables)
     assert measure(config, tiny_run, out=tables) == tables
     assert read_table(tables, "selections").to_pylist() == rows
+    written("def fails(s): return 1 / 0\n", "failing.py")
+    failing = dataclasses.replace(config.influence, selectors=names_of(["failing.py:fails"]))
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        measure(dataclasses.replace(config, influence=failing), run, out=here / "new")
+    assert not (here / "new").exists()
     for entry in ({"f": 5}, {"f": {"meaning": 5}}, {"two words": manifest["own_selectors"]["farthest"]}, {"f": {}}):
         write_json(tables / "manifest.json", read_json(tables / "manifest.json") | {"own_selectors": entry})
         with pytest.raises(UserError, match=r"manifest\.json: .*(own|key|expected)"):

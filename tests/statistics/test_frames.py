@@ -10,7 +10,7 @@ import pytest
 from unlike_tables import KS, SEES_TARGET, M, Rows, unlike_manifest, unlike_rows, write_rows
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.frames import Frames, read_frames, read_windows
+from olmo_sparsity.statistics.frames import Frames, five_windows, read_frames, read_windows
 
 WORDS = unlike_manifest(unit="word")
 
@@ -73,6 +73,8 @@ def test_tokens_are_their_own_groups(tmp_path: Path) -> None:
     assert frames.windows["optimism_all"].isna().all()
     assert frames.windows["train_overlap"].isna().all()
     assert frames.selectors["sees_target"].to_dict() == SEES_TARGET
+    one = write_rows(tmp_path / "one", manifest, unlike_rows(manifest, num_documents=1))
+    assert set(five_windows(one, "kl", KS[0]).values()) == {0}  # of a single window
 
 
 def test_the_cost_of_a_selector_is_a_mean_over_windows(rows: Rows, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_first_passage(frames: Frames) -> None:
     assert set(found["max_k"]) == {KS[-1]}
     assert len(found) == len(frames.windows) * len(TOLERANCES) * 4 * 2
     names = "window_id doc_id weight target_class selector context tolerance_nats k max_k"
-    assert found.columns.tolist() == names.split()
+    assert found.columns.tolist() == names.split() and found.index.is_unique
 
 
 def test_bands_by_hand(frames: Frames) -> None:

@@ -204,9 +204,7 @@ def test_what_is_answered_is_kept_and_another_model_has_another_folder(at: Path,
         ("context.bos=true", "have no BOS"),
         ("pose.max_position=15 context.full_len=15", "pose.max_position = 15: the longest sequence has 16"),
         ("pose.num_chunks=7", "pose.num_chunks = 7: must be at most 6"),
-        ("synthetic.test_lengths=[2]", r"2 tokens have no room for k = 3"),
         ("synthetic.scratchpad=false", "synthetic.scratchpad=true"),
-        ("synthetic.task=addition", "addition"),
         ("synthetic.background=text data.source=nowhere", "nowhere: no such file"),
         (
             "synthetic.background=text data.source=words.jsonl data.cache_dir=data data.tokenizer=bpe:320 pose.max_position=900 "

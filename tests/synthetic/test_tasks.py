@@ -27,7 +27,7 @@ from olmo_sparsity.synthetic.tasks import (
     variable_sequences,
     words_of,
 )
-from olmo_sparsity.train.batches import IGNORE_INDEX
+from olmo_sparsity.train.batches import IGNORE_INDEX, batch_at, row_source
 
 NUM = 4000
 WAYS = ("pose", "randpos", "shifted", "coupled", "predicted")
@@ -237,6 +237,11 @@ def test_values_in_text_lie_inside_the_row_or_beyond_it(length: int, place: Any,
     others: tuple[Any, ...] = ("inside", "beyond", None)
     of_places = [evaluated_sequences(experiment, LENGTH, k, place=one, background=background) for one in others]
     assert len({tuple(of.tokens_BT[:, -1].tolist()) for of in of_places}) == 3  # places are drawn independently
+    rng, within = np.random.default_rng([0, 1_000_004, LENGTH, 3, 2]), (0, LENGTH - ROW)
+    lengths, ks, task = np.full(300, LENGTH), np.full(300, 3), experiment.synthetic
+    asked = parity_sequences(rng, task, lengths, ks, row_len=LENGTH + 2, background=background, within=within)
+    again = evaluated_sequences(experiment, LENGTH, 3, place="beyond", background=background)
+    assert again.tokens_BT.tolist() == asked.tokens_BT.tolist()
 
 
 def test_a_word_is_a_token_and_held_out_rows_depend_on_no_seed() -> None:
@@ -254,3 +259,7 @@ def test_a_word_is_a_token_and_held_out_rows_depend_on_no_seed() -> None:
     assert data.draw(5, slice(3, 9)).targets_BT.tolist() == expected.targets_BT.tolist()
     background, rng = text_background(tiny_store(DOCUMENTS), 200), np.random.default_rng(0)
     assert len({background.draw(rng, 50, ROW).tobytes() for _ in range(200)}) == 200  # no rows come again
+    seed = int(np.random.default_rng(0).integers(2**62))
+    source = row_source(tiny_store(DOCUMENTS), row_len=ROW, max_position=ROW)
+    rows = batch_at(source, PoseConfig(num_chunks=1), num_rows=50, seed=seed, step=0)  # as published
+    assert background.draw(np.random.default_rng(0), 50, ROW).tolist() == rows.tokens_BT.tolist()

@@ -51,6 +51,8 @@ def test_documents_that_share_a_sequence_with_training_text(training: TokenStore
     trained = tiny_store([text, [*range(200, 213)]], gap=0, split="train")
     held_out = [text, [*text[1:], 7], [*range(200, 213)]]
     assert documents_in_training(tiny_store(held_out), trained).tolist() == [False, False, True]
+    trained = tiny_store([[9] * 65_534, [*range(200, 213)]], gap=0, split="train")  # at the last place of a block
+    assert documents_in_training(tiny_store(held_out), trained).tolist() == [False, False, True]
 
 
 def test_windows_that_share_a_sequence_with_training_text(training: TokenStore) -> None:
@@ -61,4 +63,5 @@ def test_windows_that_share_a_sequence_with_training_text(training: TokenStore) 
         rows = windows.tokens(np.arange(len(windows))).tolist()  # with the target
         expected = [bool(sequences(row) & TRAINED) for row in rows]
         assert windows_in_training(windows, training).tolist() == expected
+        assert windows_in_training(windows, store).all() == (full_len >= 12)  # all are their own text
         assert (0 < sum(expected) < len(expected)) == (full_len >= 12)

@@ -192,7 +192,12 @@ def test_a_replaced_file_is_another_text(tmp_path: Path) -> None:
     time.sleep(0.02)
     os.replace(other, path)
     names.add(store_folder(data, open_source(data)).name)
-    assert len(names) == 8
+    for contents in ("one", "two"):  # of the tokenizer
+        (tmp_path / "t.json").write_text(contents)
+        keyed = dataclasses.replace(data, tokenizer=str(tmp_path / "t.json"))
+        names.add(store_folder(keyed, open_source(keyed)).name)
+        names.add(store_folder(data, open_source(data), tmp_path / "t.json").name)
+    assert len(names) == 12
 
 
 def test_the_split_is_a_function_of_the_text() -> None:

@@ -136,6 +136,7 @@ def test_characters_that_span_tokens_are_shown_once_and_whole() -> None:
     """A byte-level BPE of English alone has no entry for these characters, so every byte of one is a token."""
     text = "They\u2019ll pay \u20ac5 for na\u00efve \u6cb3\u6c34 \U0001f30a\U0001f1e9\U0001f1ea \u2014 caf\u00e9."
     tokenizer = train_bpe(["They'll pay for the plain cafe in the river, they say."] * 50, 300, eos_token="<eos>")
+    assert token_texts(tokenizer, [0]) == ["<eos>"]
     tokens = tokenizer.encode(text).ids
     texts = shown_texts(tokenizer, tokens)
     assert len(texts) == len(tokens) and "".join(texts) == text and "\ufffd" not in "".join(texts)

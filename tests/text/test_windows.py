@@ -166,6 +166,8 @@ def test_windows_of_documents_in_memory() -> None:
 def test_too_few_documents_are_told_with_what_would_do() -> None:
     ids = np.arange(38, dtype=np.uint64)
     assert few_documents(ids, 15.0) == "38 held-out documents, 50 needed for intervals: data.validation_percent=20"
+    assert str(few_documents(ids, 38.0)).endswith("data.validation_percent=50")
+    assert "use more or longer text" in str(few_documents(ids, 38.1))  # it would take 51
     longer = "38 documents, 50 needed for intervals: use more or longer text, or shorter windows"
     assert few_documents(np.repeat(ids, 3)) == longer
     assert "use more or longer text" in str(few_documents(ids[:2], 15.0)) and few_documents(ids[:0], 15.0) is not None

@@ -148,13 +148,18 @@ def test_rows_follow_their_law(lengths: list[int], max_position: int, pose: Pose
     assert_law(zip(rows_of(batch.tokens_BT.numpy()), rows_of(batch.positions_BT.numpy()), strict=True), law)
 
 
-def test_other_steps_and_seeds_are_other_rows() -> None:
+def test_other_steps_and_seeds_are_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     source = row_source(store_of_lengths(LENGTHS), row_len=8, max_position=20)
     drawn = [
         tuple(batch_at(source, PoseConfig(), num_rows=32, seed=seed, step=step).tokens_BT.flatten().tolist())
         for seed, step in ((0, 5), (0, 6), (1, 5), (0, 5))
     ]
     assert len(set(drawn)) == 3 and drawn[0] == drawn[-1]
+    batch = batch_at(source, PoseConfig(), num_rows=4, seed=0, step=0)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)  # which needs a GPU
+    pinned = batch.pinned()
+    assert all(a is not b and torch.equal(a, b) for a, b in zip(pinned.fields, batch.fields, strict=True))
+    assert (pinned.num_targets, pinned.target_positions_BT) == (4 * 8, None)
 
 
 def test_a_corpus_without_one_long_document() -> None:

@@ -73,6 +73,17 @@ def test_two_processes_train_the_run_of_one_and_resume_each_others(
     assert starts == [(0, 2, parallel), (8, 1, None), (8, 2, parallel)]
 
 
+def test_sharded_processes_train_a_task_whose_position_ids_are_predicted(tmp_path: Path) -> None:
+    config = ROOT / "tests" / "guard" / "data" / "synthetic" / "scratchpad-predicted.yaml"
+    keys = ("training.steps=6", "training.eval_every=6", "training.parallel=fsdp")
+    for number in (1, 2):
+        asked = ("synth", "train", "scratchpad-predicted", "--config", str(config), "--run", f"run{number}")
+        command = start_command(*asked, *keys, cwd=tmp_path, processes=number)
+        _, errors = command.communicate()
+        assert command.returncode == 0, errors
+    assert_same_run(tmp_path / "run2", tmp_path / "run1")
+
+
 def test_a_signal_saves_and_ends_all_processes(tiny_yaml: Path, tmp_path: Path) -> None:
     run, keys = tmp_path / "run", (f"training.steps={LONG}", "training.checkpoint_every=100000")
     process = start_command("train", "--config", str(tiny_yaml), "--run", str(run), *keys, cwd=tmp_path, processes=2)

@@ -161,6 +161,12 @@ def test_without_rows_there_are_no_losses_by_position(
     assert [line for line in messages if "held-out" in line] == [
         "0 held-out documents, 50 needed for intervals: use more or longer text, or shorter windows"
     ]
+    messages.clear()
+    longest = int(store.lengths_G.max())
+    for less in (1, 2):  # the last token of a document, which ends it, is no target
+        open_training_text(replace(tiny_config, context=replace(tiny_config.context, full_len=longest - less)))
+    counts = [line.partition(" held-out")[0] for line in messages if "held-out" in line]
+    assert counts == ["0", str(int((store.lengths_G == longest).sum()))]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])

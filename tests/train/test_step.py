@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from dataclasses import replace
 from typing import get_args
@@ -100,6 +101,7 @@ def test_a_step_follows_the_gradient_of_the_mean_over_trained_targets(
 
 
 def test_auto_compiles_where_there_is_a_compiler(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # without it a GPU refuses deterministic products
     settings = {choice: TrainingConfig(compile=choice) for choice in ("auto", "always", "never")}  # type: ignore[arg-type]
     for compiler, is_there in ((sys.executable, True), ("no-such-compiler", False)):
         monkeypatch.setenv("CXX", compiler)

@@ -23,6 +23,7 @@ from olmo_sparsity.view.console import SafeConsole, number, percent, print_table
 from olmo_sparsity.view.summary import (
     answers,
     caution,
+    controls,
     first_token_line,
     measured_line,
     print_summary,
@@ -186,6 +187,8 @@ def test_the_caution_holds_both_controls_with_their_intervals() -> None:
         assert floats(text) == pytest.approx([sum(SIDES[side]) / 2, *SIDES[side], 0.05, 0.02, 0.08])
         texts.add(re.sub(r"-?[\d.]+", "", text))
     assert len(texts) == 3
+    enough = controls(measured().assign(n_documents=50), "kl", 1)[-1]
+    assert enough == ("Documents", "passed", "50 documents; intervals need 50.")
 
 
 @pytest.mark.parametrize(
@@ -339,12 +342,12 @@ def test_names_of_others_reach_no_terminal(frame: pd.DataFrame, capsys: pytest.C
     selectors = [
         {**of, "selector": {"kl": name}.get(of["selector"], of["selector"])} for of in frame.attrs["selectors"]
     ]
-    manifest = {**frame.attrs["manifest"], "run": "r\x1b]8;;x\x07"}
+    manifest = {**frame.attrs["manifest"], "run": "r\x1b]8;;x\x07:smiley:"}
     hostile.attrs = {**frame.attrs, "selectors": selectors, "manifest": manifest}
     for form, every in itertools.product(("text", "md", "tex", "csv"), (False, True)):
         out = printed(capsys, hostile, form=form, every=every)
         assert all(character.isprintable() or character == "\n" for character in out)
-    assert "[bold]" in printed(capsys, hostile)
+    assert all(part in printed(capsys, hostile) for part in ("[bold]", ":smiley:"))
 
 
 @pytest.mark.parametrize(("width", "lines"), [(12, ["ab  1 [0, 2]"]), (11, ["ab  1", "    [0, 2]"])])

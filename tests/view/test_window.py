@@ -92,6 +92,7 @@ def test_tokens_join_to_words_that_keep_their_ranks(visible: dict[int, int], exp
     found = words(TEXTS, visible)
     shown = [word.text + (f"({','.join(map(str, word.ranks))})" if word.ranks else "") for word in found]
     assert "|".join(shown) == expected and [word.space for word in found] == ["", " ", " ", "", "", "", " "]
+    assert [word.text for word in words([" a.", "b"], {})] == ["a.", "b"]
 
 
 @pytest.mark.parametrize(
