@@ -244,15 +244,13 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     """Write the manifest unless another process has written it, and return the one on disk."""
     run_id, num_parts = manifest["run_id"], -(-manifest["num_windows"] // part_size)
     own = {**manifest, "status": "running", "num_parts": num_parts, "windows_per_part": part_size}
-    exists = manifest_of_kind(folder, "influence") is not None
-    if exists and overwrite:
+    if overwrite and manifest_of_kind(folder, "influence") is not None:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
         write_manifest(folder, own)
     make_folder(folder)
     write_manifest(folder, own, once=True)
-    sources = [(name, entry["sha256"]) for name, entry in manifest.get("own_selectors", {}).items()]
-    on_disk = begun(folder, run_id=run_id, sources=sources if exists and not overwrite else ())
+    on_disk = begun(folder, run_id=run_id)
     assert on_disk is not None
     check_begun(folder, on_disk)
     return on_disk
