@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(UserError, match=words):
             tokenizer_text(dataclasses.replace(data, tokenizer=name), open_source(data))
+    num_open = len(os.listdir("/dev/fd"))
     for text in ("{}", "no JSON"):
         with pytest.raises(UserError, match=r"^t\.json: not a tokenizer\.json that works \(.+\)"):
             parse_tokenizer(text, name="t.json")
+    assert len(os.listdir("/dev/fd")) == num_open  # none is left open
