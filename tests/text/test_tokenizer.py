@@ -77,4 +77,4 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path) -> None:
     for text in ("{}", "no JSON"):
         with pytest.raises(UserError, match=r"^t\.json: not a tokenizer\.json that works \(.+\)"):
             parse_tokenizer(text, name="t.json")
-    assert len(os.listdir("/dev/fd")) == num_open  # none is left open
+    assert len(os.listdir("/dev/fd")) <= num_open  # none is left open
