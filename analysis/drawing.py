@@ -179,7 +179,7 @@ def main_selectors(frame: pd.DataFrame, *others: str) -> list[str]:
 
 
 def named_selector(frame: pd.DataFrame, selector: Optional[str]) -> str:
-    """The selector that a figure of one shows: which must be measured; None: the first of ``main_selectors``."""
+    """The selector of a figure of one: the named one, which must be measured, or the first of ``main_selectors``."""
     measured = selectors_of(frame).index
     if selector is not None and selector not in measured:
         raise UserError(f"selector {selector} was not measured; choose one of {', '.join(measured)}")

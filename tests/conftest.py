@@ -19,6 +19,7 @@ import typer.main
 from olmo_sparsity.config import Config, load_config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.selectors import SELECTORS
+from olmo_sparsity.text.sources import C4_REVISION
 from olmo_sparsity.train.loop import train
 
 pytest_plugins = ["guard_fixtures", "needs"]
@@ -144,6 +145,18 @@ influence: {{num_windows: 60, windows_per_part: 25, k: [1, 2, 8], batch_tokens: 
 @pytest.fixture(scope="session")
 def tiny_config(tiny_yaml: Path) -> Config:
     return load_config(tiny_yaml)
+
+
+@pytest.fixture
+def cached_c4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of C4's files in an empty cache of the hub, which cannot be reached."""
+    import huggingface_hub.constants as hub
+
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    folder = tmp_path / "hub" / "datasets--allenai--c4" / "snapshots" / C4_REVISION / "en"
+    folder.mkdir(parents=True)
+    return folder
 
 
 def unchanged(folder: Path) -> Iterator[Path]:

@@ -363,6 +363,9 @@ def test_windows_in_which_nothing_can_be_told_apart_are_replaced(tokens: list[in
 def test_the_manifest_has_every_check() -> None:
     checks = fit(build("gpt-2"))
     assert len(checks) == len({check["name"] for check in checks}) > 10
+    for check in checks:
+        found, limit = check["found"], check["limit"]
+        assert isinstance(found, (int, float)) and (found >= limit if check["at_least"] else found <= limit)
     assert sorted({check["limit"] for check in checks}) == pytest.approx([0, 1e-37, 1e-5, 1e-4, 1.01], rel=1e-9, abs=0)
 
 

@@ -23,7 +23,6 @@ from olmo_sparsity.measure.opening import OpenedModel, open_model, open_text
 from olmo_sparsity.measure.parts import begin_pretrained
 from olmo_sparsity.model.olmo import load_model
 from olmo_sparsity.progress import listening
-from olmo_sparsity.text.sources import C4_REVISION
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.windows import Windows, sample_windows
 
@@ -242,16 +241,10 @@ def test_a_pretrained_model_is_measured_on_text_by_its_own_tokenizer(
 
 
 def test_of_c4_so_many_tokens_are_read_for_each_window(
-    tiny_config: Config, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Config, plain: Path, tmp_path: Path, cached_c4: Path
 ) -> None:
-    import huggingface_hub.constants as hub
-
-    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
-    folder = tmp_path / "hub" / "datasets--allenai--c4" / "snapshots" / C4_REVISION / "en"
-    folder.mkdir(parents=True)
     text = write_corpus(tmp_path / "text.jsonl", 200).read_bytes()
-    (folder / "c4-train.00000-of-01024.json.gz").write_bytes(gzip.compress(text))
+    (cached_c4 / "c4-train.00000-of-01024.json.gz").write_bytes(gzip.compress(text))
     data = dataclasses.replace(tiny_config.data, cache_dir=str(tmp_path / "cache"))
     config = of_model(dataclasses.replace(tiny_config, data=data), plain, data="c4", num_windows=2)
     assert 20_000 <= open_text(open_model(config, tmp_path / "results")).store.lengths_G.sum() < 20_600

@@ -296,8 +296,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_what_is_not_one_whole_safe_model_is_refused_in_one_line(case: str, copied: Path) -> None:
     change, said = REFUSED[case]
     change(copied)
-    with pytest.raises(UserError, match=rf"^[^\n]*({said})[^\n]*$"):
+    with pytest.raises(UserError, match=rf"^[^\n]*({said})[^\n]*$") as caught:
         opened(copied)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("special", [True, False])

@@ -47,6 +47,7 @@ def test_documents_that_share_a_sequence_with_training_text(training: TokenStore
     held_out = [*random_texts(1, 80), [1] * 30, [2, 3], random_texts(0, 60)[-1]]
     expected = [bool(sequences(tokens) & TRAINED) for tokens in held_out]
     assert documents_in_training(tiny_store(held_out, gap=3000), training).tolist() == expected
+    assert 10 < sum(expected) < len(expected) - 10 and not expected[-3]  # the gaps are not training text
     text = [*range(100, 112)]  # twelve tokens and the end of a document are no sequence
     trained = tiny_store([text, [*range(200, 213)]], gap=0, split="train")
     held_out = [text, [*text[1:], 7], [*range(200, 213)]]

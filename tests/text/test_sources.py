@@ -19,7 +19,7 @@ import zstandard
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.prepare import prepare, store_folder
-from olmo_sparsity.text.sources import C4_REVISION, make_document, open_source, read_document, read_piece, split_of
+from olmo_sparsity.text.sources import make_document, open_source, read_document, read_piece, split_of
 from olmo_sparsity.text.store import open_store, read_manifest
 from olmo_sparsity.text.tokenizer import train_bpe
 
@@ -209,18 +209,12 @@ def test_the_split_is_a_function_of_the_text() -> None:
     assert len({split_of(one.group, 50) for one in parts}) == 1  # parts of one article stay together
 
 
-def test_c4_is_read_from_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c4_is_read_from_the_cache_of_the_hub(tmp_path: Path, cached_c4: Path) -> None:
     """File by file at its pinned revision; what is not there and cannot be fetched is one line."""
-    import huggingface_hub.constants as hub
-
-    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
-    folder = tmp_path / "hub" / "datasets--allenai--c4" / "snapshots" / C4_REVISION / "en"
-    folder.mkdir(parents=True)
-    (folder / "c4-train.00000-of-01024.json.gz").write_bytes(gzip.compress(LINES))
-    (folder / "c4-train.00001-of-01024.json.gz").write_bytes(gzip.compress(LINES.replace(b"last", b"next")))
+    (cached_c4 / "c4-train.00000-of-01024.json.gz").write_bytes(gzip.compress(LINES))
+    (cached_c4 / "c4-train.00001-of-01024.json.gz").write_bytes(gzip.compress(LINES.replace(b"last", b"next")))
     train_bpe(TEXTS, 300, eos_token="<|endoftext|>").save(str(tmp_path / "t.json"))
-    data = data_of(folder, tokenizer=str(tmp_path / "t.json"), cache_dir=str(tmp_path / "cache"))
+    data = data_of(cached_c4, tokenizer=str(tmp_path / "t.json"), cache_dir=str(tmp_path / "cache"))
     local = open_store(prepare(data), "train")
     data = dataclasses.replace(data, source="c4", max_tokens=len(local.tokens))
     store = open_store(prepare(data), "train")
